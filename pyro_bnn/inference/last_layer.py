@@ -51,7 +51,7 @@ def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
 
 
 def owners(net: nn.Module) -> list[nn.Module]:
-    """Return the modules that have parameters of their own that need gradients."""
+    """Return each module that owns a parameter that needs gradients; parameters of submodules do not count."""
     return [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
 
 

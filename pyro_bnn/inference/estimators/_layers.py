@@ -1,4 +1,4 @@
-"""The context that finds calls of layers with Gaussian parameters while a network runs."""
+"""A context that finds, while a network runs, each call of a layer whose parameters are Gaussian."""
 
 import inspect
 import math
@@ -55,12 +55,12 @@ class Layer:
 
     @property
     def is_linear(self) -> bool:
-        """Whether this is a call of `linear`, not of a convolution."""
+        """Whether the layer is a linear layer; false for a convolution."""
         return self.op is LINEAR
 
     @property
     def names(self) -> str:
-        """Names of the random parameters, for error messages."""
+        """Names of the layer's random parameters, for error messages."""
         return " and ".join(f"`{p.name}`" for p in (self.weight, self.bias) if isinstance(p, RandomParameter))
 
     def mean(self) -> Tensor:

@@ -61,7 +61,7 @@ class Evidence:
         num_groups, is_free = len(sizes), noise.is_free
 
         def parts(point: Tensor) -> tuple[Tensor, Tensor]:
-            """Return the prior precisions (a single number for a single group) and the log noise scales at a point."""
+            """Return the prior precisions (one number if there is one group) and the log noise scales at a point."""
             logs = point[:num_groups].clamp(SMALLEST, LARGEST).exp()
             chosen = prior if groups is None else logs if num_groups == 1 else logs[groups]
             return chosen, point[num_groups:] if is_free else noise.start
@@ -113,11 +113,11 @@ class NoiseEvidence:
 
     @property
     def is_free(self) -> bool:
-        """Whether the scales are chosen by the evidence, not given."""
+        """Whether the noise scales are chosen by maximising the evidence; false if they are given."""
         return self.counts is not None
 
     def log_density(self, log_scales: Tensor) -> Tensor:
-        """Return the log-likelihood of the residuals plus the log-density of the prior; 0 if the scales are given."""
+        """Return the log-likelihood plus the log prior density of the noise scales; 0 if the scales are given."""
         if self.counts is None or self.squares is None:
             return log_scales.new_zeros(())
         found = -(self.counts * (log_scales + LOG_ROOT_TAU) + 0.5 * self.squares * (-2 * log_scales).exp()).sum()
@@ -137,7 +137,7 @@ def latent_noise(model: BayesianModel) -> TorchDistributionMixin | None:
 
 
 def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) -> NoiseEvidence:
-    """Return the log-likelihood of a model's noise scales at the point `values`.
+    """Return the log-likelihood as a function of a model's noise scales, with the weights fixed at `values`.
 
     If the likelihood is not Gaussian, the result has a single scale, fixed at 1. A learned or latent scale needs one
     pass over all rows.

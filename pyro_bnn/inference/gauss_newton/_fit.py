@@ -225,7 +225,7 @@ def _numbers(layout: Layout, groups: Mapping[str, str]) -> Tensor:
 
 
 def _single(values: Tensor) -> float | Tensor:
-    """Return a single number if all values are equal, else the tensor."""
+    """Return a single number if all elements of a tensor are equal; otherwise return the tensor."""
     first = float(values.flatten()[0])
     return first if bool((values == first).all()) else values
 

@@ -32,7 +32,7 @@ class Covariance(ABC):
         """Return the variance of each weight, shape (P,)."""
 
     def to(self, like: Tensor) -> "Covariance":
-        """Copy the covariance to the device and dtype of a tensor, with contiguous memory.
+        """Return a copy of the covariance in contiguous memory, with the device and dtype of the tensor `like`.
 
         The last bits of a product depend on the memory layout of its factors. A covariance from a file has contiguous
         tensors. Contiguous copies therefore give the same draws before saving and after loading.
@@ -128,7 +128,7 @@ class FullCurvature:
     matrices: Tensor
 
     def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
-        """Return the logarithm of the determinant of the precision matrix, with gradients.
+        """Return the logarithm of the determinant of the precision matrix. The result is differentiable.
 
         `noise` is beta, shape (K,). `prior` holds the prior precisions, shape (P,), or (1,) if all are equal.
         """
@@ -175,7 +175,7 @@ Curvature = FullCurvature | CurvatureAlongAxes
 
 
 def kronecker(factors: Sequence[Sequence[Tensor]]) -> CurvatureAlongAxes:
-    """Return the curvature that Kronecker factors define: one or two symmetric matrices for each parameter."""
+    """Return the curvature of given Kronecker factors, which are one or two symmetric matrices for each parameter."""
     axes: dict[str, Tensor] = {}
     parts = []
     for index, matrices in enumerate(factors):

@@ -58,7 +58,7 @@ def kronecker_curvature(net: nn.Module, batches: Iterable[Pair], likelihood: Lik
 
 
 def _add(sums: dict[nn.Module, Tensor], layer: nn.Module, vectors: Tensor) -> None:
-    """Add the products of vectors, shape (N, T, D), to the matrix of a layer, in double precision."""
+    """Add the sum of v v^T over all vectors v, shape (N, T, D), to the matrix of a layer, in double precision."""
     flat = vectors.flatten(0, 1)
     products = (flat.mT @ flat).double()
     sums[layer] = sums[layer] + products if layer in sums else products
@@ -67,7 +67,7 @@ def _add(sums: dict[nn.Module, Tensor], layer: nn.Module, vectors: Tensor) -> No
 def _factors(
     layers: list[nn.Module], of_inputs: dict[nn.Module, Tensor], of_outputs: dict[nn.Module, Tensor]
 ) -> Iterator[list[Tensor]]:
-    """Yield the one or two factors of each parameter, in the order of the network."""
+    """Yield the one or two Kronecker factors of each parameter, in the order of the network's parameters."""
     for layer in layers:
         for name, _ in layer.named_parameters(recurse=False):
             yield [of_outputs[layer], of_inputs[layer]] if name == "weight" else [of_outputs[layer]]

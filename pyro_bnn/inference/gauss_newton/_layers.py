@@ -46,7 +46,10 @@ def inputs_at(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def slopes_at(layer: nn.Module, slope: Tensor) -> Tensor:
-    """Return a layer's gradients with respect to its output at each position of :func:`inputs_at`, shape (N, T, O)."""
+    """Return the gradient with respect to the output of a layer in another shape, (N, T, O).
+
+    The axes N and T are those of :func:`inputs_at`.
+    """
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         return slope.flatten(2).mT
     return slope.reshape(len(slope), -1, slope.shape[-1])

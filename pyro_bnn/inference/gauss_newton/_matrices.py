@@ -38,7 +38,10 @@ MOST_NUMBERS = 2**24
 def summed_matrices(
     net: nn.Module, batches: Iterable[Pair], likelihood: Likelihood, *, is_full: bool, num_scales: int
 ) -> Tensor:
-    """Sum the matrix of each noise scale, or its diagonal, over all rows in float64: shape (K, P, P) or (K, P)."""
+    """Sum the Gauss-Newton matrix of each noise scale over all rows, in float64.
+
+    The result has shape (K, P, P), or (K, P) if only the diagonals are computed.
+    """
     total: Tensor | None = None
     matrix: Callable[[nn.Module, Inputs, Tensor], Tensor] | None = None
     for x, y in batches:
@@ -167,8 +170,8 @@ def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     """Return the matrix of :func:`_full` for a single linear layer whose parameters all need gradients.
 
-    The block of the weights of outputs c and k is sum_n (L_n L_n^T)[c, k] x_n x_n^T. The bias is the weight of an
-    additional input 1.
+    The block of the matrix for the weights of outputs c and k is sum_n (L_n L_n^T)[c, k] x_n x_n^T. The bias is the
+    weight of an additional input 1.
     """
     assert isinstance(layer, nn.Linear)
     assert isinstance(x, Tensor)

@@ -1,4 +1,4 @@
-"""Functions that check a model, and compute its network at a point, its prior, and its log-likelihood."""
+"""Functions that check a model, and that compute its prior, its log-likelihood and the inputs of its last layer."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -126,7 +126,10 @@ def check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
 def expansion(
     model: BayesianModel, rows: Pairs, values: Mapping[str, Tensor], sites: Sequence[str]
 ) -> tuple[float, Tensor]:
-    """Return the log-likelihood of all rows in nats, and its gradient in the given sites, shape (P,), in float64."""
+    """Return the log-likelihood of all rows in nats, and its gradient, shape (P,), in float64.
+
+    The gradient is with respect to the values of `sites`.
+    """
     leaves = [values[site].detach().clone().requires_grad_() for site in sites]
     given = {**values, **dict(zip(sites, leaves, strict=True))}
     total = 0.0

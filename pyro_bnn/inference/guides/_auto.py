@@ -110,7 +110,10 @@ def _complete(guide: AnyGuide) -> AnyGuide:
 
 
 def _set(guide: AutoGuide, name: str, value: Tensor) -> None:
-    """Set the unconstrained value of a parameter. Pyro adds `_unconstrained` to the name of a constrained parameter."""
+    """Set a parameter of a guide to an unconstrained value.
+
+    Pyro adds `_unconstrained` to the name of a constrained parameter.
+    """
     parameters = dict(guide.named_parameters())
     parameter = parameters.get(f"{name}_unconstrained", parameters.get(name))
     assert parameter is not None

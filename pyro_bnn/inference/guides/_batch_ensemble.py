@@ -110,11 +110,14 @@ class BatchEnsembleGuide(FlatGuide):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The sites whose values the members share, except for each member's factors."""
+        """The sites whose weights all members share; each member multiplies these weights by its own factors."""
         return tuple(site.name for site in self.sites if _is_shared(site))
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Give every latent variable its value in a member drawn at random. The arguments are ignored."""
+        """Draw a member at random, and give every latent variable its value in this member.
+
+        The arguments are ignored.
+        """
         parameter = self._parameters["members"]
         assert parameter is not None
         members = local_param(self._pyro_get_fullname("members"), parameter)
@@ -134,7 +137,7 @@ class BatchEnsembleGuide(FlatGuide):
             yield self.constrained(self._member(index % self.num_members))
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Return the only member, ``{site: shape (*event)}``. The arguments are ignored.
+        """Return the values of the guide's only member, ``{site: shape (*event)}``. The arguments are ignored.
 
         Raises:
             ValueError: If the guide has several members.
@@ -142,7 +145,10 @@ class BatchEnsembleGuide(FlatGuide):
         return self.constrained(self.locations())
 
     def locations(self) -> dict[str, Tensor]:
-        """Return the only member in unconstrained space. Several members have no common location."""
+        """Return the unconstrained values of the guide's only member.
+
+        A guide with several members has no common location, and raises a `ValueError`.
+        """
         if self.num_members > 1:
             raise ValueError(
                 f"the {self.num_members} members of a BatchEnsembleGuide have no common `median()` or location; use "
@@ -151,7 +157,7 @@ class BatchEnsembleGuide(FlatGuide):
         return self._member(0)
 
     def _member(self, index: int) -> dict[str, Tensor]:
-        """Return copies of the values of a member in unconstrained space, without gradients."""
+        """Return copies of a member's unconstrained values, without gradients."""
         loc = {name: value.detach() for name, value in self.tree("loc").named_parameters()}
         return self._free(loc, self.members.detach()[index].clone())
 
@@ -198,18 +204,21 @@ def _layout_of_member(sites: Iterable[Site]) -> Layout:
 
 
 def _factors(shape: tuple[int, ...], scale: float | None) -> Tensor:
-    """Return random signs, or Gaussian numbers around 1 if `scale` is given."""
+    """Return initial factors: random signs or, if `scale` is given, Gaussian numbers of mean 1."""
     return 2.0 * torch.randint(2, shape) - 1 if scale is None else 1 + float(scale) * torch.randn(shape)
 
 
 def _aligned(views: Mapping[str, Tensor], site: str, num_axes: int) -> tuple[Tensor, Tensor]:
-    """Return the two factors of a weight, as views that broadcast along its first and its second axis."""
+    """Return the factor over the first axis of a shared weight, and the factor over its second axis.
+
+    Both are views that can be multiplied with the weight.
+    """
     rest = [1] * (num_axes - 2)
     return views[f"outputs.{site}"].view(-1, 1, *rest), views[f"inputs.{site}"].view(1, -1, *rest)
 
 
 def chosen(members: Tensor) -> Tensor:
-    """Draw the index of a row, shape (1,), on the device of the rows, so that no step waits for the device."""
+    """Draw the index of a row of `members`, shape (1,), on the same device, so that no step waits for the device."""
     return torch.randint(len(members), (1,), device=members.device)
 
 
@@ -257,7 +266,7 @@ class BatchEnsembleState(FlatState):
         return [*self._gradients.tensors, self._members_grad.view(-1)]
 
     def update(self) -> None:
-        """Do nothing, since each draw computes its own member."""
+        """Do nothing, since each draw computes the weights of its own member."""
 
     def draw(self) -> Mapping[str, Tensor]:
         with torch.no_grad():
@@ -308,13 +317,14 @@ class _SharedWeight:
         self._outputs_grad, self._inputs_grad = gradients[f"outputs.{name}"], gradients[f"inputs.{name}"]
 
     def draw(self) -> None:
-        """Compute the weight of the present member."""
+        """Compute the present member's weight from the shared weight and the member's factors."""
         torch.mul(self._weight, self._over_inputs, out=self._drawn).mul_(self._over_outputs)
 
     def pull_back(self, gradient: Tensor) -> None:
-        """Compute the gradients of the factors.
+        """Compute the gradients with respect to the factors of the present member.
 
-        Turn the gradient of the drawn weight into that of the shared weight.
+        Also turn `gradient`, which is with respect to the drawn weight, into the gradient with respect to the shared
+        weight.
         """
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:

@@ -68,18 +68,18 @@ class DeltaGuide(FlatGuide):
         self.loc = tree({site.name: init(site)[0] for site in self.sites})
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Give every latent variable its value. The arguments are ignored."""
+        """Give every latent variable its value in the point estimate. The arguments are ignored."""
         free = {site.name: self.stated("loc", site.name) for site in self.sites}
         return self.sample_at(free, jacobian=self.jacobian)
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
-        """Yield `num_samples` copies of the point."""
+        """Yield `num_samples` copies of the point estimate."""
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         for _ in range(num_samples):
             yield self.median()
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Return the point, ``{site: shape (*event)}``. The arguments are ignored."""
+        """Return the values of the point estimate, ``{site: shape (*event)}``. The arguments are ignored."""
         return self.constrained({name: free.clone() for name, free in self.locations().items()})
 
     def joint(self, model: BayesianModel) -> Joint:

@@ -80,7 +80,7 @@ class SiteDiagnosis:
 
     @property
     def kl_per_weight(self) -> float:
-        """Mean divergence of a weight, in nats."""
+        """Mean divergence from the prior per weight, in nats."""
         return self.kl / self.num_weights
 
     def __str__(self) -> str:
@@ -312,7 +312,7 @@ def _is_silent(layer: Iterable[Counts], num_data: int) -> bool:
 
 @torch.no_grad()
 def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[Marginals], dict[str, str]]:
-    """Return the marginals of all weights that were not removed, and a reason for each site without marginals."""
+    """Return the marginals of all weights that were not removed, and the reasons why some sites have no marginals."""
     locations, scales = _locations_and_scales(guide)
     priors = _priors_of_guide(guide) if model is None else _priors_of_model(guide, model)
     found, left_out = [], {}
@@ -373,7 +373,7 @@ def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribut
 
 
 def _obstacle(prior: Distribution, loc: Tensor) -> str | None:
-    """Return why the weights of a site cannot be compared with their prior one by one; None if they can."""
+    """Return the reason why a site's weights cannot be compared one by one with their prior; None if they can."""
     single = unwrap(prior)
     if single.event_shape or (single.batch_shape and single.batch_shape != loc.shape):
         return "its elements depend on each other under the prior"
@@ -389,7 +389,7 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
-    """Return the prior of the kept weights. A Gaussian prior has shape (P,), with one Gaussian for each weight.
+    """Return the prior of the weights that were not removed. A Gaussian prior has shape (P,): one Gaussian per weight.
 
     A prior that is not Gaussian is the same for all weights, and is returned once, with shape ().
     """

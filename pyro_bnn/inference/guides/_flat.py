@@ -62,13 +62,16 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         """Return the median of every latent variable, ``{site: shape (*event)}``. The arguments are ignored."""
 
     def tree(self, kind: str) -> nn.Module:
-        """Return the module with the parameters of one kind, such as "loc". `getattr` would use Pyro's global store."""
+        """Return the module that contains the parameters of one kind, such as "loc".
+
+        Do not use `getattr` for this, since it would use Pyro's global store.
+        """
         found = self._modules[kind]
         assert found is not None
         return found
 
     def values(self, kind: str) -> dict[str, Tensor]:
-        """Return the parameter of one kind for each site, detached, without a copy."""
+        """Return each site's parameter of one kind, such as "loc", detached and without a copy."""
         return {site.name: self.tree(kind).get_parameter(site.name).detach() for site in self.sites}
 
     def locations(self) -> dict[str, Tensor]:
@@ -76,7 +79,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return self.values("loc")
 
     def stated(self, kind: str, site: str) -> Tensor:
-        """Return the parameter of one kind for a site, by a Pyro `param` statement."""
+        """Return a site's parameter of one kind, such as "loc", as the value of a Pyro `param` statement."""
         return local_param(self._pyro_get_fullname(f"{kind}.{site}"), self.tree(kind).get_parameter(site))
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -128,7 +131,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return f"{type(self).__name__} overrides {', '.join(overridden)}" if overridden else None
 
     def obstacle(self, joint: Joint) -> str | None:
-        """Return why :meth:`flat` does not work with a joint density; None if it does."""
+        """Return the reason why :meth:`flat` does not work with a joint density; None if it works."""
         if len(joint.sites) != len(self.sites) or not all(map(_are_alike, joint.sites, self.sites)):
             return "model and guide have different sites"
         if any(site.plates for site in self.sites):

@@ -126,7 +126,7 @@ def _scale_of_removed(site: Site) -> Tensor:
 
 
 def _divergence_of_removed(site: Site, removed: Tensor, is_closed: bool) -> float:
-    """Return the sum of the terms of removed weights in the divergence that a step computes."""
+    """Return the contribution of the removed weights to the divergence that a step computes."""
     prior = elementwise(site.name, site.prior, site.start.shape)
     zero = torch.zeros_like(site.start, dtype=torch.float64)
     scale = _scale_of_removed(site).to(site.start).double() + zero

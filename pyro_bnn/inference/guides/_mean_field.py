@@ -177,7 +177,7 @@ class MeanFieldGuide(GaussianGuide):
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """Boolean masks of the elements that are random, for each site with removed elements."""
+        """For each site with removed elements, a boolean mask of the elements that are still random."""
         return masks_of(self)
 
     def remarks(self) -> list[str]:
@@ -198,7 +198,9 @@ class MeanFieldGuide(GaussianGuide):
 
     @torch.no_grad()
     def keep_only(self, masks: Mapping[str, Tensor]) -> None:
-        """Remove the elements outside of masks, ``{site: shape (*event)}``. A site without a mask keeps all elements.
+        """Remove each element whose mask is false, given masks ``{site: shape (*event)}``.
+
+        A site without a mask keeps all elements.
 
         Raises:
             ValueError: If a site does not exist, or a mask is not a boolean tensor of the site's shape.
@@ -371,7 +373,10 @@ class MeanFieldState(FlatState):
         return divergence
 
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
-        """Compute the scale's gradient from the gradient with respect to the draw or the estimator's noise."""
+        """Compute the gradient with respect to the scale by the chain rule.
+
+        The given gradient is with respect to the draw, or with respect to the estimator's noise.
+        """
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)
         elif self._noise_kind is Noise.DEVIATION:

@@ -197,7 +197,10 @@ class NaturalState(FlatState):
         return self._every is not None and self.num_updates % self._every == 0
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:
-        """Add squares of the gradient to the curvature. The graph is kept for the backward pass of the loss."""
+        """Add the squared gradient of the simulated log-likelihood to the curvature.
+
+        The autograd graph is kept for the backward pass of the loss.
+        """
         assert self._curvature is not None
         if not log_likelihood.requires_grad:
             return
@@ -341,12 +344,15 @@ class DiagonalHessian:
         self._sum = self._excess = torch.empty(0)
 
     def begin(self, leaves: Mapping[str, Tensor]) -> None:
-        """Begin a draw. The loss will be computed from `leaves`, the unconstrained values of all sites."""
+        """Begin a draw. Its loss will be computed from `leaves`, the unconstrained values of all sites."""
         self._leaf = leaves[self.name]
         self._sum = torch.zeros_like(self._leaf).reshape(-1)
 
     def add(self, loss: Tensor) -> None:
-        """Add the second derivatives of a loss to the sum. The graph of the loss is kept for the backward pass."""
+        """Add the second derivatives of a loss with respect to this variable to their sum so far.
+
+        The autograd graph of the loss is kept for the backward pass.
+        """
         assert self._leaf is not None
         (slopes,) = torch.autograd.grad(loss, self._leaf, create_graph=True, allow_unused=True)
         if slopes is None or not slopes.requires_grad:
@@ -362,7 +368,7 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace this variable's estimates in `products`, which contains the estimates of a part of all sites."""
+        """Replace the estimates for this variable in `products`, which contains the estimates for the slice `part`."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

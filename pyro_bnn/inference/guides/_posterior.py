@@ -95,7 +95,10 @@ class GuidePosterior(Posterior):
 
     @property
     def num_points(self) -> int | None:
-        """1 for a :class:`DeltaGuide`, K for a :class:`BatchEnsembleGuide` of K members; otherwise None."""
+        """Number of points: 1 for a :class:`DeltaGuide`, K for a :class:`BatchEnsembleGuide` of K members.
+
+        It is None for any other guide.
+        """
         if isinstance(self._plain, BatchEnsembleGuide):
             return self._plain.num_members
         return 1 if isinstance(self._plain, DeltaGuide) else None
@@ -198,5 +201,5 @@ class GuidePosterior(Posterior):
 
 
 def as_posterior(posterior: Posterior | Callable[..., object]) -> Posterior:
-    """Return a posterior as it is, and the posterior of a guide."""
+    """Return the argument if it is a posterior; if it is a guide, return the :class:`GuidePosterior` of this guide."""
     return posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)

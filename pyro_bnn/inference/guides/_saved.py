@@ -44,7 +44,7 @@ class GuideRecord:
     frozen: list[str]  # parameters that are not learned
 
     def map_of_scales(self) -> ScaleMap:
-        """Return the scale map, which must be one of this package."""
+        """Return the scale map that the record names, which must be one of this package."""
         if self.scale_map not in SCALE_MAPS:
             raise ValueError(f"its scale map {self.scale_map!r} is not of this package; pass a `guide` made with it.")
         try:

@@ -71,7 +71,7 @@ class ParameterVector:
             parameter.grad = gradient if parameter.requires_grad else None
 
     def copy_gradients(self) -> None:
-        """Give each gradient its own memory."""
+        """Copy the gradient of each parameter into memory of its own."""
         self._gradients = []
         for parameter in self.parameters:
             parameter.grad = None if parameter.grad is None else parameter.grad.clone()
@@ -129,7 +129,7 @@ class DrawGradients:
         return dict(self._leaves)
 
     def take(self) -> None:
-        """Collect the gradients that the backward pass computed for the last leaves."""
+        """Collect the gradients that the backward pass computed for the leaves that :meth:`leaves` returned last."""
         for name, leaf in self._leaves.items():
             if name in self._large:
                 gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
@@ -147,7 +147,7 @@ class DrawGradients:
             yield self._own[name].view(shape) if name in self._large else self._views[name]
 
     def of(self, part: slice) -> Tensor:
-        """Return the gradients of a contiguous part of the draw. Call :meth:`take` first."""
+        """Return the gradients with respect to a contiguous part of the draw. Call :meth:`take` first."""
         begin, name, offset = self._runs[bisect_right(self._begins, part.start) - 1]
         tensor = self._joined if name is None else self._own[name]
         return tensor[part.start - begin + offset : part.stop - begin + offset]
@@ -224,7 +224,10 @@ class FlatState(ABC):
         """Draw a value of each site for the network. The gradients of these values start at zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (most states do not need it)
-        """Use the loss before its backward pass. The loss is minus the log-likelihood of all or some rows."""
+        """Let the state use the loss, for example its second derivatives, before the backward pass.
+
+        The loss is minus the log-likelihood of all or some rows.
+        """
 
     @property
     def simulates(self) -> bool:
@@ -232,7 +235,7 @@ class FlatState(ABC):
         return False
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:  # noqa: B027
-        """Use the log-likelihood of simulated targets for `num_rows` rows, if :attr:`simulates` is true.
+        """If :attr:`simulates` is true, let the state use the log-likelihood of simulated targets for `num_rows` rows.
 
         `share` is the weight of these rows and of this draw in the step.
         """
@@ -317,7 +320,7 @@ def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
 
 
 class PriorOfPoint:
-    """Adds the gradient of the log prior at a point to the gradients of the likelihood."""
+    """Adds the gradient of minus the log prior at a point to the gradient of minus the log-likelihood."""
 
     def __init__(self, joint: Joint, gradients: DrawGradients, value: Tensor) -> None:
         self._gradients = gradients

@@ -61,7 +61,10 @@ class Density(ABC):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Return whether the formulas work for these prior arguments, each a single number or one number per weight."""
+        """Return whether the formulas of this class work for the given arguments of a prior.
+
+        Each argument is a single number, or has one number per weight.
+        """
         return True
 
     @staticmethod

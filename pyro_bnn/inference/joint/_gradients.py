@@ -129,7 +129,7 @@ def _size_of(value: Tensor) -> float:
 
 
 def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
-    r"""Raise if autograd's gradient of the log-likelihood in the random weights is wrong.
+    r"""Raise if autograd's gradient of the log-likelihood with respect to the random weights is wrong.
 
     A network can hide part of its gradient, for example by ``detach()`` or by its own `autograd.Function`. Every fit of
     such a network would fail silently.
@@ -209,7 +209,7 @@ def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[di
 
 
 def _joined(directions: Mapping[str, _Direction]) -> _Direction:
-    """Join the directions of all sites.
+    """Join the directions of all sites into a single direction.
 
     Sites with large slopes move less, so that the effect of the other sites remains visible.
     """

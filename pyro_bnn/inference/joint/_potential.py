@@ -91,10 +91,10 @@ class Potential(Coordinates, ABC):
 
     @abstractmethod
     def value(self, z: Tensor) -> Tensor:
-        """Return U at each row, shape (K,). The result is differentiable."""
+        """Return the potential U at each row of z, shape (K,). The result is differentiable."""
 
     def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return U at each row, shape (K,), and its gradient, shape (K, P)."""
+        """Return the potential U at each row of z, shape (K,), and its gradient, shape (K, P)."""
         with torch.enable_grad():
             z = z.detach().requires_grad_()
             value = self.value(z)
@@ -154,7 +154,10 @@ class NetworkPotential(Potential):
         return self.unconstrain(draws)
 
     def _prior_given(self, site: Site, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """Return the prior of a site. A prior that depends on other sites differs between the K rows of `values`."""
+        """Return the prior of a site, given the values of all sites.
+
+        A prior that depends on other sites differs between the K rows of `values`.
+        """
         if site.name not in self._children:
             return site.prior
         prior: TorchDistributionMixin = unvalidated(self._model.prior_given(site.name, values))

@@ -64,7 +64,10 @@ class Site:
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:
-        """Return a context inside the site's plates. A new plate is kept in `plates` for the other sites."""
+        """Return a context in which the site's plates are active.
+
+        A new plate is kept in `plates` for the other sites.
+        """
         stack = ExitStack()
         for name, size, dim in self.plates:
             if name not in plates:

@@ -129,7 +129,7 @@ class AnyAdaptation(ABC):
 
     @abstractmethod
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Start learning the step size, from the point z.
+        """Begin to learn the step size; the chain is at the point z.
 
         This method is called at the first point of warm-up, and whenever the mass matrix has changed.
         """

@@ -56,7 +56,7 @@ SUMMING = {aten.sum, aten.mm, aten.bmm, aten.mv, aten.convolution, aten.embeddin
 
 @dataclass(frozen=True)
 class Blocks:
-    """The parts of a recorded function."""
+    """The operations of a recorded function: those before, inside and after the loop over blocks of rows."""
 
     num_rows: int
     size: int  # largest number of rows in a block; no other axis has this length
@@ -89,15 +89,15 @@ class Blocks:
 
 
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
-    """Divide a recorded function into parts.
+    """Divide a recorded function into the parts of :class:`Blocks`.
 
     The result is None if the function has fewer than `FEWEST_ROWS` rows, or if an operation may mix rows.
 
     The first of `nodes` is the point, which is the argument of the function. Each node has its operation in its `meta`.
 
     A constant has an axis of rows if the length of one of its axes is the number of rows. A tensor that repeats the
-    same numbers for each row has an axis of rows, too. The result of any other operation has this axis if an argument
-    has this axis, unless the operation sums over the rows.
+    same numbers for each row has an axis of rows, too. The result of any other operation has an axis of rows if an
+    argument has one, unless the operation sums over the rows.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}
@@ -110,7 +110,10 @@ def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | No
 
 
 def row_axis(shape: Sequence[int], num_rows: int) -> int | None:
-    """Return the axis of the rows, or None. Several such axes raise a `ValueError`."""
+    """Return the axis that has length `num_rows`; None if there is no such axis.
+
+    Several such axes raise a `ValueError`.
+    """
     axes = [axis for axis, size in enumerate(shape) if size == num_rows]
     if len(axes) > 1:
         raise ValueError(f"a tensor must have one axis of {num_rows} rows, got shape {tuple(shape)}.")

@@ -125,7 +125,8 @@ def _is_pooled_simply(
 ) -> bool:
     """Return whether a pooling is simple.
 
-    All windows of a simple pooling lie within the padded x, and an average divides by the size of the window.
+    All windows of a simple pooling lie within the padded x, and average pooling divides each sum by the size of the
+    window.
     """
     return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
 
@@ -195,7 +196,7 @@ def max_pool(
 ) -> tuple[Tensor, Tensor]:
     """Return two tensors: the largest element of each window, and the position of this element in the window.
 
-    Only the gradient uses this position. It is not the index that torch returns.
+    Only the gradient uses this position, which is not the index that torch returns.
     """
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented

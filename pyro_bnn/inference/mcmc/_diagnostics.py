@@ -171,7 +171,7 @@ class Diagnostics(Shown):
 
 
 def _above(r_hat: float) -> str:
-    """Return words for an R-hat that is too large, with enough digits to show that it exceeds the limit."""
+    """Describe an R-hat that is too large, with enough digits to show that it exceeds the limit."""
     digits = 3 if r_hat >= LARGEST_R_HAT + 0.0005 else 6
     return f"{r_hat:.{digits}f}, above {LARGEST_R_HAT}"
 
@@ -339,7 +339,7 @@ def diagnose(
 
 
 def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
-    """Return the predictive moments at each draw, shape (K, S, M): all, or `at_most` evenly spaced ones."""
+    """Return all predictive moments at each draw, or `at_most` evenly spaced ones of them, shape (K, S, M)."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 

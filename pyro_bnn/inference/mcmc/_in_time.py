@@ -72,7 +72,7 @@ class TimedChains:
         compile_seconds: Wall time of the C compiler; about 0 if the same text was compiled before.
         num_warmup: Warm-up draws of each chain in the last run, which are fewer than planned if warm-up ended early.
         seconds_of_descent, seconds_of_step: Wall time of a step of Adam, and of a step of a chain. Several chains run
-            together; each value is their joint time, divided by the number of chains.
+            together, so each of these two times is the joint time of the chains, divided by their number.
 
     Raises:
         NotInCError: If C cannot compute the density, or the C compiler takes too long.

@@ -153,7 +153,10 @@ class Kernel(ABC):
         """Run until at least one chain finishes a draw. Step size and inverse mass may change between two calls."""
 
     def at(self, z: Tensor) -> "Kernel | None":
-        """Return a kernel of the same potential at other points, shape (K, P); None if a new kernel is made as fast."""
+        """Return a kernel of the same potential at other points, shape (K, P).
+
+        The result is None if making a new kernel takes no longer.
+        """
         return None
 
     def state(self) -> dict[str, Any]:
@@ -171,7 +174,10 @@ class Kernel(ABC):
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
-        """Raise a `ValueError` unless a state has the entry `name`, which all states of this kernel have."""
+        """Raise a `ValueError` if a state lacks the entry `name`.
+
+        All states of this class of kernels have this entry.
+        """
         if name not in state:
             raise ValueError(
                 "`resume` must be a file of the same sampler, but one of the two runs draws in C and the other in "
@@ -269,7 +275,9 @@ class Sampler(ABC):
         return type(self).__name__
 
     def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
-        """Make the adaptation of one chain. By default, it learns a mass matrix, and a step size for `target_accept`.
+        """Make the adaptation of one chain.
+
+        By default, this adaptation learns a mass matrix, and a step size for the acceptance rate `target_accept`.
 
         `start` is the first point of the chain, shape (P,).
         """

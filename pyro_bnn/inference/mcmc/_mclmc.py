@@ -293,7 +293,7 @@ class _MCLMCChain(NativeChain):
     """One chain of MCLMC. `point` contains a position, a direction, a gradient, a potential, and T energy errors."""
 
     def draw(self, setting: tuple[float, float]) -> Tensor:
-        """Return the point of the next draw. `setting` is a step size and the standard deviation of the noise."""
+        """Return the point of the next draw. `setting` contains a step size and the standard deviation of the noise."""
         point, num_weights = self.point.clone(), self.sampler.num_weights
         direction = point[num_weights : 2 * num_weights]
         if not bool(direction.any()):  # before the first draw

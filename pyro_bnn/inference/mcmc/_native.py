@@ -109,7 +109,7 @@ class Native:
 
     @functools.cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """The threads that evaluate parts of the points. All evaluations use the same threads."""
+        """The threads that evaluate the potential, each at some of the points. All evaluations use the same threads."""
         return ThreadPoolExecutor(torch.get_num_threads())
 
     def _evaluate_part(self, z: Tensor, value: Tensor, gradient: Tensor) -> None:
@@ -146,7 +146,10 @@ class NativeChain(ABC):
 
 
 class NativeKernel(Kernel):
-    """A sampler in C on one potential. The chains begin at z, and `num_threads` of them draw at the same time."""
+    """A sampler that draws in C, for one potential.
+
+    The chains begin at z, and `num_threads` of them draw at the same time.
+    """
 
     def __init__(self, sampler: Native, z: Tensor, chains: Sequence[NativeChain], *, num_threads: int) -> None:
         super().__init__(sampler.value_and_grad, z)
@@ -314,8 +317,8 @@ def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 def _compiler() -> list[str] | None:
     """Return the command of the C compiler; None if there is no compiler.
 
-    The command is the environment variable `CC`, which may include options. Without `CC`, it is the first known
-    compiler that is found.
+    The command is the environment variable `CC`, which may include options. Without `CC`, the command is the first
+    known compiler that is found.
     """
     named = os.environ.get("CC")
     commands = [shlex.split(named)] if named else [["cc"], ["gcc"], ["clang"]]

@@ -144,7 +144,7 @@ class _NUTSChain(NativeChain):
         self._state = torch.empty(sampler.size_of_state, dtype=torch.uint8)
 
     def draw(self, setting: tuple[float, Tensor]) -> Tensor:
-        """Return the point of the next draw. `setting` is a step size and an inverse mass."""
+        """Return the point of the next draw. `setting` contains a step size and an inverse mass."""
         (step_size, inverse_mass), point = setting, self.point.clone()
         normal, is_new, is_done = self.normal(len(inverse_mass)), True, False
         while not is_done:

@@ -115,7 +115,10 @@ def _filled(number: float) -> Operation:
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
-    """Return two results, as torch does. The C code does not use the second result."""
+    """Write the logarithm of the sigmoid, and return two results, as torch does.
+
+    The C code does not use the second result.
+    """
     return [writer.stored(combined("log_sigmoid_({0})", source.shape, source)), source]
 
 
@@ -209,7 +212,7 @@ def cat(writer: Writer, result: Tensor, parts: Sequence[Value], axis: int) -> Va
 
 
 def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis: int, number: int) -> Value:
-    """Return a tensor of zeros, except for one slice."""
+    """Return a tensor that contains the source as one slice, and zeros elsewhere."""
     shape, axis = tuple(result.shape), axis % result.dim()
     index = places(shape)
     inside = source.at([*index[:axis], *index[axis + 1 :]])
@@ -221,7 +224,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Write zeros with the slices of the source at `begin`, `begin + step` and so on along an axis.
+    """Write a tensor of zeros, and copy the source into its slices at `begin`, `begin + step` and so on along an axis.
 
     torch 2.4 records this operation for gradients of slices; later versions record padding.
     """
@@ -237,7 +240,7 @@ def gather(writer: Writer, result: Tensor, source: Value, axis: int, which: Valu
 
 
 def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: Value, source: Value) -> Value:
-    """Add one number per row to one element of the row."""
+    """In each row, add one number to one element."""
     shape, axis = tuple(result.shape), axis % result.dim()
     if which.shape != (*shape[:axis], 1, *shape[axis + 1 :]):
         raise UnsupportedError(f"of {which.shape}")

@@ -45,8 +45,8 @@ class MCMCPosterior(Posterior):
         path: How the draws were computed: ``"C"``, ``"pyro"``, or, for draws in torch, a text that begins with
             ``"replayed"`` or ``"eager"`` and says why no faster way was possible. The path is empty if a custom sampler
             does not set it.
-        modes: Agreement of the predictions of training rows within and between chains; None unless each chain began at
-            its own mode. Files do not store it.
+        modes: Agreement of the predictions for training rows, within chains and between chains. It is None unless each
+            chain began at its own mode. Files do not store it.
 
     Raises:
         ValueError: If an argument has the wrong type, or if sites have different numbers of draws.
@@ -123,7 +123,7 @@ class MCMCPosterior(Posterior):
 
     @property
     def _lead(self) -> torch.Size:
-        """The leading axes of all draws, (K, S)."""
+        """The lengths (K, S) of the two leading axes, which are the same for the draws of all sites."""
         return next(iter(self.chains.values())).shape[:2]
 
     def _summary(self) -> Summary:

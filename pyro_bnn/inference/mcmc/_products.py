@@ -94,7 +94,7 @@ def convolution(
 
 
 def _add_along(writer: Writer, term: Term, reduced: Sequence[int], added: Value, result: Value, rows: str) -> None:
-    """Write loops over the terms of the sums. Each loop computes some elements."""
+    """Write C loops over the terms of the sums. Each loop computes some elements of the result."""
     *outer, inner = order(result.shape)
     length = result.shape[inner]
     count = next((n for n in range(NUM_SUMS, NUM_SUMS // 2, -1) if length % n == 0), NUM_SUMS)
@@ -117,20 +117,20 @@ def _add_along(writer: Writer, term: Term, reduced: Sequence[int], added: Value,
 
 
 def _add_terms(writer: Writer, term: Term, terms: Sequence[Index], before: Value, result: Value) -> None:
-    """Write loops over the elements, which add some terms to each element."""
+    """Write C loops over the elements of the result. The loops add the given terms to each element."""
     products = [term(places(result.shape), own) for own in terms]
     writer.each(result.shape, f"{result.text} = {' + '.join([before.text, *products])};")
 
 
 def _add_across(writer: Writer, term: Term, reduced: Sequence[int], added: Value, result: Value) -> None:
-    """Write loops over the elements. Each loop adds some terms to all elements."""
+    """Write C loops over the elements of the result. Each loop adds some terms to every element."""
     terms = [[str(k) for k in own] for own in itertools.product(*map(range, reduced))]
     for begin in range(0, len(terms), NUM_TERMS):
         _add_terms(writer, term, terms[begin : begin + NUM_TERMS], result if begin else added, result)
 
 
 def _add_rows(writer: Writer, term: Term, added: Value, result: Value) -> None:
-    """Write a loop over the rows of a block. For each row, this loop adds one term to every element of the result."""
+    """Write a C loop over the rows of a block. For each row, this loop adds one term to every element of the result."""
     _add_terms(writer, term, [], added, result)
     row = writer.name("row")
     writer.add(f"long {row} = 0;")

@@ -133,7 +133,7 @@ class Run:
     def start(self, starts: Tensor, descent: Descent | None, *, until: float = math.inf) -> None:
         """Begin a chain at each row of `starts`, shape (K, P).
 
-        If `descent` is not None, it first moves the points to modes. The descent stops when the clock
+        If `descent` is not None, the descent first moves the points to modes. The descent stops when the clock
         `time.perf_counter` reaches `until`.
         """
         with self._stream:
@@ -176,7 +176,10 @@ class Run:
         self._stream.restore(state["stream"])
 
     def finish(self, keeper: Keeper, *, progress: bool | None, ends: Ends = NO_ENDS) -> None:
-        """Make the missing draws. The keeper writes the state at the beginning, at intervals and at the end."""
+        """Make the missing draws.
+
+        The `keeper` writes the state of the run at the beginning, at intervals and at the end.
+        """
         if self._kernel is None:
             return
         keeper.write(self.state)  # so that an error in writing is raised before hours of drawing
@@ -229,7 +232,10 @@ class Run:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return everything on which the remaining draws depend, as plain data. A finished run has no kernel."""
+        """Return everything on which the remaining draws depend, as plain data.
+
+        The entry `kernel` is None if the run is finished.
+        """
         return {
             "settings": dict(self._settings),
             "starts": self._starts,

@@ -164,7 +164,7 @@ class TorchKernel(Kernel):
 
 
 def replayed(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:
-    """Record the potential for points of z's shape.
+    """Record the potential, and return a function that replays the record, for points of the same shape as z.
 
     Raises:
         UnsupportedError: If the potential cannot be recorded.

@@ -111,7 +111,7 @@ def begin(
 def grow(
     value_and_grad: ValueAndGrad, tree: Tree, constants: TreeConstants, old: Subtree, log_uniform: Tensor
 ) -> Subtree:
-    """Take one leapfrog step of every chain, and add the point to its subtree."""
+    """Take one leapfrog step of every chain, and add the new point to the chain's subtree."""
     drift = tree.step * constants.inverse_mass
     z, r, gradient, potential = leapfrog(value_and_grad, old.z, old.r, old.gradient, tree.step, drift)
     velocity = r * constants.inverse_mass
@@ -149,7 +149,7 @@ def grow(
 
 
 def ended(tree: Tree, subtree: Subtree) -> Tensor:
-    """Return which subtrees grow no further, shape (K,)."""
+    """Return a mask of the subtrees that grow no further, shape (K,)."""
     return subtree.turning | subtree.diverging | (subtree.leaf == tree.size)
 
 
@@ -243,8 +243,9 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return two tables of truth values, which have a row for each leaf and a column for each level.
 
-    The first table marks the level at which a leaf is stored. The second table marks the levels whose stored leaves are
-    compared with a leaf. The rows belong to the leaves of the last subtree of the largest tree.
+    For each leaf, the first table marks the level at which the leaf is stored. The second table marks the levels of the
+    stored leaves with which the leaf is compared. The rows belong to the leaves of the last subtree of the largest
+    tree.
 
     Leaves are counted from 0. When a leaf completes a balanced subtree, the subtree is checked for a U-turn. The check
     needs the subtree's first leaf, so first leaves are stored, as checkpoints. The level of leaf n is the number of

@@ -33,7 +33,7 @@ class Value:
     example: Tensor | None = None  # the tensor in the example run, once it is known
 
     def at(self, index: Index) -> str:
-        """Return the expression of the element at an index."""
+        """Return the C expression for the element of this tensor at an index."""
         return self.text.format(*index)
 
     def read_at(self, shape: Sequence[int], index: Index) -> "Value":
@@ -161,7 +161,10 @@ def strides(shape: Sequence[int]) -> list[int]:
 
 
 def order(shape: Sequence[int]) -> list[int]:
-    """Return the axes from the outermost to the innermost loop. The longest axis is last."""
+    """Return the axes of a shape in the order of loops over them, from the outermost to the innermost loop.
+
+    The longest axis is last.
+    """
     return sorted(range(len(shape)), key=lambda axis: shape[axis])
 
 
@@ -218,7 +221,7 @@ class Writer:
         self.add("}" * len(opened))
 
     def each(self, shape: Sequence[int], line: str) -> None:
-        """Write loops over all axes around a line of C code, which has placeholders for the indices.
+        """Write nested loops over all axes, with a line of C code inside. The line has placeholders for the indices.
 
         The line must compute each element independently of the others. If the length of the loop is known, the compiler
         recognises independent elements without a pragma.
@@ -228,7 +231,10 @@ class Writer:
             self.add(line.format(*index))
 
     def fill(self, value: Value, axis: int) -> bool:
-        """Fill an axis with zeros after the last row of a block, if possible. Return whether there are zeros."""
+        """If possible, set the elements after the last row of a block to zero.
+
+        Return whether these elements are zero.
+        """
         if not value.is_scratch:
             return value.is_filled
         self.add("if (rows < room) {")
