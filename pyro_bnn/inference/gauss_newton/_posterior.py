@@ -109,7 +109,10 @@ class GaussNewtonPosterior(Posterior):
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return means and standard deviations by site. The standard deviations of fixed variables are 0."""
+        """Return the marginal means and standard deviations of each site.
+
+        The standard deviations of fixed variables are 0.
+        """
         scales = self._layout.views(self.covariance.variances().sqrt())
         return {name: (value, scales.get(name, torch.zeros_like(value))) for name, value in self.median().items()}
 

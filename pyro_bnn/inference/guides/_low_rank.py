@@ -93,7 +93,7 @@ class LowRankGuide(GaussianGuide):
         return [f"correlations in {self.rank} directions"]
 
     def _unshared_scales(self) -> dict[str, Tensor]:
-        r"""Return the scales :math:`\sigma` by site."""
+        r"""Return the scales :math:`\sigma` of each site."""
         return {name: self.scale_map(free) for name, free in self.values(self.scale_map.name).items()}
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:

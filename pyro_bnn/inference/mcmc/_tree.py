@@ -94,7 +94,7 @@ def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tu
 def begin(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, normal: Tensor
 ) -> tuple[Tree, Subtree]:
-    """Start trajectories at the proposals of marked chains.
+    """For each chain that the mask `chains` marks, start a trajectory at the chain's proposal.
 
     The momenta of these chains are made from standard normal numbers.
     """
@@ -162,7 +162,7 @@ def finish(
     for_merge: Tensor,
     for_side: Tensor,
 ) -> tuple[Tree, Subtree]:
-    """Merge the subtrees of marked chains with their trees, and start the next subtrees.
+    """For each chain that the mask `chains` marks, merge the subtree with the tree, and start the next subtree.
 
     `for_merge` and `for_side` are logarithms of uniform numbers.
     """
@@ -173,7 +173,7 @@ def finish(
 def merge(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, max_size: int, log_uniform: Tensor
 ) -> Tree:
-    r"""Add the subtrees of marked chains to their trees, and mark the trajectories that end.
+    r"""For each chain that the mask `chains` marks, add the subtree to the tree. Mark the trajectories that end.
 
     A subtree that turns back or diverges is not added. With W for the sum of weights, the proposal of the subtree
     replaces the proposal of the tree with probability
@@ -219,7 +219,10 @@ def merge(
 def turn(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, log_uniform: Tensor
 ) -> tuple[Tree, Subtree]:
-    """Start a subtree of each marked chain, at a random end of the tree. Both ends have the same probability."""
+    """For each chain that the mask `chains` marks, start a subtree at a random end of the tree.
+
+    Both ends have the same probability.
+    """
     right = (log_uniform < math.log(0.5))[:, None]
     ends = ((tree.right_z, tree.left_z), (tree.right_r, tree.left_r), (tree.right_gradient, tree.left_gradient))
     z, r, gradient = (torch.where(right, *pair) for pair in ends)
@@ -271,7 +274,7 @@ State = TypeVar("State", Tree, Subtree)
 
 
 def _where(chains: Tensor, new: State, old: State) -> State:
-    """Return a state with the rows of `new` for marked chains and the rows of `old` for the others."""
+    """Return a state whose rows come from `new` where the mask `chains` is true, and from `old` elsewhere."""
 
     def select(a: Tensor, b: Tensor) -> Tensor:
         if a is b:
