@@ -184,7 +184,7 @@ def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePoster
 
 
 def _mean(history: History, count: int) -> History:
-    """Divide a history that is a sum over `count` members, and its time, by `count`."""
+    """Divide the numbers and the time of a history by `count`, the number of members over which it is a sum."""
 
     def mean(values: list[float]) -> list[float]:
         return [value / count for value in values]

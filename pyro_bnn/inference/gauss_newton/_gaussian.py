@@ -80,7 +80,7 @@ class AlongAxes(Covariance):
             yield left, right, *(part.view(shape) for part in parts)
 
     def _multiplied(self, vector: Tensor, factors: Tensor) -> Tensor:
-        """Multiply the component of a vector along each axis by the factor of the axis."""
+        """Multiply each component of a vector by the factor of its axis."""
         if "left.0" not in self.tensors:
             return factors * vector
         parts = self._parts(vector, factors)

@@ -41,10 +41,10 @@ def export_onnx(
     For classes, probabilities and uncertainties may differ by 1e-5. For numbers, means and standard deviations may
     differ by 1e-5 times the largest mean or standard deviation.
 
-    The input is named ``x``. Several inputs are named by their keys, or ``x_0``, ``x_1``, ... The outputs are those of
-    :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``, ``aleatoric`` and ``epistemic`` (variances) for numbers, and
-    ``probs``, ``aleatoric`` and ``epistemic`` (nats) for classes. The number of draws and the seed are in the metadata
-    of the file.
+    The input is named ``x``. If there are several inputs, their names are their keys in a dictionary, or ``x_0``,
+    ``x_1``, ... in a tuple. The outputs are those of :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``,
+    ``aleatoric`` and ``epistemic`` (variances) for numbers, and ``probs``, ``aleatoric`` and ``epistemic`` (nats) for
+    classes. The number of draws and the seed are in the metadata of the file.
 
     Args:
         posterior: Result of a fit, or any Pyro guide.

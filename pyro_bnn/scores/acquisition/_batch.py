@@ -103,8 +103,8 @@ class _Labels:
     def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
         """Return the row whose label is expected to give the most information (the largest gain).
 
-        `gains` holds an upper bound of the gain of each row. This function replaces as many of these bounds by exact
-        gains as it needs to find the largest gain.
+        `gains` holds an upper bound of the gain of each row. This function replaces bounds by exact gains until
+        it has found the largest gain.
         """
         order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
         best, largest = order[0], -torch.inf
