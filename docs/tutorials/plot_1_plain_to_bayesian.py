@@ -1,8 +1,8 @@
 r"""From a plain network to a Bayesian one
 =========================================
 
-A plain network does not say how certain its predictions are. A Bayesian neural network is less certain far from its
-data.
+A plain network does not say how certain its predictions are. A Bayesian neural network predicts with many networks that
+agree with the data. Where these networks disagree, the prediction is uncertain.
 
 To make a network Bayesian, choose a **prior** (what weights are plausible before the data are seen), a **likelihood**
 (how targets scatter around the network's output) and a **guide** (what shapes the posterior may have). This tutorial
@@ -121,6 +121,9 @@ plt.show()
 # the number of parameters of the plain network. Closest means largest ELBO: the expected log-likelihood under the guide
 # minus the divergence of the guide from the prior, in nats.
 #
+# Independent Gaussians are cheap, but only a rough approximation. In the first picture of the landing page they are the
+# green band, which hardly widens where there are no data, while the band of the exact posterior does.
+#
 # ``fit`` with ``method="svi"`` chooses a mean-field guide, Adam, and when to end, and reports these in the status.
 # (With ``fit_svi`` you choose all of them. Without `method`, ``fit`` runs Markov chains if possible. Chains are often
 # better, but have no guide.)
@@ -172,8 +175,15 @@ with plotting.style():
 plt.show()
 
 # %%
-# The bands show two standard deviations of the curves of the drawn networks. Inside the data these curves coincide, and
-# only the noise is left. Outside they diverge, and the epistemic band becomes wider.
+# The inner band shows two standard deviations of the curves of the drawn networks; the outer band includes the noise.
+# Inside the data these curves nearly coincide, and most of the outer band is noise. Outside they diverge, and the inner
+# band becomes wider.
+#
+# Why does the mean-field band widen here, and hardly in the first picture of the landing page? How much it widens
+# depends on the network and its prior: here the curves continue as straight lines with different slopes, while that
+# network has tanh units, whose curves level off. And here all data lie in one interval, while that picture has a gap
+# between two. That a band widens does not mean that it is wide enough: the third tutorial measures this, for data with
+# a gap.
 #
 # How often does the band of two standard deviations contain the truth?
 
@@ -187,8 +197,8 @@ for name, rows in (("inside the data", ~outside), ("outside", outside)):
 
 # %%
 # Outside the data, the band contains the truth less often than it should: under the prior, functions continue in a
-# straight line, and the sine turns back. **A posterior depends on its prior.** Its uncertainty tells you *that* an
-# input is far from the data; the band need not contain the truth there.
+# straight line, and the sine turns back. **A posterior depends on its prior.** Here its uncertainty is larger outside
+# of the data, but the band need not contain the truth there.
 #
 # **Trap: the KL weight.** Much code reduces the weight of the divergence, for better accuracy. The extreme case is
 # weight 0:
