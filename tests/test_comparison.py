@@ -312,7 +312,7 @@ def test_ensembles_of_chains_and_things_that_are_infinite(tmp_path):
 
 def test_what_cannot_be_compared():
     model, x, _ = small_model()
-    with pytest.raises(ValueError, match="at least two methods .*; add a reference, such as"):
+    with pytest.raises(ValueError, match=r"at least two methods .*; add a reference, such as"):
         pb.compare(line(), {"a": Weights(*A)}, X)
     with pytest.raises(ValueError, match="`num_samples` must be a whole number of at least 40"):
         pb.compare(line(), {"a": Weights(*A), "b": Weights(*B)}, X, num_samples=10)
