@@ -306,3 +306,18 @@ def test_local_links_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
             if not target.startswith(("http", "gallery/", "../gallery/")):  # the gallery is made by Sphinx
                 assert (document.parent / target).exists(), f"{document}: {target}"
+
+
+def test_each_option_of_a_directive_has_a_line_of_its_own():
+    """Sphinx takes the rest of the line for the value of the first option, and does not warn."""
+    for document in (ROOT / "docs").rglob("*.md"):
+        joined = re.findall(r"(?m)^ *:[\w-]+:.* :[\w-]+:(?: .*)?$", document.read_text())
+        assert not joined, f"{document}: {joined}"
+
+
+def test_cards_link_to_pages():
+    for document in (ROOT / "docs").rglob("*.md"):
+        for target, kind in re.findall(r"(?m)^:link: (.*)\n(.*)", document.read_text()):
+            assert kind == ":link-type: doc", f"{document}: {target}"
+            if not target.startswith("gallery/"):
+                assert (document.parent / f"{target}.md").exists() or (document.parent / f"{target}.rst").exists()
