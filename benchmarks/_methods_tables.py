@@ -45,7 +45,7 @@ TITLES = {
     "ensemble-3": "ensemble of three",
     "ensemble": "ensemble of five",
     "ensemble-10": "ensemble of ten",
-    "narrow-ensemble": "ensemble of four, half width",
+    "narrow-ensemble": "four of half width",
     "batch-ensemble": "batch ensemble of four",
     "mc-dropout": "MC dropout",
     "mean-field": "mean field",

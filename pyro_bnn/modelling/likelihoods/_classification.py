@@ -218,7 +218,9 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
     @staticmethod
     def prior(num_classes: int, scale: float = 3.0) -> TorchDistributionMixin:
-        """Return a prior for cutpoints. The first cutpoint and the logarithms of the distances are N(0, scale^2).
+        r"""Return a prior for cutpoints.
+
+        The first cutpoint and the logarithms of the distances are :math:`N(0, \text{scale}^2)`.
 
         Args:
             num_classes: Number of classes C, at least 2.

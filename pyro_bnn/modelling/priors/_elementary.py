@@ -31,7 +31,7 @@ class _ScalePrior(Prior):
 @explained("NormalPrior(1.0)")
 @dataclass(frozen=True)
 class NormalPrior(_ScalePrior):
-    """Independent N(0, scale^2) on every element.
+    r"""Independent :math:`N(0, \text{scale}^2)` on every element.
 
     Args:
         scale: Standard deviation, above 0.
@@ -176,7 +176,7 @@ class ScaleMixturePrior(Prior):
 @explained("FanInNormalPrior(2.0)")
 @dataclass(frozen=True)
 class FanInNormalPrior(Prior):
-    r"""N(0, gain^2 / fan_in): the prior variance of pre-activations does not depend on the width of the layer.
+    r""":math:`N(0, \text{gain}^2 / \text{fan-in})`: the prior variance of pre-activations does not depend on the width.
 
     The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
     fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight`` if this weight has at least
