@@ -227,9 +227,7 @@ def draw(
         ylim=(-27, 23),
         xticks=(-1, -0.5, 0, 0.5, 1),
     )
-    ax.set_title(
-        "How sure? ± 2 standard deviations, without noise", fontsize=8
-    )
+    ax.set_title("How sure? ± 2 standard deviations, without noise", fontsize=8)
     for start, end in (
         (-1, float(xy[0].min())),
         (-GAP / 2, GAP / 2),
