@@ -261,7 +261,7 @@ def kl_weight(out: Path, quick: bool) -> None:
             predictions[f"KL weight {weight:g}"] = prediction
     bands_and_deviations(axes, predictions, fit, left_out, "KL weight 1")
     one_legend(axes, -1, 4.5, range(-1, 5))
-    write(axes[0, 0], out / "kl_weight.png", num_colors=36)
+    write(axes[0, 0], out / "kl_weight.png", num_colors=40)
 
 
 def estimators(out: Path, quick: bool) -> None:
@@ -344,7 +344,7 @@ def trust(out: Path, quick: bool) -> None:
     axes = two_rows(3)
     bands_and_deviations(axes, predictions, fit, left_out, "NUTS")
     one_legend(axes, -2, 7, range(0, 7, 2))
-    write(axes[0, 0], out / "trust.png", num_colors=24)
+    write(axes[0, 0], out / "trust.png", num_colors=28)
 
 
 def regression(out: Path, quick: bool) -> None:
