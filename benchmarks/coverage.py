@@ -119,11 +119,11 @@ def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
         _panel(
             axes[0], {kind: (kind, lambda row: row["coverage"]) for kind in KINDS}, cells, expected, plotting.PALETTE
         )
-        axes[0].set_title("All test rows")
+        axes[0].set_title("All test rows", loc="left")
         for ax, (kind, title) in zip(axes[1:], IN_THIRDS, strict=True):
             thirds = {f"{part} sd": (kind, lambda row, i=i: row["thirds"][i]) for i, part in enumerate(THIRDS)}
             _panel(ax, thirds, cells, expected, OF_THIRDS)
-            ax.set_title(f"{title}, thirds of the test rows by predicted sd")
+            ax.set_title(f"{title}, thirds by predicted sd", loc="left")
             ax.set_ylim(LOWEST, 102)
         for ax in axes:
             ax.set_xticks(range(len(names)), names if ax is axes[-1] else [""] * len(names))
@@ -131,7 +131,11 @@ def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
         axes[0].set_ylim(87, 95)
         axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=6)
         thirds = [*zip(*axes[1].get_legend_handles_labels(), strict=True)][1:]  # without the dashed line
-        axes[1].legend(*zip(*thirds, strict=True), loc="lower right", ncols=3)
+        for ax in axes[1:]:  # beside the title, where it hides nothing
+            legend = ax.legend(
+                *zip(*thirds, strict=True), loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.3, ncols=3
+            )
+            legend.set_in_layout(False)
         save_small(axes[0], path, table(rows), num_colors=32)
 
 

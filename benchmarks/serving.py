@@ -22,6 +22,13 @@ from ._serving import CASES, PLAIN, Served, served
 
 COUNTS = (1, 256)
 
+IN_WORDS = {
+    "10-50-50-1": "small network, 3,151 weights",
+    "784-400-400-10": "dense network, 478,410 weights",
+    "LeNet-5": "LeNet-5, 61,706 weights",
+}
+"""What the legend calls the networks of the table."""
+
 
 def table(found: list[Served]) -> Iterator[str]:
     """Latencies and throughputs, a line for each network and way."""
@@ -53,7 +60,8 @@ def picture(found: list[Served], path: Path) -> None:
         for ax, count in zip(axes[0], COUNTS, strict=True):
             for style, case in zip(("o", "s", "D"), cases, strict=False):
                 some = [one for one in found if one.case == case and one.rows == count]
-                ax.plot([1e3 * one.median for one in some], [names.index(one.way) for one in some], style, label=case)
+                times, places = [1e3 * one.median for one in some], [names.index(one.way) for one in some]
+                ax.plot(times, places, style, label=IN_WORDS.get(case, case))
             ax.set(xscale="log", xlabel="latency, ms (log scale)", title=f"{count} row{'s' if count > 1 else ''}")
             ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
             ax.set(ylim=(len(names) - 0.5, -0.5))

@@ -227,9 +227,7 @@ def draw(
         ylim=(-27, 23),
         xticks=(-1, -0.5, 0, 0.5, 1),
     )
-    ax.set_title(
-        "How sure is the network? (± 2 standard deviations)", fontsize=8
-    )
+    ax.set_title("How sure? ± 2 standard deviations, without noise", fontsize=8)
     for start, end in (
         (-1, float(xy[0].min())),
         (-GAP / 2, GAP / 2),
@@ -292,8 +290,11 @@ def main() -> None:
         figure = draw(xy, curves, *votes(options, load(options.data)))
     path = options.out / "front.png"
     plotting.save(figure.axes[0], path)
-    with Image.open(path) as picture:  # few colours make a small file
-        small = picture.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    # few colours make a small file; means of clusters keep greys grey
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(
+            128, kmeans=2, dither=Image.Dither.NONE
+        )
     small.save(path, optimize=True)
     print(f"picture: {path}")
 
