@@ -254,6 +254,6 @@ def test_the_calibration_error_is_on_the_page_once():
     assert section.values["found"]["error"] == pytest.approx(error)
     gaps = sum(counts * abs(confidence - accuracy) for counts, confidence, accuracy in section.values["bins"])
     assert gaps / len(y) == pytest.approx(error)
-    picture = base64.b64decode(section.values["picture"].partition(",")[2])
+    picture = base64.b64decode(str(section.values["picture"]).partition(",")[2])
     assert b"perfectly calibrated" in picture
     assert b"expected calibration error" not in picture

@@ -5,7 +5,7 @@ Such content may be forged.
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -32,16 +32,15 @@ def record(kind: type[T], values: object, where: str) -> T:
     """Make a dataclass of type `kind` from the result of :func:`plain`.
 
     The fields may be finite numbers (whole numbers of at most 64 bits), booleans, texts, tensors and dataclasses. They
-    may also be optional values, lists, tuples or dictionaries of these types. A field that has a default may be
-    missing, as in files of earlier versions. If a field is wrong, the error message begins with the text `where` and
-    the name of the field.
+    may also be optional values, lists, tuples or dictionaries of these types. If a field is wrong, the error message
+    begins with the text `where` and the name of the field.
     """
     hints = get_type_hints(kind)
-    names = {field.name: field.default is MISSING for field in fields(kind)}  # type: ignore[arg-type]  # a dataclass
-    if not isinstance(values, Mapping) or not {n for n in names if names[n]} <= set(values) <= set(names):
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # T is a dataclass
+    if not isinstance(values, Mapping) or set(values) != set(names):
         got = sorted(map(str, values)) if isinstance(values, Mapping) else type(values).__name__
         raise ValueError(f"`{where}` must have the fields {sorted(names)}, got {got}.")
-    return kind(**{name: _checked(values[name], hints[name], f"{where}.{name}") for name in names if name in values})
+    return kind(**{name: _checked(values[name], hints[name], f"{where}.{name}") for name in names})
 
 
 def _checked(value: Any, hint: Any, where: str) -> Any:
