@@ -201,7 +201,8 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
 def _remedy(error: Exception, net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> str:
     if "type" in str(error) and not any(leaf.is_floating_point() for leaf in leaves(x)):
         return "give floats (1.0 instead of 1, or `x.float()`); whole numbers stay whole, since embeddings need them"
-    if isinstance(x, Tensor) and not net.training:  # in train mode a call may change the network
+    is_of_shape = any(word in str(error) for word in ("shape", "size", "dim"))
+    if is_of_shape and isinstance(x, Tensor) and not net.training:  # in train mode a call may change the network
         with suppress(Exception), torch.no_grad(), swapped(net, tensors):
             call_network(net, x[None])
             return "the axis of rows is missing, so pass `x[None]` for a single row"
