@@ -4,7 +4,6 @@ The public names are listed in `__init__.pyi`. Each name is imported when it is 
 loads neither torch nor Pyro.
 """
 
-import difflib
 import threading
 
 import lazy_loader
@@ -20,7 +19,9 @@ def __getattr__(name: str) -> object:
         except AttributeError:
             if name in __all__:
                 raise
-            from ._core.remedies import INSTEAD_OF_NAMES  # imported late: only an error needs it
+            import difflib  # imported late: only an error needs these
+
+            from ._core.remedies import INSTEAD_OF_NAMES
 
             near = [f"`{known}`" for known in difflib.get_close_matches(name, __all__)]
             hint = f"; did you mean {' or '.join(near)}?" if near else "; `dir(pyro_bnn)` lists the names."

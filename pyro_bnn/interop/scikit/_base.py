@@ -4,7 +4,6 @@ import copy
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from ... import nets
 from ..._core import checks as _checks
+from ..._core.names import nearest
 from ..._core.remedies import Advised
 from ..._core.scope import seeded, warn_of_fit
 from ..._core.summary import few, in_lines
@@ -133,8 +133,8 @@ class BNNEstimator(Advised, Settings):
         if isinstance(activation, str):
             if activation not in ACTIVATIONS:
                 names = ", ".join(map(repr, ACTIVATIONS))
-                near = get_close_matches(activation, ACTIVATIONS, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else "."
+                near = nearest(activation, ACTIVATIONS, similar=0.6)
+                hint = f"; did you mean {near!r}?" if near else "."
                 raise ValueError(f"`activation` must be {names} or a function that makes one, got {activation!r}{hint}")
             activation = ACTIVATIONS[activation]
         if hidden is not None:

@@ -1,11 +1,11 @@
 """Likelihoods by name, for the command line and for the scikit-learn estimators."""
 
 from collections.abc import Callable, Collection, Iterable
-from difflib import get_close_matches
 from typing import NamedTuple
 
 import pyro.distributions as dist
 
+from ..._core.names import nearest
 from ._base import Likelihood
 from ._classification import BernoulliLikelihood, CategoricalLikelihood
 from ._regression import (
@@ -67,8 +67,8 @@ def make_likelihood(spec: str, suited: Collection[str] = LIKELIHOODS) -> Likelih
     """
     name, colon, number = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if name not in LIKELIHOODS:
-        near = get_close_matches(name, suited, 1)
-        hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
+        near = nearest(name, suited, similar=0.6)
+        hint = f"did you mean {near!r}? Choose" if near else "choose"
         raise ValueError(f"unknown likelihood {spec!r}; {hint} {likelihoods_in_words(suited)}.")
     choice = LIKELIHOODS[name]
     if not colon:

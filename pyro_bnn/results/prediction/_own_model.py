@@ -77,7 +77,8 @@ def predict_own(
 
 
 def may_be_model(value: object) -> bool:
-    return callable(value) and not isinstance(value, Posterior)
+    """Return whether a value may be a BayesianModel or a Pyro model. A guide can be called, too, but is none."""
+    return callable(value) and not isinstance(value, (type, Posterior, FlatGuide, AutoGuide))
 
 
 KINDS = {"model": may_be_model, "posterior": lambda value: isinstance(value, Posterior) or callable(value)}
@@ -86,7 +87,7 @@ KINDS = {"model": may_be_model, "posterior": lambda value: isinstance(value, Pos
 
 def require_model(model: object) -> None:
     """Raise unless `model` is a BayesianModel, or may be a Pyro model."""
-    if isinstance(model, (type, Posterior, FlatGuide, AutoGuide)) or not callable(model):
+    if not may_be_model(model):
         raise ValueError(
             f"`model` must be a BayesianModel, got {_checks.described(model)}; or pass a Pyro model, whose observed "
             "site or return value is then predicted."
