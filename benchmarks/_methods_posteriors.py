@@ -76,7 +76,7 @@ class MeanFieldLocal(MeanField):
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         if network.is_mirrored:
-            return [*super().grid(network, point), cls(0.1, 3e-3)]
+            return [*super().grid(network, point), cls(0.1, 3e-3), cls(0.3, 3e-3)]
         if network.is_lenet:
             return [cls(0.1, 3e-3)]
         return [cls(0.4, 1e-3), cls(0.1, 1e-3), cls(0.03, 1e-3), cls(0.01, 1e-3), cls(0.1, 3e-3)]
@@ -97,7 +97,7 @@ class Natural(Method):
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         if network.is_mirrored:
-            weights = (0.1, 0.03, 0.01, 0.003, 0.001)
+            weights = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
             return [*(cls(weight, 0.02) for weight in weights), cls(0.01, 0.01), cls(0.01, 0.05)]
         if network.is_lenet:
             return [cls(0.1, 0.02), cls(0.3, 0.02)]
