@@ -31,6 +31,7 @@ from ._methods_posteriors import (
     Sghmc,
     Swag,
     SwagMixture,
+    mixture,
 )
 
 NUM_SMALL_MEMBERS = 4
@@ -167,6 +168,18 @@ class MCDropout(PointSetting, Method):
         return Fit(*fitted, problem.network.draws, time.process_time() - begin)
 
 
+class DropoutEnsemble(MCDropout):
+    """Three networks with dropout, each with its own initial weights and its own order of images."""
+
+    name: ClassVar[str] = "multi-dropout"
+    num_members: ClassVar[int] = 3
+    chosen_with: ClassVar[type[Method]] = MCDropout
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        problems = [replace(problem, seed=1000 * problem.seed + member) for member in range(self.num_members)]
+        return mixture([super(DropoutEnsemble, self).fit(each, points) for each in problems], problem)
+
+
 METHODS: tuple[type[Method], ...] = (
     Deterministic,
     SmallEnsemble,
@@ -175,6 +188,7 @@ METHODS: tuple[type[Method], ...] = (
     NarrowEnsemble,
     BatchEnsemble,
     MCDropout,
+    DropoutEnsemble,
     MeanField,
     MeanFieldLocal,
     Natural,

@@ -48,6 +48,7 @@ TITLES = {
     "narrow-ensemble": "four of half width",
     "batch-ensemble": "batch ensemble of four",
     "mc-dropout": "MC dropout",
+    "multi-dropout": "three with MC dropout",
     "mean-field": "mean field",
     "mean-field-lrt": "mean field, local",
     "natural": "natural gradients",

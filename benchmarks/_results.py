@@ -81,7 +81,7 @@ def page_style() -> Iterator[None]:
 
 
 NUM_COLORS = 128
-"""Colours of a picture: those of sixteen methods, and the greys of the letters."""
+"""Colours of a picture: those of seventeen methods, and the greys of the letters."""
 
 
 def save_small(ax: Axes, path: Path, table: Iterable[str] = (), *, num_colors: int = NUM_COLORS) -> None:

@@ -1,4 +1,4 @@
-"""Sixteen methods on FashionMNIST, cost beside quality: `python -m benchmarks.methods`.
+"""Seventeen methods on FashionMNIST, cost beside quality: `python -m benchmarks.methods`.
 
 First the settings of each method are chosen: a few are fitted to 50,000 training images, and the one with the smallest
 NLL on the other 10,000 is used. Then each method is fitted to all training images and measured on the test images. Each
