@@ -66,6 +66,10 @@ class Regressed:
     calibration: runs.RunCalibration | None = None
     rows: Sequence[int] = ()  # number of each test row in its file, from 1
 
+    def squared_errors(self, mean: Tensor) -> Tensor:
+        """Return the squared errors of predicted means, shape (N, O). The means may also have the shape (O,)."""
+        return (self.y - mean.to(self.y)).square()
+
     def interval(self, level: float) -> Tensor:
         """Return the lower and upper ends of intervals, shape (2, N, O), calibrated if there is a calibration."""
         return interval_of(self.prediction, level, self.calibration)
