@@ -168,6 +168,7 @@ def test_without_a_compiler_the_fit_is_variational_and_says_why(monkeypatch):
     assert isinstance(regressor.posterior_, pb.GuidePosterior)
     assert said(regressor).startswith("variational inference, since")
     assert "the C compiler failed" in said(regressor)
+    assert "networks were not compared, and the first was fitted." in said(regressor)
 
 
 def test_other_faults_than_those_of_c_are_raised(monkeypatch):
@@ -189,6 +190,8 @@ def test_with_too_many_rows_for_chains_the_fit_is_variational_and_says_why(monke
     monkeypatch.setattr(_variational, "MOST_STEPS", 500)
     regressor = pb.BNNRegressor((3,), likelihood="gaussian", random_state=0).fit(x, y)
     assert said(regressor).startswith("variational inference, since 30 rows of 10")
+    skipped = r"The [2-9] networks were not compared, and the first was fitted; a larger time limit would allow it\."
+    assert re.search(skipped, said(regressor))
 
 
 def test_lengths_follow_from_the_time(monkeypatch):
@@ -322,7 +325,8 @@ def test_with_time_enough_a_limit_changes_little():
 def test_with_little_time_nothing_is_compared_and_the_status_says_so(monkeypatch):
     monkeypatch.setattr(choosing._in_time, "SEARCH", 0.0)
     message = fit_best(makers(), as_tensors(*wave()), deadline=Deadline.after(300), seed=0).posterior.status.message
-    assert message.startswith("Line; 1 network not compared, for lack of time. MCLMC: 8 chains")
+    assert message.startswith("Line; 1 network not compared, for lack of time (a larger time limit would ")
+    assert "allow it). MCLMC: 8 chains" in message
 
 
 @pytest.mark.usefixtures("idle")

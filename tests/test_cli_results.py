@@ -11,7 +11,7 @@ import pytest
 
 import pyro_bnn as pb
 from pyro_bnn.app import study
-from pyro_bnn.app.cli.output import Output, has_colours
+from pyro_bnn.app.cli.output import Output, for_terminal, has_colours
 from pyro_bnn.app.reports.scores import shown_score
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -262,3 +262,13 @@ def test_a_score_is_rounded_alike_in_all_commands():
     assert [shown_score("rmse", value) for value in (2.293, 12.91, None)] == ["2.293", "12.91", "-"]
     assert shown_score("nll", 0.07142) == "0.07142"
     assert shown_score("coverage_90", 0.924) == "92.4 %"
+
+
+def test_many_rows_fit_on_one_screen(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = "".join(f"{row},{'no' if row % 2 else 'yes'},{row / 1000},1e-9\n" for row in range(1000))
+    shown = for_terminal(f"row,class,p(yes),entropy\n{lines}").splitlines()
+    assert len(shown) <= 43
+    assert shown[0].split() == ["row", "class", "p(yes)", "entropy"]
+    assert shown[2].split() == ["1", "no", "0.001", "0.000"]
+    assert shown[-1] == "960 more rows; --out FILE writes all."

@@ -283,7 +283,12 @@ def test_other_faults_of_chains_are_raised(monkeypatch):
 
 def test_with_too_little_time_the_fit_is_variational_and_ends_at_the_limit(monkeypatch):
     monkeypatch.setattr(choosing._in_time, "slowdown", lambda: 1e6)
-    posterior = pb.fit(curve(), wave(), time_limit=0.5, seed=0)
+    with pytest.warns(pb.ConvergenceWarning) as warned:
+        posterior = pb.fit(curve(), wave(), time_limit=0.5, seed=0)
+    assert str(warned[0].message).startswith(
+        "Variational inference was used in place of chains. Not converged: cut short by the time limit, after"
+    )
+    assert len(warned) == 1
     assert "of the 0.5 s of the time limit are left, too few for C code" in posterior.status.message
     assert "cut short by the time limit, after" in posterior.status.message
     assert len(posterior.history.epochs) >= 200

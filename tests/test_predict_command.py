@@ -13,7 +13,6 @@ import torch
 import pyro_bnn as pb
 from pyro_bnn.app import runs
 from pyro_bnn.app.cli import main
-from pyro_bnn.app.cli.output import for_terminal
 from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.reports.scores import in_units
 
@@ -85,16 +84,6 @@ def test_a_terminal_shows_an_aligned_and_rounded_table(pyro_bnn, place, monkeypa
             exact = torch.tensor([float(row[name]) for name in ("mean", "sd", "upper_95")])
             assert bool(((cells - exact[:, None]).abs().amin(1) < 0.01 * exact.abs()).all())
     assert predictions_in(out)[0]["mean"] not in printed
-
-
-def test_many_rows_fit_on_one_screen(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = "".join(f"{row},{'no' if row % 2 else 'yes'},{row / 1000},1e-9\n" for row in range(1000))
-    shown = for_terminal(f"row,class,p(yes),entropy\n{lines}").splitlines()
-    assert len(shown) <= 43
-    assert shown[0].split() == ["row", "class", "p(yes)", "entropy"]
-    assert shown[2].split() == ["1", "no", "0.001", "0.000"]
-    assert shown[-1] == "960 more rows; --out FILE writes all."
 
 
 def test_predictions_are_those_of_the_library_in_the_targets_units(pyro_bnn, place):  # noqa: F811
@@ -272,8 +261,13 @@ def test_results_as_json(pyro_bnn, place):  # noqa: F811
     document = json.loads(text)
     assert (code, document["num_rows"], document["file"]) == (0, 5, str(out))
     assert document["scores"]["rmse"] > 0
-    code, _, err = pyro_bnn("predict", place / "run", rows, "--json")
-    assert (code, "cannot both go to standard output; name a file with --out" in err) == (2, True)
+    assert document["predictions"] is None
+    code, text, err = pyro_bnn("predict", place / "run", rows, "--json")
+    document = json.loads(text)  # one object, and nothing else
+    assert (code, document["num_rows"], document["file"], "Scores of 5 rows" in err) == (0, 5, None, True)
+    for listed, written in zip(document["predictions"], predictions_in(out), strict=True):
+        assert listed.keys() == written.keys()
+        assert listed["mean"] == pytest.approx(float(written["mean"]), rel=1e-8)
     code, text, _ = pyro_bnn("evaluate", place / "run", "--data", place / "houses.csv", "--json")
     assert code == 0
     assert [row["name"] for row in json.loads(text)["rows"]][1] == "ensemble of 100"

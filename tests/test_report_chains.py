@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pyro_bnn.app.chains import Choice, has_remark, in_plain_words
+from pyro_bnn.app.chains import Choice, fault_of, has_remark, in_plain_words
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.remedies import longer_chains
-from pyro_bnn.app.reports.page.chains import diagnostics_of, of_chains
+from pyro_bnn.app.reports.page.chains import chains_section, diagnostics_of, of_chains
 from pyro_bnn.app.reports.page.fit import about_section
 from pyro_bnn.app.reports.page.section import Verdict, first_line
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
@@ -41,7 +41,7 @@ from pyro_bnn.inference.posterior import Status
             [1.0, 1.5],
             2.5,
             "note",
-            "1 of 2 chains is too short to explore its mode: R-hat of a chain's halves is up to 1.50 at test rows.",
+            "1 of 2 chains is too short to explore its mode: R-hat of a chain's halves is up to 1.50 at training rows.",
             [
                 "few enough",
                 "1 of 2 chains too short to explore a mode",
@@ -56,12 +56,12 @@ def test_chains_are_judged_in_words_and_in_a_table(diverged, within, between, le
     posterior = MCMCPosterior(
         {"w": torch.zeros(2, 100)},
         ChainStatistics(diverging=diverging),
-        Status(level != "problem", "many draws diverged." if diverged else "well."),
+        Status(level == "good", "many draws diverged." if diverged else "well."),
         sampler="MCLMC",
     )
     found = Modes(torch.tensor(within), between, 0.25)
     verdict = of_chains(posterior, found)
-    assert verdict.level == level
+    assert verdict.level == fault_of(posterior)[0] == level  # `predict` says the latter
     assert verdict.text.startswith(words)
     assert (longer_chains(None) in verdict.text) == (level == "note")  # what `train` says, too
     values, thresholds, verdicts = zip(*(row[1:] for row in diagnostics_of(posterior, found)), strict=True)
@@ -79,7 +79,7 @@ def test_chains_that_are_too_short_to_judge_are_said_to_be_so():
 
 
 def test_chains_that_are_not_explored_are_named_in_the_first_line():
-    posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
+    posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(False, "short."), sampler="MCLMC")
     short = of_chains(posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
     assert first_line([short], "RMSE 2") == f"Usable: RMSE 2; 1 note in the report: {short.short}."
     wide = Verdict("problem", "uncertainty", "too wide", "", "")
@@ -90,6 +90,20 @@ def test_chains_that_are_not_explored_are_named_in_the_first_line():
         "note",
         "too few draws to tell whether the chains have explored their modes",
     )
+
+
+@pytest.mark.parametrize("num_chains", [2, 9])
+def test_the_picture_of_chains_says_which_line_is_which(num_chains):
+    density = torch.randn(num_chains, 9)
+    posterior = MCMCPosterior(
+        {"w": torch.zeros(num_chains, 9)}, ChainStatistics(log_density=density), Status(True, "well."), sampler="MCLMC"
+    )
+    (picture,) = chains_section(SimpleNamespace(posterior=posterior, modes=None, choice=None)).values["pictures"]
+    legend = picture.ax.get_legend()
+    if num_chains == 9:  # more chains than colours
+        assert legend is None
+    else:
+        assert [text.get_text() for text in legend.get_texts()] == ["chain 1", "chain 2"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import torch
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
 
 import pyro_bnn as pb
 from pyro_bnn.interop.scikit import standard_units
@@ -196,6 +198,14 @@ def test_a_row_may_have_several_labels(method):
         pb.BNNClassifier(**settings).fit(X, 2 * y + [0, 1])
 
 
+def test_the_remedy_for_gaps_works():
+    x = np.linspace(-1, 1, 20)[:, None]
+    x[3] = np.nan
+    regressor = pb.BNNRegressor(method="laplace", max_iter=50, random_state=0)
+    pipeline = make_pipeline(SimpleImputer(add_indicator=True), regressor)
+    assert pipeline.fit(x, np.arange(20.0)).predict(x).shape == (20,)
+
+
 def test_wrong_tables_are_refused_with_a_remedy():
     x = pd.DataFrame({"a": [0.0, 1.0, np.nan, 2.0], "b": [1.0, 2.0, 3.0, np.inf], "c": 0.0})
     y = [0.5, 1.5, 2.5, 3.5]
@@ -205,13 +215,20 @@ def test_wrong_tables_are_refused_with_a_remedy():
             pb.BNNRegressor,
             x,
             y,
-            "got 2 of 12 values .* in `a`, `b`; drop .*SimpleImputer.*pyro-bnn train",
+            "`X` must be finite, got NaN or inf in 2 of 4 rows, in `a`, `b`; drop these rows, or replace inf by NaN, ",
         ),
+        (
+            pb.BNNRegressor,
+            x[["c", "a"]].astype("Float64"),  # with `pandas.NA`
+            y,
+            r"got NaN in 1 of 4 rows, in `a`; .* pipeline: `make_pipeline\(SimpleImputer\(add_indicator=True\), BNN",
+        ),
+        (pb.BNNClassifier, x[["c", "a"]].to_numpy(), [0, 1, 0, 1], "NaN in 1 of 4 rows, in column 1; .* BNNClassifier"),
         (
             pb.BNNRegressor,
             x[["c"]],
             [0.5, np.nan, 1.0, 2.0],
-            "`y` must be finite, got 1 of 4 .*; drop these rows.$",
+            "`y` must be finite, got NaN in 1 of 4 rows; drop these rows.$",
         ),
         (pb.BNNRegressor, x[["c"]].assign(t="u"), y, r"text in `t` must be encoded .*`pandas.get_dummies\(X\)`"),
     ]

@@ -124,7 +124,11 @@ def test_predict_uses_all_chains(pyro_bnn, place):  # noqa: F811
     assert np.corrcoef(prices, [float(row["mean"]) for row in predictions_in(place / "out.csv")])[0, 1] > 0.9
 
 
-def test_the_report_has_a_section_on_chains_in_place_of_those_on_training_and_weights(pyro_bnn, place):  # noqa: F811
+def test_the_report_has_a_section_on_chains_in_place_of_those_on_training_and_weights(
+    pyro_bnn,  # noqa: F811
+    made,
+    place,
+):
     code, out, err = pyro_bnn("report", place / "run")
     assert (code, err) == (0, "")
     page = (place / "run" / "report.html").read_text()
@@ -136,6 +140,14 @@ def test_the_report_has_a_section_on_chains_in_place_of_those_on_training_and_we
     for cell in ("draws with a divergent step", "largest R-hat of a chain&#39;s halves", "at most 1.1"):
         assert cell in page
     assert "time_limit=" not in page
+    trained = re.search(r"R-hat within chains up to (\S+), between them (\S+);", made[1][1])
+    for r_hat in trained.groups():  # `train` and `report` judge predictions of the same rows
+        assert f">{r_hat}<" in page
+    level = "note" if float(trained[1]) > 1.1 else "good"
+    assert (level == "note") == ("too short to explore" in out)
+    _, _, said = pyro_bnn("predict", place / "run", place / "houses.csv", "--out", place / "out.csv")
+    assert said.startswith("Note: some chains are too short to explore their modes. To see") == (level == "note")
+    assert "Warning" not in said  # the report calls such a run usable
 
 
 @pytest.mark.parametrize("command", ["prune", "weights"])
@@ -254,7 +266,8 @@ def test_without_a_compiler_the_fit_is_variational_and_says_why(pyro_bnn, tmp_pa
     code, out, err = train(pyro_bnn, tmp_path, "--hidden", 5, num_rows=31)
     assert (code, err) == (0, "")
     assert "The fit is variational, since" in " ".join(out.split())
-    assert "CPU seconds; --time-limit sets another time" in " ".join(out.split())
+    said = "CPU seconds; --time-limit sets another time. If chains are impossible, the fit is variational."
+    assert said in " ".join(out.split())
     assert "the C compiler failed" in out
     config = config_of(tmp_path / "run")
     assert (config["method"], config["hidden"], config["likelihood"]) == ("svi", [5], "gaussian")
@@ -321,7 +334,7 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     assert code == 0
     assert re.search(r"The time limit ended the training after \d+ of 3,000 epochs", out)
     assert pyro_bnn("predict", tmp_path / "run", tmp_path / "houses.csv")[2].startswith(
-        f"Warning: the time limit ended the training after {found[2]} of 3,000 epochs. To see whether the predictions "
+        f"Note: the time limit ended the training after {found[2]} of 3,000 epochs. To see whether the predictions "
         f"are usable: pyro-bnn report {tmp_path / 'run'}\n"
     )
     *_, more, headline = pyro_bnn("evaluate", tmp_path / "run")[1].splitlines()

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from .._core.processes import Processes
 from ..auto.choosing import (
@@ -120,11 +120,15 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
     return f"{said} The scores on test rows tell how good it is."
 
 
-def fault_of(posterior: MCMCPosterior) -> str:
-    """Say in a clause what is wrong with chains whose status is not ok."""
+def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good"], str]:
+    """Return how bad the fault of chains is, and say in a clause what it is. The clause is empty if all is well.
+
+    `predict`, `evaluate` and `report` all judge chains by this function. Chains that are too short are only a note,
+    since they often predict well, which is seen from the scores on the test rows.
+    """
     if posterior.statistics.has_many_diverging:
-        return "many steps of the chains diverged"
-    return "some chains are too short to explore their modes"
+        return "problem", "many steps of the chains diverged"
+    return ("good", "") if posterior.status else ("note", "some chains are too short to explore their modes")
 
 
 def _fixed(config: RunConfig, data: Dataset, given: Collection[str]) -> dict[str, Any]:

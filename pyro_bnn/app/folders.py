@@ -18,6 +18,7 @@ from pathlib import Path
 from .._core.files import DamagedFileError, synchronise
 from .manifest import CHECKPOINT, MANIFEST, PART, PROGRESS, Manifest, checksum, has_manifest
 from .places import Place, locked, told
+from .remedies import no_run
 
 PNG = ".png"
 """In the program's lists of files, all names of pictures have this ending.
@@ -152,7 +153,7 @@ def resuming(run: str | Path) -> Iterator[Folder]:
     """
     place = Place.of(run)
     if not place.part.is_dir() and not has_manifest(place.real):
-        raise FileNotFoundError(f"{run} holds no training run, finished or not; make one with `pyro-bnn train`.")
+        raise no_run(run, ", finished or not")
     with locked(place, "train"):
         _settle(place)
         if not place.part.exists():
@@ -197,9 +198,7 @@ def find_run(run: str | Path) -> Path:
     if has_manifest(place.real):
         return Path(run)
     if part is None or place.real.exists():
-        raise FileNotFoundError(
-            f"{run} holds no training run: there is no {Path(run) / MANIFEST}; make one with `pyro-bnn train`."
-        )
+        raise no_run(run, f": there is no {Path(run) / MANIFEST}")
     try:
         with locked(place, "look"):
             pass

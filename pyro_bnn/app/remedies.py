@@ -4,9 +4,13 @@
 """
 
 import math
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..inference.history import History
 from .config import RunConfig
+
+if TYPE_CHECKING:
+    from ..inference.history import History  # loads torch, which `pyro-bnn --help` must not
 
 MORE = 4
 """Heuristic: chains that are too short should get this multiple of their time, or of their draws."""
@@ -15,7 +19,12 @@ MORE_EPOCHS = "Raise --epochs, or --lr."
 """Remedy for a variational fit whose objective still improved."""
 
 
-def more_time(config: RunConfig, history: History) -> str:
+def no_run(run: str | Path, why: str) -> FileNotFoundError:
+    """Return the error for a path at which there is no run of `pyro-bnn train`."""
+    return FileNotFoundError(f"{run} holds no training run{why}; make one with `pyro-bnn train`.")
+
+
+def more_time(config: RunConfig, history: "History") -> str:
     """Return the remedy for a variational fit that the time limit ended before its last epoch.
 
     The suggested limit is the limit of this run plus the time for the remaining epochs at the speed of this fit. For

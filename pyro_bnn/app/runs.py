@@ -37,7 +37,7 @@ from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .progress import FitProgress
 from .recipes import CHOSEN
-from .remedies import MORE_EPOCHS, more_time
+from .remedies import MORE_EPOCHS, more_time, no_run
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyCurve, AccuracyTracker
 from .validation import parsed
@@ -212,7 +212,7 @@ def load_config(run: str | Path) -> RunConfig:
     """Load the configuration of a run."""
     folder = find_run(run)
     if CONFIG not in Manifest.read(folder).files:
-        raise FileNotFoundError(f"{run} holds no training run: it has no {CONFIG}; make one with `pyro-bnn train`.")
+        raise no_run(run, f": it has no {CONFIG}")
     return read_config(folder)
 
 

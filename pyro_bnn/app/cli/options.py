@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from .. import recipes
 from ..config import PICTURE_FORMATS, RunConfig, option_of, settings
+from ..remedies import no_run
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
@@ -193,10 +194,7 @@ def check_run(run: Path) -> None:
     part = run.parent / f".{run.name}.part"
     if not os.path.lexists(run) and not os.path.lexists(part) and run.parent.is_dir():
         runs = [path.parent.name for path in run.parent.glob("*/manifest.json")]
-        raise FileNotFoundError(
-            f"{run} holds no training run: there is no such folder{recipes.near(run.name, runs)}; make one with "
-            "`pyro-bnn train`."
-        )
+        raise no_run(run, f": there is no such folder{recipes.near(run.name, runs)}")
 
 
 def check_rows(rows: Path) -> None:

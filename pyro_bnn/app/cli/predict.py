@@ -1,6 +1,10 @@
-"""`pyro-bnn predict`."""
+"""`pyro-bnn predict`.
 
-import io
+The JSON of `predict` has `folder`, `file` (null without --out), `num_rows`, `scores` (of the rows with known targets),
+`notes`, and `predictions`. Without --out, `predictions` is a list with an object for each row, whose keys are the names
+of the columns in the CSV. With --out, it is null.
+"""
+
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -67,10 +71,9 @@ def predict(
     and each class has a column that says whether the class is in the conformal set (1) or not (0).
 
     The first column has the row numbers, and rows keep their order. If the rows have the target, scores are printed,
-    too. A terminal shows a rounded table, and a file or pipe gets all digits.
+    too. A terminal shows a rounded table, and a file or pipe gets all digits. With --json and without --out, the JSON
+    document contains the predictions.
     """
-    if as_json and out == "-":
-        raise ValueError("--json and the predictions cannot both go to standard output; name a file with --out.")
     levels = options.read_numbers(float, ".95" if level is None else level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):
         percent = bool(levels) and all(1 < share < 100 for share in levels)
@@ -86,7 +89,7 @@ def predict(
         from ..._core.files import write_atomically
         from .. import chains, runs, sources
         from ..own.network import own_code
-        from ..reports.predictions import write_predictions
+        from ..reports.predictions import as_csv, table_of_predictions
         from ..reports.scores import shown_name, shown_score
 
     output = Output("predict", as_json=as_json)
@@ -104,10 +107,8 @@ def predict(
     sample = sources.read_sample(config, facts, rows, keep=names, drop_missing=drop_missing, allow_unseen=allow_unseen)
     model, posterior = runs.load_run(run, device=device)
     num_samples = runs.num_draws(posterior, num_samples)
-    text = io.StringIO()
     with own_code(config.net):
-        scores = write_predictions(
-            text,
+        table, scores = table_of_predictions(
             model,
             posterior,
             sample,
@@ -117,14 +118,19 @@ def predict(
             seed=seed,
             calibration=calibration,
         )
-    if out == "-":
-        typer.echo(for_terminal(text.getvalue()) if sys.stdout.isatty() else text.getvalue(), nl=False)
-    else:
-        write_atomically(out, lambda file: file.write(text.getvalue().encode()))
+    is_listed = as_json and out == "-"
+    if out != "-":
+        write_atomically(out, lambda file: file.write(as_csv(table).encode()))
+    elif not as_json:
+        text = as_csv(table)
+        typer.echo(for_terminal(text) if sys.stdout.isatty() else text, nl=False)
     if not posterior.status:
-        fault = chains.fault_of(posterior) if runs.is_chains(posterior) else posterior.status.message.rstrip(".")
-        said = f"Warning: {fault}. To see whether the predictions are usable: pyro-bnn report {run}"
-        typer.echo(said, err=True)
+        level, fault = "note", posterior.status.message.rstrip(".")
+        if runs.is_chains(posterior):
+            level, fault = chains.fault_of(posterior)
+        unusable = ", so the run is not usable as it is" if level == "problem" else ""
+        why = "Why" if unusable else "To see whether the predictions are usable"
+        typer.echo(f"{level.capitalize()}: {fault}{unusable}. {why}: pyro-bnn report {run}", err=True)
     for note in sample.notes:
         typer.echo(note, err=True)
     if scores:
@@ -142,4 +148,11 @@ def predict(
             )
     if out != "-":
         typer.echo(f"{len(sample.x)} predictions in {out}.", err=True)
-    output.document(folder=run, file=out, num_rows=len(sample.x), scores=scores, notes=sample.notes)
+    output.document(
+        folder=run,
+        file=None if is_listed else out,
+        num_rows=len(sample.x),
+        scores=scores,
+        notes=sample.notes,
+        predictions=table.to_dict("records") if is_listed else None,
+    )

@@ -150,8 +150,10 @@ def train(
                 output.say(note)
             if config.method != "svi" and not config.time_limit and facts is None:
                 seconds = Budget.of_rows(known.facts.num_train).seconds
+                otherwise = ". If chains are impossible, the fit is variational" if config.method == "auto" else ""
                 output.say(
-                    f"Choosing and sampling take about {seconds:.0f} CPU seconds; --time-limit sets another time."
+                    f"Choosing and sampling take about {seconds:.0f} CPU seconds; --time-limit sets another time"
+                    f"{otherwise}."
                 )
         start = time.perf_counter()
         _, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device)

@@ -124,8 +124,13 @@ def _check_numbers(name: str, array: np.ndarray, shown: str) -> None:
     if array.dtype.kind not in "fiub":
         raise ValueError(f"`{name}` in {shown} must be an array of numbers, got {array.dtype}; encode it as numbers.")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        count = int((~np.isfinite(array)).sum())
-        raise ValueError(f"`{name}` in {shown} holds {count} missing or infinite number(s); correct or remove them.")
+        is_bad = ~np.isfinite(array).reshape(len(array), -1)
+        rows = is_bad.any(1)
+        table = ", or train on a table (*.csv), in which missing inputs are filled" if name == "x" else ""
+        raise ValueError(
+            f"`{name}` in {shown} holds {is_bad.sum()} missing or infinite number(s), in {rows.sum()} of {len(rows)} "
+            f"rows (the first is row {rows.argmax() + 1}); correct or remove these rows{table}."
+        )
 
 
 def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown: str) -> ArrayEncoding:

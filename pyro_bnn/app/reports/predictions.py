@@ -1,7 +1,7 @@
-"""Writes a table of predictions of new rows, with the uncertainty and its parts."""
+"""Makes a table of predictions of new rows, with the uncertainty and its parts."""
 
 from collections.abc import Collection, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,17 +17,21 @@ from .calibrated import interval_of, sets_of
 from .scores import in_units, scores_of
 
 CHUNK = 2000
-"""Number of rows that are predicted together. All parts of a file have the same weight draws."""
+"""Number of rows that are predicted together. All parts of a table have the same weight draws."""
 
 COPIED = " (input)"
 """Suffix of a copied column whose name is also the name of a predicted column."""
 
 EVERY_DIGIT = "%.9g"
-"""Format with nine digits, which distinguish all numbers in single precision."""
+"""Format of numbers in CSV, with nine digits, which distinguish all numbers in single precision."""
 
 
-def write_predictions(
-    file: TextIO,
+def as_csv(table: pd.DataFrame) -> str:
+    """Return a table of predictions as CSV. The first line has the names of the columns."""
+    return table.to_csv(index=False, float_format=EVERY_DIGIT, na_rep="nan", lineterminator="\n")
+
+
+def table_of_predictions(
     model: BayesianModel,
     posterior: RunPosterior,
     sample: Sample,
@@ -37,10 +41,10 @@ def write_predictions(
     num_samples: int = 100,
     seed: int = 0,
     calibration: RunCalibration | None = None,
-) -> dict[str, float]:
-    """Write a CSV table with a line for each row, and return mean scores over the rows with known targets.
+) -> tuple[pd.DataFrame, dict[str, float]]:
+    """Predict rows, and return a table with a line for each row, and mean scores over the rows with known targets.
 
-    The first line has the names of the columns. For numbers, the columns are ``mean``, the standard deviation ``sd`` of
+    For numbers, the columns are ``mean``, the standard deviation ``sd`` of
     an observation, its parts ``aleatoric_sd`` (noise) and ``epistemic_sd`` (uncertainty about the weights), and the
     ends of the intervals, all in units of the target. The squares of the two parts add up to the square of ``sd``. The
     intervals are calibrated if there is a calibration. With several targets, each name ends with the number of the
@@ -50,6 +54,7 @@ def write_predictions(
     ``aleatoric`` and ``epistemic``, in nats. With a calibration, further columns say whether each class is in the set
     of each level (1 or 0). A copied column with one of these names gets the ending `` (input)``.
     """
+    tables = []
     scores: list[tuple[int, dict[str, float]]] = []  # number of scored rows and their scores, by chunk
     for start in range(0, len(sample.x), CHUNK):
         part = slice(start, start + CHUNK)
@@ -65,13 +70,11 @@ def write_predictions(
         columns = _columns(prediction, target, levels, calibration)
         names = _kept_names(sample.kept, {"row", *columns})
         kept = {name: cells[part] for name, cells in zip(names, sample.kept.values(), strict=True)}
-        pd.DataFrame({"row": sample.rows[part], **kept, **columns}).to_csv(
-            file, index=False, header=start == 0, float_format=EVERY_DIGIT, na_rep="nan", lineterminator="\n"
-        )
+        tables.append(pd.DataFrame({"row": sample.rows[part], **kept, **columns}))
         scored = prediction[sample.has_target[part]]
         if len(scored):
             scores.append((len(scored), scores_of(scored, target, calibration, levels=levels)))
-    return _averaged(scores)
+    return pd.concat(tables, ignore_index=True), _averaged(scores)
 
 
 def _kept_names(names: Collection[str], own: set[str]) -> list[str]:

@@ -76,7 +76,8 @@ def fit_best(
         name = max(lengths, key=lambda name: lengths[name].num_steps)
         raise UnsuitableError(
             f"{num_rows} rows of {sizes[name]} multiplications each leave time for only {lengths[name].num_steps} "
-            f"steps of each chain, but at least {FEWEST_STEPS} are needed"
+            f"steps of each chain, but at least {FEWEST_STEPS} are needed",
+            lacks_time=True,
         )
     is_open = is_open and len(suited) > 1
     few = {name: candidates[name] for name in suited}

@@ -129,8 +129,8 @@ def chosen_from(
 
 
 def not_compared(num_slow: int, num_not_in_c: int) -> list[str]:
-    """Say how many networks were not compared, and why; an empty list if all were."""
-    reasons = {"time": num_slow, "C code": num_not_in_c}
+    """Say how many networks were not compared, why, and what to do; an empty list if all were."""
+    reasons = {"time (a larger time limit would allow it)": num_slow, "C code": num_not_in_c}
     return [f"{counted(count, 'network')} not compared, for lack of {what}" for what, count in reasons.items() if count]
 
 

@@ -76,7 +76,8 @@ def fit_in_time(
     if needed > available:
         raise UnsuitableError(
             f"{max(available, 0):.0f} of the {deadline.seconds:g} s of the time limit are left, too few for C code on "
-            f"this busy machine, which would need about {needed:.0f} s"
+            f"this busy machine, which would need about {needed:.0f} s",
+            lacks_time=True,
         )
     with suppress(ImportError):
         optional("arviz", "ArviZ", "mcmc")  # loaded first, so that the plan counts the time that this takes
@@ -86,7 +87,8 @@ def fit_in_time(
     if _num_steps(lengths) < min(FEWEST_STEPS, 2 * most_steps):
         raise UnsuitableError(
             f"{len(data[0])} rows leave time for only {_num_steps(lengths)} steps of each of {lengths.num_chains} "
-            f"chains in {deadline.seconds:g} s, but at least {FEWEST_STEPS} are needed"
+            f"chains in {deadline.seconds:g} s, but at least {FEWEST_STEPS} are needed",
+            lacks_time=True,
         )
     folds = folds_of(data[0], seed) if len(candidates) > 1 and len(data[0]) >= NUM_FOLDS else []
     num_models, num_folds = _affordable(chains, len(candidates), len(folds), deadline)
@@ -131,6 +133,7 @@ def _first(
         except UnsuitableError as error:
             reason = error
         if deadline.left(COMPILED) < 0:
+            reason.lacks_time = True  # the compiler was stopped, or other models were not tried
             break
     raise reason
 

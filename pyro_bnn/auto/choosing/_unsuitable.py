@@ -27,11 +27,26 @@ MOST_NAMED = 3
 
 
 class UnsuitableError(ValueError):
-    """Raised if chains in C cannot fit a model in the given time. The message says why."""
+    """Raised if chains in C cannot fit a model in the given time. The message says why.
 
-    def instead(self, status: Status) -> Status:
-        """Return the status of a variational fit, with a message that also says why chains were not used."""
-        return replace(status, message=f"variational inference, since {self}: {status.message}", verdict=status.finding)
+    `lacks_time` says whether chains would be possible in a longer time.
+    """
+
+    def __init__(self, reason: str, *, lacks_time: bool = False) -> None:
+        super().__init__(reason)
+        self.lacks_time = lacks_time
+
+    def instead(self, status: Status, num_networks: int = 1) -> Status:
+        """Return the status of a variational fit, with words that also say why chains were not used.
+
+        If the best of several networks should have been chosen, the message says that they were not compared.
+        """
+        message = f"variational inference, since {self}: {status.message}"
+        if num_networks > 1:
+            remedy = "; a larger time limit would allow it" if self.lacks_time else ""
+            message += f" The {num_networks} networks were not compared, and the first was fitted{remedy}."
+        verdict = "" if status else f"Variational inference was used in place of chains. {status.finding}"
+        return replace(status, message=message, verdict=verdict)
 
 
 def require_suitable(model: BayesianModel, x: Tensor) -> None:

@@ -333,9 +333,7 @@ def fit(
         if method == "mclmc":
             raise UnsuitableError(f'method="mclmc" cannot fit this model, since {error}; use method="svi".') from error
         reason = error
-    fitted = variational()
-    fitted.status = reason.instead(fitted.status)
-    return fitted
+    return variational(unsuitable=reason)
 
 
 def _check_method(method: str, time_limit: float | None, given: Sequence[str], of_ensembles: Sequence[str]) -> None:

@@ -38,6 +38,7 @@ from ...inference.svi import (
 )
 from ...modelling.model import BayesianModel
 from ...nets import Standardize
+from ..choosing import UnsuitableError
 from ._stopping import NEGLIGIBLE, EarlyStopping, Plateau, TimeLimit, is_flat, window_of
 
 LEARNING_RATE = 0.02
@@ -80,8 +81,12 @@ def fit_variational(
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
     seed: int | None = None,
+    unsuitable: UnsuitableError | None = None,
 ) -> GuidePosterior:
-    """Fit a guide by variational inference. For the arguments see :func:`~pyro_bnn.fit`."""
+    """Fit a guide by variational inference. For the arguments see :func:`~pyro_bnn.fit`.
+
+    If chains should have been used, `unsuitable` is the error that says why they were not.
+    """
     if guide is None:
         with seeded(seed, model.device):
             guide = MeanFieldGuide(model, init=NetworkInit(INITIAL_SCALE))
@@ -139,6 +144,7 @@ def fit_variational(
     said = [f"{len(fitted.history.epochs)} epochs", batches if size is None else f"batches of {size}", *made]
     said += [] if estimator is None else [type(estimator).__name__]
     status = _status(fitted, ", ".join(said), plateau, stopping, limit)
+    status = status if unsuitable is None else unsuitable.instead(status)
     if fitted.status.remedy in ("", LONGER, LOWER):  # `fit_svi` has warned of other problems
         warn_unless_ok(status)
     return GuidePosterior(fitted.guide, status, fitted.history)

@@ -84,7 +84,8 @@ class BNNEstimator(Advised, Settings):
             found = validate_data(self, X, *targets, dtype=np.float64, accept_sparse="csr", **options)
         except ValueError as error:
             if "NaN" in str(error) or "infinity" in str(error):
-                problems = [_not_finite("X", X), *(_not_finite("y", y) for y in targets)]
+                named = [("X", X), *(("y", y) for y in targets)]
+                problems = [_not_finite(name, values, type(self).__name__) for name, values in named]
                 if any(problems):
                     raise ValueError(" ".join(filter(None, problems))) from None
             if "convert string to float" not in str(error):
@@ -257,18 +258,29 @@ class BNNEstimator(Advised, Settings):
         return replace(status, remedy=REMEDY) if status.remedy == fitting.REMEDY else status
 
 
-def _not_finite(name: str, values: Any) -> str:
+def _not_finite(name: str, values: Any, estimator: str) -> str:
     """Return a message if a table or targets have missing or infinite numbers, otherwise an empty text."""
     try:
-        is_bad = ~np.isfinite(np.asarray(values.toarray() if issparse(values) else values, dtype=np.float64))
+        if hasattr(values, "isna"):  # of pandas, in which a gap may be `pandas.NA`
+            numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        else:
+            numbers = np.asarray(values.toarray() if issparse(values) else values, dtype=np.float64)
     except (TypeError, ValueError):  # texts
         return ""
+    is_bad = ~np.isfinite(numbers)
     if not is_bad.any():
         return ""
-    columns = [*values.columns[is_bad.any(0)]] if hasattr(values, "columns") else []
-    found = f"{is_bad.sum()} of {is_bad.size} values that are NaN or inf{_in_columns(columns)}"
-    remedy = ", or fill the gaps, for example by `SimpleImputer` in a pipeline; `pyro-bnn train` fills them by itself"
-    return f"`{name}` must be finite, got {found}; drop these rows{remedy if name == 'X' else ''}."
+    rows = is_bad.reshape(len(is_bad), -1).any(1)
+    what = "NaN" if np.isnan(numbers[is_bad]).all() else "NaN or inf" if np.isnan(numbers).any() else "inf"
+    (places,) = np.nonzero(is_bad.any(0)) if is_bad.ndim == 2 else ([],)
+    columns = [f"`{values.columns[i]}`" if hasattr(values, "columns") else f"column {i}" for i in places]
+    found = f"{what} in {rows.sum()} of {len(rows)} rows{f', in {few(columns)}' if columns else ''}"
+    remedy = "drop these rows"
+    if name == "X":
+        before = "" if what == "NaN" else "replace inf by NaN, and then "
+        pipeline = f"`make_pipeline(SimpleImputer(add_indicator=True), {estimator}())`"
+        remedy += f", or {before}fill the gaps in a pipeline: {pipeline}. `pyro-bnn train` fills gaps by itself"
+    return f"`{name}` must be finite, got {found}; {remedy}."
 
 
 def _in_columns(names: Sequence[object]) -> str:

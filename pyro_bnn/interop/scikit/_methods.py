@@ -141,7 +141,7 @@ def auto(task: Task) -> Fitted:
         )
     except UnsuitableError as error:
         fitted = svi(task)
-        fitted.posterior.status = error.instead(fitted.posterior.status)
+        fitted.posterior.status = error.instead(fitted.posterior.status, len(task.designs))
         return fitted
     return Fitted(best.model, best.posterior, best.posterior.num_stored // best.posterior.num_chains)
 

@@ -2,8 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
 
 from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Modes
+from ....results import plotting
+from ...chains import fault_of
 from ...remedies import longer_chains
 from ...runs import is_chains
 from ..numbers import percent
@@ -21,19 +26,29 @@ def chains_section(subject: Subject) -> Section | None:
     if not is_chains(posterior):
         return None
     density = posterior.statistics.log_density
-    ax = panel()
-    if density is not None:
-        ax.plot(density.T.cpu().numpy(), linewidth=0.6, linestyle="-")
-        ax.set(xlabel="draw", ylabel="log-density (nats)")
     values = {
         "chosen": "" if subject.choice is None else subject.choice.sentence,
         "diagnostics": diagnostics_of(posterior, subject.modes),
         "num_chains": posterior.num_chains,
         "num_draws": posterior.num_stored // posterior.num_chains,
         "seconds": posterior.seconds or 0.0,
-        "pictures": [] if density is None else [Drawing(ax)],
+        "pictures": [] if density is None else [Drawing(_traces(density))],
     }
     return Section("Chains", "chains.html", values, (of_chains(posterior, subject.modes),))
+
+
+def _traces(density: Tensor) -> Any:
+    """Draw the log-density along each chain, shape (K, S), and return the axes."""
+    ax = panel()
+    names = [f"chain {number + 1}" for number in range(len(density))]
+    ax.plot(density.T.cpu().numpy(), linewidth=0.6, linestyle="-", label=names)
+    ax.set(xlabel="draw", ylabel="log-density (nats)")
+    if len(names) <= len(plotting.PALETTE):  # with more chains, several have the same colour
+        with plotting.style():
+            legend = ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4)
+        for line in legend.get_lines():
+            line.set_linewidth(1.5)
+    return ax
 
 
 def diagnostics_of(posterior: MCMCPosterior, modes: Modes | None) -> Sequence[tuple[str, str, str, str]]:
@@ -69,14 +84,14 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
     """Judge whether draws diverged, and whether every chain has explored its mode."""
     rule = (
         f"Problem: more than {percent(MOST_DIVERGING, 0)} of the draws diverged. Note: R-hat between the two halves of "
-        f"a chain is above {LARGEST_WITHIN} for the prediction of some test row, by however much: how well such chains "
-        "predict is seen from the scores on the test rows."
+        f"a chain is above {LARGEST_WITHIN} for the prediction of some training row, by however much: how well such "
+        "chains predict is seen from the scores on the test rows."
     )
     count, share = plural(posterior.num_chains, "chain"), posterior.statistics.share_diverging
     diverged = "the sampler does not report divergences" if share is None else f"{percent(share)} of the draws diverged"
-    is_diverging = posterior.statistics.has_many_diverging
+    level, _ = fault_of(posterior)
     unexplored = 0 if modes is None else modes.num_unexplored
-    least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f} at test rows"
+    least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f} at training rows"
     verb = "is too short to explore its mode" if unexplored == 1 else "are too short to explore their modes"
     few = f"{unexplored} of {count} {verb}"
     unknown = "too few draws to tell whether the chains have explored their modes"
@@ -84,9 +99,9 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
     verdict = judged(
         "fit",
         rule,
-        (is_diverging, "problem", "the chains are in trouble", posterior.status.message),
+        (level == "problem", "problem", "the chains are in trouble", posterior.status.message),
         (modes is None, "note", unknown, f"{sentence(unknown)}. {more}"),
-        (unexplored > 0, "note", few, f"{few}{least}. {more}"),
+        (level == "note", "note", few, f"{few}{least}. {more}"),
         (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode{least}."),
     )
     return replace(verdict, is_cause=verdict.level == "note")

@@ -87,7 +87,7 @@ def accuracy_section(subject: Subject) -> Section | None:
         _of_accuracy(found, num_right),
         _of_recall(classes, balanced, accuracy),
         *of_ways(found, name, baseline, points=points, lead=(gain, error), score="accuracy"),
-        *_of_trees(found, is_right),
+        *of_trees(found),
         *detection,
     ]
     is_useful = any(verdict.level == "good" for verdict in detection)
@@ -112,15 +112,6 @@ def accuracy_section(subject: Subject) -> Section | None:
         ),
         usable=_usable(accuracy, certainty if is_useful else (), found.noun),
     )
-
-
-def _of_trees(found: Classified, is_right: Tensor) -> list[Verdict]:
-    """Judge the mistakes against those of trees, if trees were fitted."""
-    if TREES not in found.baselines:
-        return []
-    wrong, missed = (~is_right).double(), (found.baselines[TREES].labels.cpu() != found.y.cpu()).double()
-    own, theirs = (percent(1 - float(part.mean())) for part in (wrong, missed))
-    return [of_trees(wrong, missed, "accuracy", (own, theirs))]
 
 
 def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]]:

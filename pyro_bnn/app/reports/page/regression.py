@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ....results import plotting
 from ....scores import metrics
-from ..baselines import LINEAR, TREES
+from ..baselines import TREES
 from ..numbers import number, percent, with_error
 from ..pictures import Drawing, observed_against_predicted, panel
 from .calibrated import CHANCE, limits_by_chance
-from .section import Section, Tile, Verdict, in_series, judged, sentence
+from .cautions import FEWEST, of_bias, of_leak, of_negative
+from .section import Section, Tile, Verdict, in_series, judged
 from .subject import Regressed, Subject
 from .verdicts import (
     NUM_ERRORS,
@@ -44,21 +45,6 @@ NUM_SIMULATIONS = 100
 """Number of simulations of the errors. Each simulation gives one rank correlation. With 100 test rows, the mean of the
 rank correlations has a standard error of 0.01."""
 
-FEWEST = 20
-"""Heuristic: with fewer test rows than this, the report does not judge whether the uncertainty ranks the errors."""
-
-NOTABLE_BIAS = 0.1
-"""Heuristic: a mean error is notable if its size is more than this share of the RMSE."""
-
-NOTABLE_SHARE = 0.05
-"""Heuristic: intervals that contain impossible numbers are notable if more than this share of the rows has them."""
-
-EXACT = 1e-3
-"""Heuristic: linear regression is suspiciously exact if its RMSE is at most this share of that of the mean."""
-
-ROUNDING = 1e-5
-"""A target is 0 up to rounding if its size is at most this share of the standard deviation of the targets."""
-
 MOST_OUTPUTS = 3
 """Largest number of outputs with a picture."""
 
@@ -71,22 +57,19 @@ def errors_section(subject: Subject) -> Section | None:
     found = subject.regressed
     if found is None:
         return None
-    squared, guessed = (found.y - found.prediction.mean).square(), (found.y - found.train_mean).square()
     name, baseline = best_of(found.baselines)
-    missed = (found.y - baseline.mean.to(found.y)).square()
+    means = found.prediction.mean, found.train_mean, baseline.mean
+    squared, guessed, missed = map(found.squared_errors, means)
     root, theirs = (math.sqrt(float(part.mean())) for part in (squared, missed))
     gain, error = mean_and_error((missed - squared).mean(-1))
     points = f"RMSE {number(root)} against {number(theirs)}"
     verdicts = [
         _of_errors(squared, guessed),
         *of_ways(found, name, baseline, points=points, lead=(gain, error), score="RMSE"),
+        *of_trees(found),
+        *of_leak(found),
+        *of_bias(found),
     ]
-    if TREES in found.baselines:
-        trees = (found.y - found.baselines[TREES].mean.to(found.y)).square()
-        values = number(root), number(math.sqrt(float(trees.mean())))
-        verdicts.append(of_trees(squared.mean(-1), trees.mean(-1), "RMSE", values))
-    verdicts += of_leak(found, guessed)
-    verdicts += of_bias(found)
     low, high = found.interval(HEADLINE)
     held = metrics.interval_coverage(low, high, found.y)
     return Section(
@@ -137,51 +120,6 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
     )
 
 
-def of_leak(found: Regressed, guessed: Tensor) -> list[Verdict]:
-    """Judge whether inputs contain the target, as a part and the other part of a sum do.
-
-    `guessed` has the squared errors of the mean of the training targets, shape (N, O).
-    """
-    if LINEAR not in found.baselines:
-        return []
-    linear = (found.y - found.baselines[LINEAR].mean.to(found.y)).square()
-    roots = [math.sqrt(float(part.mean())) for part in (linear, guessed)]
-    if roots[0] > EXACT * roots[1]:
-        return []
-    text = (
-        f"Linear regression is almost exact (RMSE {number(roots[0])}, the mean of the targets {number(roots[1])}): a "
-        "column, or a sum of columns, probably contains the target. If these columns are unknown when you predict, "
-        "leave them out with --ignore."
-    )
-    rule = f"Note: the RMSE of linear regression is at most {EXACT:g} times that of the mean of the training targets."
-    return [judged("limit", rule, (True, "note", "columns probably contain the target", text))]
-
-
-def of_bias(found: Regressed) -> list[Verdict]:
-    """Judge whether the predictions are too high or too low on average, if there are enough rows to tell."""
-    if len(found.y) < FEWEST:
-        return []
-    biased, directions = [], set()
-    for name, residuals in zip(found.names, (found.prediction.mean - found.y).double().T, strict=True):
-        bias, error = mean_and_error(residuals)
-        share = abs(bias) / math.sqrt(float(residuals.square().mean())) if bias else 0.0
-        if abs(bias) > NUM_ERRORS * error and share > NOTABLE_BIAS:
-            subject = "The predictions" if len(found.names) == 1 else f"The predictions of {name}"
-            directions.add(direction := f"too {'high' if bias > 0 else 'low'}")
-            size = f"{with_error(abs(bias), error)} ({percent(share, 0)} of the RMSE)"
-            biased.append(f"{subject} are {direction} on average, by {size}.")
-    text = f"{' '.join(biased)} Sums of predictions are off, too: look whether test rows differ from training rows."
-    return [
-        judged(
-            "predictions",
-            f"Note: the mean error is more than {NUM_ERRORS:g} standard errors from 0, and more than "
-            f"{percent(NOTABLE_BIAS, 0)} of the RMSE.",
-            (not biased, "good", "", "The predictions are neither too high nor too low on average, within chance."),
-            (True, "note", f"predictions {' or '.join(sorted(directions))} on average", text),
-        )
-    ]
-
-
 def _root(squared: Tensor) -> tuple[float, float]:
     """Return the root of the mean of squared errors, and the standard error of this root."""
     mean, error = mean_and_error(squared)
@@ -210,7 +148,7 @@ def intervals_section(subject: Subject) -> Section | None:
     verdicts = [
         _of_intervals(rows, is_calibrated=found.calibration is not None),
         *([_of_ranking(ranking)] if len(found.y) >= FEWEST else []),
-        *_of_negative(found),
+        *of_negative(found, HEADLINE),
     ]
     headline = next(row for row in rows if row["level"] == HEADLINE)
     scale = found.prediction.total[:, 0].sqrt()
@@ -288,37 +226,13 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
     )
 
 
-def _of_negative(found: Regressed) -> list[Verdict]:
-    """Judge whether intervals reach below 0 although no training target is below 0."""
-    shares = (found.interval(HEADLINE)[0] < 0).double().mean(0).tolist()
-    rounding = ROUNDING * found.train_scale.abs()  # targets are stored in single precision
-    are_positive = (found.train_least >= -rounding).tolist()
-    notable = [i for i, share in enumerate(shares) if are_positive[i] and share > NOTABLE_SHARE]
-    if not notable:
-        return []
-    who = in_series([found.names[i] for i in notable]) if len(found.names) > 1 else "The target"
-    rows = in_series([percent(shares[i], 0) for i in notable])
-    has_zeros = bool((found.train_least <= rounding)[notable].any())
-    remedy = "log(1 + target), and take exp(...) - 1" if has_zeros else "log(target), and take exp(...)"
-    text = (
-        f"{sentence(who)} is never negative in training, but the {percent(HEADLINE, 0)} intervals of {rows} of the "
-        "test rows reach below 0. For counts, train with --likelihood poisson. For other numbers, train on a column "
-        f"{remedy} of the predicted intervals."
-    )
-    rule = (
-        f"Note: no training target is negative, and the {percent(HEADLINE, 0)} intervals of more than "
-        f"{percent(NOTABLE_SHARE, 0)} of the test rows contain negative numbers."
-    )
-    return [Verdict("note", "uncertainty", "intervals reach below 0", text, rule)]
-
-
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Return the errors in groups of rows with similar predicted standard deviations, and rank correlations.
 
     The rank correlations are between the errors and the predicted standard deviations.
     """
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
-    variances = (found.prediction.total, found.prediction.epistemic, (found.y - found.prediction.mean).square())
+    variances = (found.prediction.total, found.prediction.epistemic, found.squared_errors(found.prediction.mean))
     scale, epistemic, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)
     groups: list[dict[str, Any]] = [
         {

@@ -66,6 +66,10 @@ class Regressed:
     calibration: runs.RunCalibration | None = None
     rows: Sequence[int] = ()  # number of each test row in its file, from 1
 
+    def squared_errors(self, mean: Tensor) -> Tensor:
+        """Return the squared errors of predicted means, shape (N, O). The means may also have the shape (O,)."""
+        return (self.y - mean.to(self.y)).square()
+
     def interval(self, level: float) -> Tensor:
         """Return the lower and upper ends of intervals, shape (2, N, O), calibrated if there is a calibration."""
         return interval_of(self.prediction, level, self.calibration)
@@ -92,7 +96,7 @@ class Subject:
     history: History | None = None  # of a variational run, in the units of the target
     choice: Choice | None = None  # of the settings of chains
     inputs: pandas.DataFrame | None = None  # inputs of the test rows as in the file; None for images
-    modes: Modes | None = None  # agreement of the predictions of the test rows, within and between chains
+    modes: Modes | None = None  # agreement of the predictions of training rows, within and between chains
 
 
 def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: bool = True) -> Subject:
@@ -154,10 +158,13 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
 
 
 def _modes_of(run: Trained) -> Modes | None:
-    """How well chains have explored their modes; None for a variational run, or if there are too few draws."""
+    """How well chains have explored their modes; None for a variational run, or if there are too few draws.
+
+    The rows are those from which `train` judged the chains, so that both say the same.
+    """
     if not runs.is_chains(run.posterior):
         return None
-    return modes_of_predictions(run.model, run.posterior.chains, run.test[0])
+    return modes_of_predictions(run.model, run.posterior.chains, run.rows.x_train.to(run.model.device))
 
 
 def _regressed(run: Trained) -> Regressed:

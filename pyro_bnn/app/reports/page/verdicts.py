@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ....scores.uncertainty import Prediction
 from ..baselines import TREES
-from ..numbers import number, with_error
+from ..numbers import number, percent, with_error
 from .section import About, Level, Tile, Verdict, judged, sentence
 from .subject import Classified, Regressed
 
@@ -158,11 +158,18 @@ def of_ways(
     return [beaten, Verdict(level, "uncertainty", short, text, rule)]
 
 
-def of_trees(own: Tensor, theirs: Tensor, score: str, values: tuple[str, str]) -> Verdict:
-    """Judge whether the network has smaller errors than gradient-boosted trees.
-
-    `own` and `theirs` have the error of each row, shape (N,). `values` has the scores of the network and of the trees.
-    """
+def of_trees(found: Classified | Regressed) -> list[Verdict]:
+    """Judge whether the network has smaller errors than gradient-boosted trees, if trees were fitted."""
+    if TREES not in found.baselines:
+        return []
+    if isinstance(found, Regressed):
+        means = found.prediction.mean, found.baselines[TREES].mean
+        own, theirs = (found.squared_errors(mean).mean(-1) for mean in means)  # (N,)
+        score, values = "RMSE", [number(math.sqrt(float(part.mean()))) for part in (own, theirs)]
+    else:
+        labels = found.prediction.labels, found.baselines[TREES].labels
+        own, theirs = ((part.cpu() != found.y.cpu()).double() for part in labels)
+        score, values = "accuracy", [percent(1 - float(part.mean())) for part in (own, theirs)]
     gain, error = mean_and_error(theirs - own)
     is_tied = not abs(gain) > NUM_ERRORS * error
     numbers = f"{score} {values[0]}, trees {values[1]}"
@@ -170,7 +177,7 @@ def of_trees(own: Tensor, theirs: Tensor, score: str, values: tuple[str, str]) -
         f"{sentence(TREES)} are more accurate here: {score} {values[1]}, this run {values[0]}. If you need predictions "
         "only, and no uncertainty, take scikit-learn's HistGradientBoosting with its defaults."
     )
-    return judged(
+    verdict = judged(
         "baseline",
         "Trees of scikit-learn with default settings are fitted to the same training rows. Note: their mean error "
         f"(squared error of a number, mistakes for a class) is lower by more than {NUM_ERRORS:g} standard errors of "
@@ -179,6 +186,7 @@ def of_trees(own: Tensor, theirs: Tensor, score: str, values: tuple[str, str]) -
         (gain > 0, "good", "", f"The network is more accurate than {TREES} ({numbers})."),
         (True, "note", f"{TREES} are more accurate ({score} {values[1]})", better),
     )
+    return [verdict]
 
 
 def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:

@@ -1,0 +1,91 @@
+"""Verdicts on a regression that hint at faults in the data, such as a bias, or inputs that contain the target."""
+
+import math
+
+from ..baselines import LINEAR
+from ..numbers import number, percent, with_error
+from .section import Verdict, in_series, judged, sentence
+from .subject import Regressed
+from .verdicts import NUM_ERRORS, mean_and_error
+
+FEWEST = 20
+"""Heuristic: with fewer test rows than this, the report judges neither the mean error nor whether the uncertainty
+ranks the errors."""
+
+NOTABLE_BIAS = 0.1
+"""Heuristic: a mean error is notable if its size is more than this share of the RMSE."""
+
+NOTABLE_SHARE = 0.05
+"""Heuristic: intervals that contain impossible numbers are notable if more than this share of the rows has them."""
+
+EXACT = 1e-3
+"""Heuristic: linear regression is suspiciously exact if its RMSE is at most this share of that of the mean."""
+
+ROUNDING = 1e-5
+"""A target is 0 up to rounding if its size is at most this share of the standard deviation of the targets."""
+
+
+def of_leak(found: Regressed) -> list[Verdict]:
+    """Judge whether inputs contain the target, as a part and the other part of a sum do."""
+    if LINEAR not in found.baselines:
+        return []
+    means = found.baselines[LINEAR].mean, found.train_mean
+    roots = [math.sqrt(float(found.squared_errors(mean).mean())) for mean in means]
+    if roots[0] > EXACT * roots[1]:
+        return []
+    text = (
+        f"Linear regression is almost exact (RMSE {number(roots[0])}, the mean of the targets {number(roots[1])}): a "
+        "column, or a sum of columns, probably contains the target. If these columns are unknown when you predict, "
+        "leave them out with --ignore."
+    )
+    rule = f"Note: the RMSE of linear regression is at most {EXACT:g} times that of the mean of the training targets."
+    return [judged("limit", rule, (True, "note", "columns probably contain the target", text))]
+
+
+def of_bias(found: Regressed) -> list[Verdict]:
+    """Judge whether the predictions are too high or too low on average, if there are enough rows to tell."""
+    if len(found.y) < FEWEST:
+        return []
+    biased, directions = [], set()
+    for name, residuals in zip(found.names, (found.prediction.mean - found.y).double().T, strict=True):
+        bias, error = mean_and_error(residuals)
+        share = abs(bias) / math.sqrt(float(residuals.square().mean())) if bias else 0.0
+        if abs(bias) > NUM_ERRORS * error and share > NOTABLE_BIAS:
+            subject = "The predictions" if len(found.names) == 1 else f"The predictions of {name}"
+            directions.add(direction := f"too {'high' if bias > 0 else 'low'}")
+            size = f"{with_error(abs(bias), error)} ({percent(share, 0)} of the RMSE)"
+            biased.append(f"{subject} are {direction} on average, by {size}.")
+    text = f"{' '.join(biased)} Sums of predictions are off, too: look whether test rows differ from training rows."
+    return [
+        judged(
+            "predictions",
+            f"Note: the mean error is more than {NUM_ERRORS:g} standard errors from 0, and more than "
+            f"{percent(NOTABLE_BIAS, 0)} of the RMSE.",
+            (not biased, "good", "", "The predictions are neither too high nor too low on average, within chance."),
+            (True, "note", f"predictions {' or '.join(sorted(directions))} on average", text),
+        )
+    ]
+
+
+def of_negative(found: Regressed, level: float) -> list[Verdict]:
+    """Judge whether the intervals of a level reach below 0 although no training target is below 0."""
+    shares = (found.interval(level)[0] < 0).double().mean(0).tolist()
+    rounding = ROUNDING * found.train_scale.abs()  # targets are stored in single precision
+    are_positive = (found.train_least >= -rounding).tolist()
+    notable = [i for i, share in enumerate(shares) if are_positive[i] and share > NOTABLE_SHARE]
+    if not notable:
+        return []
+    who = in_series([found.names[i] for i in notable]) if len(found.names) > 1 else "The target"
+    rows = in_series([percent(shares[i], 0) for i in notable])
+    has_zeros = bool((found.train_least <= rounding)[notable].any())
+    remedy = "log(1 + target), and take exp(...) - 1" if has_zeros else "log(target), and take exp(...)"
+    text = (
+        f"{sentence(who)} is never negative in training, but the {percent(level, 0)} intervals of {rows} of the "
+        "test rows reach below 0. For counts, train with --likelihood poisson. For other numbers, train on a column "
+        f"{remedy} of the predicted intervals."
+    )
+    rule = (
+        f"Note: no training target is negative, and the {percent(level, 0)} intervals of more than "
+        f"{percent(NOTABLE_SHARE, 0)} of the test rows contain negative numbers."
+    )
+    return [Verdict("note", "uncertainty", "intervals reach below 0", text, rule)]
