@@ -33,8 +33,8 @@ MODULES = {
 }
 """Sections of the reference that list the names of modules."""
 
-OF_THE_COMMAND_LINE = "start/command_line"
-"""A page whose `predict` and `fit` are commands."""
+OF_THE_COMMAND_LINE = {"start/command_line", "how_to/command_line_tables"}
+"""Pages whose `predict` and `fit` are commands."""
 
 AT_MOST = 4
 NOT_LINKED = (nodes.title, nodes.rubric, nodes.reference, pending_xref)
@@ -121,7 +121,7 @@ class Links:
         In sentences the first mention of a name is a link, in tables every mention.
         """
         seen = set()
-        of_names = page != OF_THE_COMMAND_LINE
+        of_names = page not in OF_THE_COMMAND_LINE
         for literal in [*literals(document)] if of_names else []:
             name = self.names.find(literal.astext())
             place, anchor = self.names.places.get(name, (page, ""))

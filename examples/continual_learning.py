@@ -1,4 +1,4 @@
-"""Five tasks, one after the other
+"""Continual learning on five tasks
 ================================
 
 Variational continual learning: the posterior of one task is the prior of the next.

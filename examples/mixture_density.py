@@ -1,5 +1,5 @@
-"""Several answers to one question
-==================================
+"""Mixture density network
+=======================
 
 A mixture density network solves the classical inverse problem.
 

@@ -1,5 +1,5 @@
-"""Eight ways to be uncertain about one curve
-=============================================
+"""Eight methods on one curve
+==========================
 
 A small network is fitted to 92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5], and predicts on [-1.5, 1.5]. The methods
 are maximum likelihood, MAP, MC dropout, four kinds of variational inference, and a deep ensemble. The script writes

@@ -1,5 +1,5 @@
-"""Three ways to train: SVI, svi_step, fit_svi
-==============================================
+"""Training loops: Pyro's SVI, your own loop, one call
+===================================================
 
 The three ways are Pyro's own SVI, `svi_step` in your own loop, and a call of `fit_svi`.
 
