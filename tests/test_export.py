@@ -61,10 +61,7 @@ def test_the_module_predicts_like_predict(likelihood):
 
 @pytest.mark.parametrize(
     "likelihood",
-    [
-        pytest.param(name, marks=() if name == "categorical" else pytest.mark.nightly)
-        for name in LIKELIHOODS
-    ],
+    [pytest.param(name, marks=() if name == "categorical" else pytest.mark.nightly) for name in LIKELIHOODS],
 )
 def test_a_file_predicts_like_predict_for_any_number_of_rows_and_says_how_it_was_made(likelihood, tmp_path):
     model, x, _ = small_model(likelihood=likelihood)
