@@ -166,7 +166,7 @@ ARRAYS = {
     "half of a pair": ({"x_train": X, "y_test": X[:, 0]}, (), "must hold arrays x and y, or x_train and y_train"),
     "fewer targets": ({"x": X, "y": X[:5, 0]}, (), "must have equally many rows, got 20 and 5"),
     "no rows": ({"x": X[:0], "y": X[:0, 0]}, (), "has no rows, got shape (0, 3)"),
-    "NaN": ({"x": np.where(X > 1, np.nan, X), "y": X[:, 0]}, (), f"{(X > 1).any(1).sum()} of 20 rows (the first is"),
+    "NaN": ({"x": np.where(X > 1, np.nan, X), "y": X[:, 0]}, (), "in 7 of 20 rows (the first is row 3); correct"),
     "NaN target": ({"x": X, "y": np.full(20, np.nan)}, (), "`y` in"),
     "texts": ({"x": np.full((20, 2), "a"), "y": X[:, 0]}, (), "must be an array of numbers, got <U1"),
     "objects": ({"x": X, "y": np.array([None] * 20)}, (), "holds Python objects, which are not read"),

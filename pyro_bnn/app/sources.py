@@ -212,8 +212,8 @@ def _load_arrays(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     arrays, shown = read_arrays(path), str(path)
     digest = array_checksum(arrays)
     check_same(config, facts, digest, path)
-    (x, y), test = pairs_of(arrays, shown)
     is_class = config.likelihood == "categorical"
+    (x, y), test = pairs_of(arrays, shown, checks_targets=not is_class)
     testing = [] if test is None else [*range(len(test[0]))]
     if test is None:
         labels = target_labels(array_labels("y", y, shown)) if is_class else None
@@ -267,7 +267,7 @@ def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
     if config.kind == "table":
         table = read_table(path)
         return *guessed(table.column(config.target)), len(table), False
-    (x, y), test = pairs_of(read_arrays(path), str(path))
+    (x, y), test = pairs_of(read_arrays(path), str(path), checks_targets=False)
     if y.dtype.kind == "f":
         likelihood = "gaussian"
         reason = "`y` holds floating-point numbers: regression."

@@ -97,8 +97,11 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def pairs_of(arrays: Mapping[str, np.ndarray], shown: str) -> tuple[Pair, Pair | None]:
-    """Return the training rows and the test rows. If the file has no test rows, return None in their place."""
+def pairs_of(arrays: Mapping[str, np.ndarray], shown: str, *, checks_targets: bool) -> tuple[Pair, Pair | None]:
+    """Return the training rows and the test rows. If the file has no test rows, return None in their place.
+
+    Raise if an input is not a finite number. If `checks_targets`, raise also if a target is not a finite number.
+    """
     held = listed([*arrays])
     if arrays.keys() & {"x", "y"} and arrays.keys() & {"x_train", "y_train"}:
         raise ValueError(
@@ -116,6 +119,8 @@ def pairs_of(arrays: Mapping[str, np.ndarray], shown: str) -> tuple[Pair, Pair |
             raise ValueError(
                 f"`{x}` and `{y}` in {shown} must have equally many rows, got {len(arrays[x])} and {len(arrays[y])}."
             )
+        for name in [x, y] if checks_targets else [x]:
+            _check_numbers(name, arrays[name], shown)
     found = (arrays[training[0]], arrays[training[1]])
     return found, (arrays["x_test"], arrays["y_test"]) if given else None
 
@@ -126,7 +131,7 @@ def _check_numbers(name: str, array: np.ndarray, shown: str) -> None:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         is_bad = ~np.isfinite(array).reshape(len(array), -1)
         rows = is_bad.any(1)
-        table = ", or train on a table (*.csv), in which missing inputs are filled" if name == "x" else ""
+        table = ", or train on a table (*.csv), in which missing inputs are filled" if name[0] == "x" else ""
         raise ValueError(
             f"`{name}` in {shown} holds {is_bad.sum()} missing or infinite number(s), in {rows.sum()} of {len(rows)} "
             f"rows (the first is row {rows.argmax() + 1}); correct or remove these rows{table}."
