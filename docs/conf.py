@@ -40,7 +40,7 @@ for name in (*PUBLIC, "uncertainty"):
 HAS_MATHML = bool(find_spec("math_core") and find_spec("ziamath"))
 
 project = "pyro-bnn"
-author = "the pyro_bnn developers"
+author = "The pyro-bnn developers"
 release = pyro_bnn.__version__
 extensions = [
     "sphinx.ext.autodoc",

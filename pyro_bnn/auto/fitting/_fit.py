@@ -178,15 +178,14 @@ def fit(
         model: The model.
         data: A tuple (x, y) with all rows, or a loader. :func:`fit_svi` describes the data, and the arguments of a
             variational fit, in detail.
-        method: ``"auto"`` runs chains if they are possible (see the notes), and otherwise makes a variational fit.
-            ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if chains are impossible.
-            ``"ensemble"`` fits an ensemble.
+        method: ``"auto"`` draws weights with Markov chains if they are possible (see the notes), and otherwise makes a
+            variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if they are
+            impossible. ``"ensemble"`` fits an ensemble.
         time_limit: Seconds that the call may take, compilation included; not for an ensemble. If the time is short,
-            there are fewer and shorter chains, or a variational fit ends before its plateau. The status says what was
-            cut short. If the time is too short for chains, the variational fit takes the time that is left. With a
-            limit, the result depends on the machine. Without a limit, the length of chains depends only on the numbers
-            of rows and weights. On two cores, chains then take about half a minute for a thousand rows, ten seconds for
-            few rows, and two and a half minutes for many rows. Wide networks take twice as long.
+            there are fewer and shorter chains, or a variational fit, which may end before its plateau. The status says
+            what was cut short. With a limit, the result depends on the machine. Without one, the length of chains
+            depends only on the numbers of rows and weights: on two cores, half a minute for a thousand rows, ten
+            seconds for few rows, two and a half minutes for many rows, and twice as long for wide networks.
         num_members: Number of members of an ensemble; None means 5. A prediction draws each member once by default.
         num_workers: Number of processes that fit members of an ensemble, this one included. None takes the smaller of
             `num_members` and torch's number of threads in this process. With None, there is only one process if the
