@@ -272,7 +272,7 @@ def _not_finite(name: str, values: Any, estimator: str) -> str:
         return ""
     rows = is_bad.reshape(len(is_bad), -1).any(1)
     what = "NaN" if np.isnan(numbers[is_bad]).all() else "NaN or inf" if np.isnan(numbers).any() else "inf"
-    places = np.flatnonzero(is_bad.any(0)) if is_bad.ndim == 2 else []
+    places: list[int] = np.flatnonzero(is_bad.any(0)).tolist() if is_bad.ndim == 2 else []
     columns = [f"`{values.columns[i]}`" if hasattr(values, "columns") else f"column {i}" for i in places]
     found = f"{what} in {rows.sum()} of {len(rows)} rows{f', in {few(columns)}' if columns else ''}"
     remedy = "drop these rows"
