@@ -45,7 +45,7 @@ def plain(history):
     return values
 
 
-def fit(rank, path, num_epochs=20, **options):
+def fit(rank, path, num_epochs, **options):
     """A fit from starts that differ between the processes."""
     model, guide = made(path, seed=rank)
     options = {"batch_size": 8, "seed": 3, **options}

@@ -66,6 +66,7 @@ def test_a_crop_is_a_part_of_the_framed_image_or_its_mirror_image():
 METHODS = ("last-layer", "laplace", "map", "natural-refreshed", "natural", "swag")
 
 
+@pytest.mark.nightly
 def test_methods_are_trained_and_measured_side_by_side(benchmark):
     options = ("--epochs", 8, "--methods", *METHODS)
     printed = benchmark(*options)

@@ -23,6 +23,8 @@ from .tolerances import SINGLE, assert_identical
 
 PNG = b"\x89PNG"
 FILES = {"config.json", "history.json", "data.json", "manifest.json", "posterior.pt"}
+DEMO = pytest.mark.slow if "PYRO_BNN_DEMO" in os.environ else pytest.mark.nightly
+"""In CI the demo has run already, and a test looks at its files; otherwise running it is left to the nightly run."""
 
 
 @pytest.fixture
@@ -44,13 +46,13 @@ def pyro_bnn(monkeypatch, capsys):
 
 def test_train_then_evaluate_on_digits(pyro_bnn, tmp_path):
     run = tmp_path / "run"
-    code, out, err = pyro_bnn("train", "digits", "--epochs", 40, "--seed", 3, "--out", run)
+    code, out, err = pyro_bnn("train", "digits", "--epochs", 25, "--seed", 3, "--out", run)
     assert (code, err) == (0, "")
     assert f"pyro-bnn evaluate {run}" in out
     assert {path.name for path in run.iterdir()} == FILES
     config = json.loads((run / "config.json").read_text())
-    assert (config["seed"], config["epochs"], config["hold_out"]) == (3, 40, [7, 8, 9])
-    assert len(json.loads((run / "history.json").read_text())["epochs"]) == 40
+    assert (config["seed"], config["epochs"], config["hold_out"]) == (3, 25, [7, 8, 9])
+    assert len(json.loads((run / "history.json").read_text())["epochs"]) == 25
 
     code, out, err = pyro_bnn("evaluate", run, "--num-samples", 20)
     assert (code, err) == (0, "")
@@ -207,7 +209,7 @@ def test_module_and_script_are_the_same_command(tmp_path):
     assert results[0].stderr.startswith("error: No such command 'trian'")
 
 
-@pytest.mark.slow
+@DEMO
 def test_the_demo_shows_what_it_promises(pyro_bnn, tmp_path):
     """In CI the demo has run already; PYRO_BNN_DEMO is the folder of its files and of what it printed."""
     if folder := os.environ.get("PYRO_BNN_DEMO"):

@@ -67,8 +67,8 @@ os.environ.update(COMP_WORDS="pyro-bnn train d", COMP_CWORD="2")
 assert not run()
 assert not HEAVY & sys.modules.keys()
 del os.environ["_PYRO_BNN_COMPLETE"]
-assert run("weights", "full") == 2
-assert {"torch", "pyro"} <= sys.modules.keys()  # the check sees them
+import numpy
+assert HEAVY & sys.modules.keys()  # the check sees them
 """
 
 

@@ -133,6 +133,7 @@ def noisy_rows(num_rows=1200, noise=0.1):
     return x, y
 
 
+@pytest.mark.nightly
 def test_a_noise_scale_is_found_from_afar_and_its_width_is_that_of_its_information(monkeypatch):
     """The curvature of a log-scale is 2 N. Stein's identity alone gives far more, and the scale hardly moves."""
     x, y = noisy_rows()

@@ -26,6 +26,7 @@ def test_every_prior_gives_the_same_fit(monkeypatch, prior, elbo):
     assert_same(fit_both(monkeypatch, problem(prior, make_guide=somewhere), elbo=elbo(), batch_size=4))
 
 
+@pytest.mark.daily("*-0.3", "categorical-0.0")
 @pytest.mark.parametrize("kl_weight", [0.0, 0.3])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_every_likelihood_gives_the_same_fit(monkeypatch, likelihood, kl_weight):

@@ -52,6 +52,7 @@ def test_every_guide_of_ours_gives_the_same_fit(monkeypatch, guide):
     assert_same(fit_both(monkeypatch, problem("mixture", "gaussian-latent", make_guide=GUIDES[guide])))
 
 
+@pytest.mark.daily("*-Trace_ELBO-1", "*-TraceMeanField_ELBO-3")
 @pytest.mark.parametrize("num_particles", [1, 3])
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("prior", ["normal", "mixture", "joint", "positive"])
@@ -63,6 +64,7 @@ def test_every_estimator_gives_the_same_fit(monkeypatch, estimator, prior, elbo,
     assert_same(fit_both(monkeypatch, problem(prior), **options))
 
 
+@pytest.mark.daily("*-Trace_ELBO", "normal-*", "low-rank-*", "auto-*-rank-*")
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("guide", GUIDES)
 def test_every_guide_gives_the_same_fit(monkeypatch, guide, elbo):

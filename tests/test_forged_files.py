@@ -112,6 +112,7 @@ def refusals(path, kind, read):
     return refused
 
 
+@pytest.mark.daily("nested", "kronecker", "nuts")
 @pytest.mark.parametrize("name", ["nested", "pinned", "laplace", "kronecker", "nuts", "stored"])
 def test_forged_posteriors_are_refused(tmp_path, name):
     model, _, posterior = make(name)

@@ -16,6 +16,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.nightly
 def test_the_blocks_of_the_page_run_in_order(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     torch.set_default_dtype(torch.float32)

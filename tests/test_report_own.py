@@ -49,6 +49,7 @@ def test_numbers(pyro_bnn, table):  # noqa: F811
     assert all(attributes["alt"] for attributes in page.find("img"))
 
 
+@pytest.mark.nightly
 def test_a_straight_line_is_no_worse_than_a_network_where_the_truth_is_one(pyro_bnn, table):  # noqa: F811
     """The baselines are those of `evaluate`, with its numbers."""
     page, printed = report(pyro_bnn, table, "line")
@@ -64,6 +65,7 @@ def test_a_straight_line_is_no_worse_than_a_network_where_the_truth_is_one(pyro_
         assert f"{name} {' '.join(cells)}".replace(" ", "") in page.words.replace(" ", "")
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_predicted_is_said_to_be_so(pyro_bnn, table):  # noqa: F811
     _, printed = report(pyro_bnn, table, "noise")
     assert printed.startswith(
