@@ -60,13 +60,13 @@ NAMES = [method.name for method in _hmc_images.METHODS]
 @pytest.fixture
 def few_quantities(monkeypatch):
     """Statistics of ArviZ, which take a millisecond for each weight, are those of each fiftieth quantity."""
-    statistic = _diagnostics._ess
+    statistic = _diagnostics._by_quantity
 
-    def of_few(values, method):
-        found = statistic(values[..., ::50], method)
+    def of_few(function, values, **options):
+        found = statistic(function, values[..., ::50], **options)
         return found.repeat_interleave(50)[: values.shape[-1]]
 
-    monkeypatch.setattr(_diagnostics, "_ess", of_few)
+    monkeypatch.setattr(_diagnostics, "_by_quantity", of_few)
 
 
 @pytest.mark.usefixtures("few_quantities")

@@ -28,7 +28,7 @@ HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
 """With `FEW_ROWS` rows or more, a comparison holds out the share `HELD_OUT` of the rows, at most `MOST_HELD_OUT`. It
 fits at most `MOST_COMPARED` of the other rows."""
 
-UNKNOWN = "There are too few draws to tell whether the chains have explored their modes."
+UNKNOWN = "There are too few draws, or there is no ArviZ, to tell whether the chains have explored their modes."
 
 MORE_TIME = "Judge such chains by scores on test rows; with more time (`time_limit=`) they explore further."
 SMOOTHER = "Many steps diverged: standardise the inputs, or use tighter priors."

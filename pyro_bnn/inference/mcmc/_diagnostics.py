@@ -1,4 +1,4 @@
-"""Judges the convergence of chains; effective sample sizes are those of ArviZ."""
+"""Judges the convergence of chains, with ArviZ."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,6 @@ from ...modelling.model import BayesianModel
 from ..joint import draw_batches
 from ..posterior import Status, warn_unless_ok
 from ._kernel import MOST_DIVERGING, ChainStatistics, in_short
-from ._r_hat import r_hats
 
 LARGEST_R_HAT = 1.01
 SMALLEST_ESS_PER_CHAIN = 100
@@ -197,20 +196,28 @@ def convergence(values: Tensor) -> Convergence:
     if num_draws < (FEWEST_DRAWS if num_chains > 1 else 2 * FEWEST_DRAWS):
         unknown = torch.full((num_quantities,), float("nan"), dtype=torch.float64)
         return Convergence(unknown, unknown, unknown, is_known=False)
-    bulk, tail = (_ess(values, method) for method in ("bulk", "tail"))
+    bulk, tail = (_by_quantity("ess", values, method=method) for method in ("bulk", "tail"))
     return Convergence(r_hats(values), bulk, tail)
 
 
-def _ess(values: Tensor, method: str) -> Tensor:
-    """Return ArviZ's effective sample sizes, shape (M,); NaN for a quantity that is the same in all draws."""
+def r_hats(values: Tensor) -> Tensor:
+    """Return the rank-normalised split R-hat, shape (M,), of quantities of shape (K, S, M); NaN for constants."""
+    if len(values) == 1:  # ArviZ needs two chains to compare: here the halves of a single one
+        half = values.shape[1] // 2
+        values = torch.cat([values[:, :half], values[:, -half:]])
+    return _by_quantity("rhat", values)
+
+
+def _by_quantity(function: str, values: Tensor, **options: str) -> Tensor:
+    """Return a statistic of ArviZ for each quantity, shape (M,); NaN for a quantity that is the same in all draws."""
     arviz = optional("arviz", "ArviZ", "mcmc")
     values = values.detach().double().cpu()
     varies = (values != values[0, 0]).flatten(0, 1).any(0)
     found = torch.full(varies.shape, float("nan"), dtype=torch.float64)
     if bool(varies.any()):
         dataset = arviz.convert_to_dataset({"values": values[..., varies].numpy()})
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found[varies] = torch.as_tensor(arviz.ess(dataset, method=method)["values"].values)
+        with np.errstate(divide="ignore", invalid="ignore"):  # R-hat is infinite if the chains never moved
+            found[varies] = torch.as_tensor(getattr(arviz, function)(dataset, **options)["values"].values)
     return found
 
 

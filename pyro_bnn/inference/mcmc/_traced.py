@@ -22,8 +22,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
@@ -33,10 +31,8 @@ from ..._core.functional import ordinary_attention
 from ._kernel import Kernel, ValueAndGrad
 
 MOST_OPERATIONS = 2000
-"""Heuristic: a potential with more operations is not recorded. Recording takes about half a millisecond for each
+"""Heuristic: a potential with more operations is not recorded. Recording takes about a millisecond for each
 operation."""
-
-_NO_EXAMPLE = torch.empty(0)
 
 
 class UnsupportedError(Exception):
@@ -63,17 +59,6 @@ class Traced(NamedTuple):
     constants: list[Tensor]  # no two of them share memory
 
 
-class _NoExamples(FakeTensorMode):
-    """Returns the same tensor from every operation.
-
-    In this mode, `make_fx` makes an example of the result of each recorded operation. Real examples would take two
-    thirds of the time, and nothing here reads them.
-    """
-
-    def __torch_dispatch__(self, *args: Any, **kwargs: Any) -> Tensor:
-        return _NO_EXAMPLE
-
-
 def traced(
     function: Callable[..., Any],
     example: Sequence[Tensor],
@@ -89,7 +74,7 @@ def traced(
     Raises:
         UnsupportedError: If the function cannot be recorded, for example because it branches on a value.
     """
-    with unsupported_if_it_fails(), ordinary_attention(), tracing(TracingContext(_NoExamples())):
+    with unsupported_if_it_fails(), ordinary_attention():
         graph = make_fx(lambda *tensors: function(*tensors), decomposition_table=decompositions)(*example)
     graph.graph.eliminate_dead_code()
     constants = _lift(graph)
