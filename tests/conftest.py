@@ -74,10 +74,10 @@ FLAGS, OPTIMIZED = _native.FLAGS, type(_native._kept)()
 
 @pytest.fixture(autouse=True, scope="module")
 def quick_compiler(request):
-    """C compiles in a fifth of the time, except at night and in tests that use `optimized`."""
+    """C compiles in a third of the time, except at night and in tests that use `optimized`."""
     with pytest.MonkeyPatch.context() as patch:
         if request.config.option.markexpr != "nightly":
-            patch.setattr(_native, "FLAGS", ("-Og", *FLAGS[1:]))
+            patch.setattr(_native, "FLAGS", ("-O1", *FLAGS[1:]))
         yield
 
 
