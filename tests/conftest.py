@@ -1,6 +1,7 @@
 """Every test is seeded, runs in float64 on one thread, and must leave all global state as it found it."""
 
 import fnmatch
+import functools
 import os
 import random
 import signal
@@ -95,19 +96,31 @@ def path(request, monkeypatch):
     return request.param
 
 
-@pytest.fixture
-def short_chains(monkeypatch):
-    """Fits that choose for themselves compare two designs in two folds by few steps."""
+def shorten_chains(patch, most_steps=600):
+    """Make fits that choose for themselves compare two designs in two folds by few steps."""
     from pyro_bnn.app import chains
     from pyro_bnn.auto.choosing import _budget, _chosen
     from pyro_bnn.interop.scikit import _classifier, _regressor
 
-    monkeypatch.setattr(_budget, "FEWEST_SECONDS", _budget.FEWEST_SECONDS / 8)
-    monkeypatch.setattr(_budget, "MOST_DESCENT", 500)
-    monkeypatch.setattr(_budget, "MOST_STEPS", 600)
-    monkeypatch.setattr(_chosen, "NUM_FOLDS", 2)
+    patch.setattr(_budget, "FEWEST_SECONDS", _budget.FEWEST_SECONDS / 8)
+    patch.setattr(_budget, "MOST_DESCENT", 500)
+    patch.setattr(_budget, "MOST_STEPS", most_steps)
+    patch.setattr(_chosen, "NUM_FOLDS", 2)
     for module, name in ((_regressor, "OF_NUMBERS"), (chains, "OF_NUMBERS"), (_classifier, "OF_CLASSES")):
-        monkeypatch.setattr(module, name, getattr(module, name)[::3])
+        patch.setattr(module, name, getattr(module, name)[::3])
+
+
+@pytest.fixture
+def short_chains(monkeypatch):
+    """Short fits, see :func:`shorten_chains`."""
+    shorten_chains(monkeypatch)
+
+
+def run_shortened(run):
+    """Run an example in a docstring, with chains that are just long enough not to warn."""
+    with pytest.MonkeyPatch.context() as patch:
+        shorten_chains(patch, most_steps=3000)
+        run()
 
 
 @pytest.fixture
@@ -143,6 +156,7 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if isinstance(item, pytest.DoctestItem):
             item.dtest.globs = {}  # an example must import what it uses, so that it can be copied
+            item.runtest = functools.partial(run_shortened, item.runtest)
         if daily := item.get_closest_marker("daily"):
             matches = {glob for glob in daily.args if fnmatch.fnmatchcase(item.callspec.id, glob)}
             unused[item.function] = unused.get(item.function, {*daily.args}) - matches

@@ -27,8 +27,9 @@ TWO = {**QUICK, "hidden_layer_sizes": (4,), "activation": "tanh", "prior": pb.No
 
 
 @pytest.fixture(autouse=True)
-def short_descent(monkeypatch):
-    monkeypatch.setattr(choosing._budget, "MOST_DESCENT", 500)
+def short(monkeypatch):
+    monkeypatch.setattr(choosing._budget, "MOST_DESCENT", 300)
+    monkeypatch.setattr(choosing._chosen, "NUM_FOLDS", 2)
 
 
 def said(estimator):
@@ -84,8 +85,9 @@ def test_what_held_out_rows_say_of_a_model_is_what_new_rows_say():
     assert abs(chosen.scores["line"] - found.mean()) > 5 * error  # must fail
 
 
-def test_copies_of_fitted_rows_do_not_choose():
+def test_copies_of_fitted_rows_do_not_choose(monkeypatch):
     """If held-out rows are copies of fitted rows, their score says nothing about new rows."""
+    monkeypatch.setattr(choosing._chosen, "NUM_FOLDS", 3)
     x = torch.arange(50.0)[:, None].repeat(2, 1)
     for fitted, held_out in choosing._chosen.folds_of(x, 0):
         assert not {*x[fitted, 0].tolist()} & {*x[held_out, 0].tolist()}

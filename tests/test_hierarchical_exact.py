@@ -52,8 +52,8 @@ def test_nuts_has_the_moments_of_scale_and_weight(scale_prior):
     model, x, y = one_weight(pb.HierarchicalNormalPrior(scale_prior))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pb.ConvergenceWarning)  # so short a chain cannot be judged alone
-        posterior = pb.fit_nuts(model, (x, y), num_samples=100, num_warmup=100, num_chains=60, seed=0)
-    u, w = (posterior.chains[name].reshape(60, 100) for name in ("prior.scale", "net.weight"))
+        posterior = pb.fit_nuts(model, (x, y), num_samples=60, num_warmup=80, num_chains=60, seed=0)
+    u, w = (posterior.chains[name].reshape(60, 60) for name in ("prior.scale", "net.weight"))
     u = u.log()
     means = torch.stack([u, u**2, w, w**2], -1).mean(1)  # of independent chains
     exact = moments_by_quadrature(scale_prior, x, y)

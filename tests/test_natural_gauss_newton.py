@@ -39,7 +39,7 @@ def gauss_newton_precisions(num_parts=1, num_draws=1, every=1, weighted=False):
         start = guide.state_dict()
         start = {name: value.clone() for name, value in start.items()}
         torch.manual_seed(0)
-        for _ in range(600):
+        for _ in range(300):
             guide.load_state_dict(start)
             step(x, y)
             found.append(flat(guide.scales()) ** -2)

@@ -149,7 +149,7 @@ def test_a_mixture_density_keeps_its_parts():
 
 def test_predictions_agree_with_pyros_predictive():
     """Within Monte Carlo error; a model with half of the noise does not agree."""
-    model, num_draws = model_of(NUMBERS["normal"][0]), 600
+    model, num_draws = model_of(NUMBERS["normal"][0]), 300
     guide = AutoNormal(model)
     pb.fit_svi(model, guide, (X, X), optimizer=ADAM, num_epochs=50, seed=0)
     torch.manual_seed(0)

@@ -67,7 +67,7 @@ def test_fan_in_keeps_the_prior_variance_of_outputs_free_of_the_width():
         model = pb.BayesianModel(
             net, prior=pb.FanInNormalPrior(math.sqrt(2)), likelihood=pb.GaussianLikelihood(1.0), num_data=1
         )
-        outputs = torch.stack([model(x).flatten() for _ in range(2000)])
+        outputs = torch.stack([model(x).flatten() for _ in range(1000)])
         variances[width] = float(outputs.var())
     assert variances[400] / variances[50] == pytest.approx(1.0, rel=0.25)
 
