@@ -10,7 +10,9 @@ TITLES = ("Parameters", "Raises")
 def definition(item: nodes.paragraph) -> nodes.definition_list_item:
     """The parts of "name (type) – text"."""
     children = [*item.children]
-    dashes = (i for i, part in enumerate(children) if part.astext() == " -- ")
+    dashes = (
+        i for i, part in enumerate(children) if part.astext() == " \N{EN DASH} "
+    )
     end = next(dashes, len(children))
     term = nodes.term("", "", *children[:end])
     text = nodes.paragraph("", "", *children[end + 1 :])
