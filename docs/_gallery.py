@@ -1,11 +1,14 @@
-"""Settings of sphinx-gallery for the scripts: their order, their pictures, and their arguments."""
+"""Settings of sphinx-gallery for the scripts: their order, their pictures, their arguments, and the lists of them."""
 
 import os
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
 
@@ -76,3 +79,60 @@ def say_if_nothing_ran(app: Sphinx, page: str, source: list[str]) -> None:
         return
     note = "*This build did not run the scripts:* ``nox -s docs -- full`` *adds their output and pictures.*"
     source[0] = re.sub(r"(?m)^=+\n", rf"\g<0>\n{note}\n\n", source[0], count=1)
+
+
+def shown_by(script: Path, thumbnail: nodes.image) -> nodes.Node | None:
+    """The first picture of a script, or the first lines that it prints; none if the script was not run.
+
+    Args:
+        script: The page of the script.
+        thumbnail: The small picture that sphinx-gallery made; without a picture of the script, a placeholder.
+    """
+    pictures = (script.parent / "images").glob(f"sphx_glr_{script.stem}_0*")
+    if any(pictures):
+        return thumbnail
+    printed = re.search(
+        r"sphx-glr-script-out\n\n \.\. code-block:: none\n\n((?:    .*\n|\n)+)",
+        script.read_text(),
+    )
+    if printed is None:
+        return None
+    lines = [line[4:] for line in printed[1].splitlines()[:24]]
+    text = escape("\n".join(lines))
+    return nodes.raw(
+        "",
+        f'<pre class="printed" aria-hidden="true">{text}</pre>',
+        format="html",
+    )
+
+
+def cards(app: Sphinx, document: nodes.document) -> None:
+    """Make cards of the lists of scripts: what the script shows, its title, and the sentence about it."""
+    page = app.env.docname
+    if not re.fullmatch("gallery/.*/index", page):
+        return
+    thumbnails = {
+        Path(image["uri"]).name: image
+        for image in document.findall(nodes.image)
+    }
+    for item in document.findall(nodes.list_item):
+        item.parent["classes"] = ["gallery-cards"]
+        title, text, *rest = item[0].children
+        name = re.fullmatch(
+            r"sphx_glr_gallery_[a-z]+_(\w+)\.py", title["reftarget"]
+        )[1]
+        sentence = text.astext().lstrip(": \n")
+        text = nodes.Text(sentence[0].upper() + sentence[1:])
+        shown = shown_by(
+            Path(app.srcdir, page).with_name(f"{name}.rst"),
+            thumbnails[f"sphx_glr_{name}_thumb.png"],
+        )
+        item.children = []
+        item += [shown] if shown is not None else []
+        item += nodes.paragraph("", "", title, classes=["card-title"])
+        item += nodes.paragraph("", "", text, *rest)
+    # the thumbnails of sphinx-gallery have no sentences
+    parts = [*document.findall(nodes.raw), *document.findall(addnodes.only)]
+    for part in parts:
+        if not isinstance(part.parent, nodes.list_item):
+            part.parent.remove(part)

@@ -51,9 +51,15 @@ def public_bases(
 def short_types(
     app: Sphinx, domain: str, kind: str, content: nodes.Element
 ) -> None:
-    """Write the names in the types of arguments and results."""
-    for field in content.findall(nodes.field):
+    """Write the names in the types of arguments and results, and leave out that nothing is returned."""
+    for field in [*content.findall(nodes.field)]:
         name, body = field.children
+        if name.astext() == "rtype" and body.astext() == "None":
+            fields = field.parent
+            fields.remove(field)
+            if not fields.children:
+                fields.parent.remove(fields)
+            continue
         if name.astext().partition(" ")[0] not in ("type", "rtype"):
             continue
         for text in [*body.findall(nodes.Text)]:

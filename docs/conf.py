@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 
@@ -61,6 +60,8 @@ templates_path = ["_templates"]
 
 autosummary_generate = True
 autodoc_typehints = "description"
+# longer signatures have one parameter a line
+python_maximum_signature_line_length = 70
 toc_object_entries_show_parents = "hide"
 # descriptions link to the types, whose modules are private
 napoleon_attr_annotations = False
@@ -95,6 +96,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "_gallery.InOrderOfTheList",
     "image_scrapers": ("_gallery.pictures",),
     "image_srcset": ["2x"],
+    "thumbnail_size": (640, 340),
     "reset_argv": "_gallery.arguments",
     "abort_on_example_error": True,
     "download_all_examples": False,
@@ -158,31 +160,31 @@ def example_first(
         ]
 
 
-def mark_wide_blocks(_: Sphinx, document: nodes.document) -> None:
-    """Give blocks of more than 80 columns a class, so that their letters can be smaller than those of others."""
-    for block in document.findall(nodes.literal_block):
-        if max(map(len, block.astext().splitlines()), default=0) > 80:
-            block["classes"].append("wide")
-
-
 def setup(app: Sphinx) -> None:
     """Add titles to the sidebar after the theme has made it.
 
-    Types in the reference are made shorter, names link to the reference, and pictures get dark versions.
+    Types in the reference are made shorter, names link to the reference, pictures get dark versions, and lists of
+    scripts and of parameters get a form that is easy to scan.
     """
     from _dark import add_dark_pictures
-    from _gallery import say_if_nothing_ran
+    from _fields import as_definitions, without_private_names
+    from _gallery import cards, say_if_nothing_ran
+    from _look import add_breaks, mark_blocks, mark_cells
     from _names import Links
     from _notes import add_tooltips
     from _sidebar import add_titles
     from _types import public_bases, short_types
 
     # before Sphinx collects the pictures of a page
+    app.connect("doctree-read", cards, priority=400)
     app.connect("doctree-read", add_dark_pictures, priority=400)
-    app.connect("doctree-read", mark_wide_blocks)
+    app.connect("doctree-read", as_definitions)
+    app.connect("doctree-read", mark_blocks)
+    app.connect("doctree-read", mark_cells)
     links = Links()
     app.connect("env-updated", links.collect)
     app.connect("doctree-resolved", links.add)
+    app.connect("doctree-resolved", without_private_names)
     app.connect("autodoc-process-bases", public_bases)
     # before napoleon reads the sections
     app.connect("autodoc-process-docstring", example_first, priority=400)
@@ -190,3 +192,4 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", say_if_nothing_ran)
     app.connect("html-page-context", add_titles, priority=900)
     app.connect("html-page-context", add_tooltips)
+    app.connect("html-page-context", add_breaks)

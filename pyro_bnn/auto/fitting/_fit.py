@@ -197,7 +197,7 @@ def fit(
             initial weights should differ from torch's. Weights that the function does not change, for example those of
             a pretrained part, start at their values in the model.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's own
-            weights. For an ensemble: a function that makes a guide from a model, such as ``pb.MeanFieldGuide``.
+            weights. For an ensemble: a function that makes a guide from a model, such as :class:`MeanFieldGuide`.
         optimizer: Function from parameters to a torch optimizer. The default is Adam with a learning rate of 0.02. If
             the optimizer has a schedule, the learning rate follows this schedule. :func:`natural_gradient` needs a
             :class:`MeanFieldGuide` with ``scale_map=scale_maps.Precision()``.

@@ -21,7 +21,7 @@ HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
 class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
-    """N(output, scale^2), with one noise scale for all data.
+    r""":math:`N(\text{output}, \text{scale}^2)`, with one noise scale for all data.
 
     Output and targets have the same shape, (N, O) or (N,).
 
@@ -79,8 +79,9 @@ class _Standardising(dist.Normal):
 
 
 class HeteroscedasticGaussianLikelihood(NumberLikelihood):
-    """N(mean, exp(log variance)). The network outputs the mean and the log variance, as the halves of the last axis.
+    r""":math:`N(\text{mean}, \exp(\text{log variance}))`, both from the network.
 
+    The network outputs the mean and the log variance, as the halves of the last axis.
     Output of shape (N, 2 * O) goes with targets of shape (N, O).
 
     Example:

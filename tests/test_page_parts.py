@@ -1,0 +1,120 @@
+"""Parts of the pages that are made when the documentation is built: cards of scripts, marks of cells, arguments."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("sphinx_gallery")
+from docutils import nodes
+from docutils.core import publish_doctree
+from sphinx.addnodes import desc_content
+
+DOCS = Path(__file__).parent.parent / "docs"
+SCRIPTS = """
+.. raw:: html
+
+    <div class="sphx-glr-thumbnails">
+
+.. image:: images/thumb/sphx_glr_drawn_thumb.png
+.. image:: images/thumb/sphx_glr_printed_thumb.png
+.. image:: images/thumb/sphx_glr_waiting_thumb.png
+
+"""
+OUTPUT = """
+.. rst-class:: sphx-glr-script-out
+
+ .. code-block:: none
+
+    accuracy <90 %>
+
+    and more
+
+Text.
+"""
+
+
+def part(name):
+    """The module `docs/_NAME.py`."""
+    spec = importlib.util.spec_from_file_location(f"_{name}", DOCS / f"_{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def item(name, sentence):
+    title = nodes.inline("", name.title(), reftarget=f"sphx_glr_gallery_examples_{name}.py")
+    return nodes.list_item("", nodes.paragraph("", "", title, nodes.Text(sentence)))
+
+
+def test_a_card_has_what_its_script_shows_if_it_was_run(tmp_path):
+    folder = tmp_path / "gallery" / "examples"
+    (folder / "images").mkdir(parents=True)
+    (folder / "images" / "sphx_glr_drawn_001.png").touch()
+    for name, text in {"drawn": OUTPUT, "printed": OUTPUT, "waiting": "Text.\n"}.items():
+        (folder / f"{name}.rst").write_text(text)
+    document = publish_doctree(SCRIPTS)
+    document += nodes.bullet_list(
+        "", item("drawn", ": a picture."), item("printed", " prints a score."), item("waiting", " waits.")
+    )
+    app = SimpleNamespace(srcdir=tmp_path, env=SimpleNamespace(docname="gallery/examples/index"))
+    part("gallery").cards(app, document)
+    drawn, printed, waiting = document.findall(nodes.list_item)
+    assert drawn[0]["uri"].endswith("sphx_glr_drawn_thumb.png")
+    assert "accuracy &lt;90 %&gt;\n\nand more" in printed[0].astext()
+    assert [child.astext() for child in waiting] == ["Waiting", "Waits."]
+    assert [child.astext() for child in drawn[1:]] == ["Drawn", "A picture."]
+    assert not [raw for raw in document.findall(nodes.raw) if "thumbnails" in raw.astext()]
+
+
+def test_each_line_of_the_lists_of_scripts_begins_with_a_link():
+    """A card takes its title from this link, and the rest of the line is its sentence."""
+    for header in (DOCS / "tutorials", DOCS.parent / "examples"):
+        lines = re.findall(r"(?m)^(?:- |\d\. )(.*)", (header / "GALLERY_HEADER.rst").read_text())
+        assert len(lines) > 3
+        assert all(re.match(r":ref:`[^<]+ <sphx_glr_gallery_\w+\.py>`(:? [\w`]|:$|$)", line) for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("code", "parts"),
+    [
+        ("ConformalIntervals(prediction,", ["ConformalIntervals(", "prediction,"]),
+        ("scale_maps.Precision()", ["scale_maps.", "Precision()"]),
+        ("HeteroscedasticGaussianLikelihood", ["Heteroscedastic", "Gaussian", "Likelihood"]),
+        ("expected_calibration_error", ["expected_", "calibration_", "error"]),
+        ("max_epochs=20", ["max_epochs=20"]),
+    ],
+)
+def test_code_in_a_cell_breaks_where_a_reader_expects_it(code, parts):
+    context = {"body": f'<p><span class="pre">{code}</span></p><td><span class="pre">{code}</span></td>'}
+    part("look").add_breaks(None, "page", "page.html", context, None)
+    outside, inside = re.findall(r'<span class="pre">(.*?)</span>', context["body"])
+    assert outside == code
+    assert inside.split("<wbr>") == parts
+
+
+def test_cells_with_ticks_and_dashes_and_titles_of_groups_are_marked():
+    rows = [["tools", "", ""], ["export", "✓ [1]", "\N{EN DASH} (JAX)"]]
+    table = nodes.tbody("", *(nodes.row("", *(nodes.entry("", nodes.Text(cell)) for cell in row)) for row in rows))
+    document = publish_doctree("")
+    document += table
+    part("look").mark_cells(None, document)
+    group, marked = table
+    assert group["classes"] == ["group"]
+    assert [cell["classes"] for cell in marked] == [[], ["yes"], ["no"]]
+
+
+def test_an_argument_is_divided_into_its_name_and_its_text():
+    listed = [
+        nodes.paragraph("", "", nodes.strong("", "x"), *map(nodes.Text, (" (Tensor)", " \N{EN DASH} ", "The inputs."))),
+        nodes.paragraph("", "", nodes.strong("", "y"), nodes.Text(" (Tensor)")),
+    ]
+    body = nodes.field_body("", nodes.bullet_list("", *(nodes.list_item("", paragraph) for paragraph in listed)))
+    fields = nodes.field_list("", nodes.field("", nodes.field_name("", "Parameters"), body))
+    document = publish_doctree("")
+    document += desc_content("", fields)
+    part("fields").as_definitions(None, document)
+    found = [[child.astext() for child in argument] for argument in document.findall(nodes.definition_list_item)]
+    assert found == [["x (Tensor)", "The inputs."], ["y (Tensor)", ""]]
