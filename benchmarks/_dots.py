@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.ticker import ScalarFormatter
 
 from pyro_bnn import plotting
@@ -17,7 +16,7 @@ MeanAndError = tuple[float, float | None]
 
 @dataclass(frozen=True)
 class Panel:
-    """Title of a panel, its axis, and a dashed line for comparison with its name, which is beside the line."""
+    """Title of a panel, its axis, and a dashed line for comparison with its name, which is above the line."""
 
     title: str
     ticks: Sequence[float] = ()  # of a logarithmic axis
@@ -37,7 +36,7 @@ def draw(
     """Draw the points with their error bars; `points` has, by method, a mean and an error for each panel.
 
     The methods are in the order of the first panel. Each panel is wide enough for all of its bars. The points of the
-    method `reference` are grey.
+    method `reference` are grey, and so is a band of one standard error on both sides of its means.
     """
     names = sorted(points, key=lambda name: points[name][0][0])
     places = range(len(names))
@@ -49,29 +48,27 @@ def draw(
             for name, mean, place, bar in zip(names, means, places, bars, strict=True):
                 color = GREY if name == reference else plotting.PALETTE[0]
                 ax.errorbar(mean, place, xerr=bar, fmt="o", color=color, markersize=4.5, elinewidth=1.2, capsize=0)
+                if name == reference:
+                    ax.axvspan(mean - bar, mean + bar, color="0.9", linewidth=0, zorder=0.5)
+            ends = [mean + sign * bar for mean, bar in zip(means, bars, strict=True) for sign in (-1, 1)]
+            ends += [panel.line[1]] if panel.line else []
+            low, high = min(ends), max(ends)
             if panel.ticks:
                 ax.set_xscale("log")
                 ax.set_xticks(panel.ticks)
                 ax.xaxis.set_major_formatter(ScalarFormatter())
                 ax.minorticks_off()
+                margin = (high / low) ** 0.05
+                ax.set_xlim(low / margin, high * margin)
             else:
-                low = min(mean - bar for mean, bar in zip(means, bars, strict=True))
-                high = max(mean + bar for mean, bar in zip(means, bars, strict=True))
                 margin = 0.05 * (high - low) or 0.05  # a single point has no range
                 ax.set_xlim(0 if panel.from_zero else low - margin, high + margin)
             ax.set(ylim=(len(names) - 0.5, -0.5), xlabel=panel.title)
             ax.set_yticks(places, labels=names if number == 0 else [""] * len(names))
             ax.tick_params(axis="y", length=0)
             if panel.line is not None:
-                _line(ax, *panel.line)
+                text, value = panel.line
+                ax.axvline(value, color=GREY, linestyle="--", linewidth=0.9, zorder=1.8)
+                ax.text(value, 1.01, text, transform=ax.get_xaxis_transform(), ha="center", va="bottom", color="0.3")
         axes[0].figure.suptitle(title, fontsize=8)
         save_small(axes[0], path, table)
-
-
-def _line(ax: Axes, text: str, value: float) -> None:
-    """A dashed line, with a text on the side that has more room."""
-    ax.axvline(value, color=GREY, linestyle="--", linewidth=0.9, zorder=1.8)
-    share = ax.transAxes.inverted().transform(ax.transData.transform((value, 0)))[0]
-    away, side = (4, "left") if share < 0.5 else (-4, "right")
-    place = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points", "ha": side}
-    ax.annotate(text, (value, 0.03), (away, 0), **place, va="bottom", color="0.3", fontsize=8)

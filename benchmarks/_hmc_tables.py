@@ -22,7 +22,7 @@ from ._methods_scores import Pictures
 from ._methods_tables import ONE, QUALITY, TITLES, search
 from ._results import Row, cell_of, head_of, line_of, mean_and_error, write_json
 
-TITLE = "A LeNet of 2,618 weights on 2,000 digits of MNIST; bars: one standard error over three seeds"
+TITLE = "A LeNet of 2,618 weights on 2,000 digits of MNIST; bars and band: one standard error over three seeds"
 YARDSTICK = "hmc"
 """Name of the files of the chains."""
 
@@ -250,19 +250,15 @@ def picture(rows: Sequence[Row], folder: Path) -> None:
     keys = ("total_variation", "cpu_seconds")
     points = {name: [mean_and_error([row[key] for row in some]) for key in keys] for name, some in found.items()}
     halves = [row["total_variation"] for row in yardstick.halves()]
-    panels = [
-        Panel(
-            "total variation from HMC",
-            line=("HMC itself", fmean(halves)),
-            from_zero=True,
-        )
-        if halves
-        else Panel("total variation from HMC"),
-        Panel(
-            "CPU seconds of a fit (log scale)",
-            ticks=(5, 10, 20, 50, 100, 200, 500),
-            line=("HMC", yardstick.record["cpu_seconds"]),
-        ),
-    ]
+    shown = panels(fmean(halves) if halves else None, yardstick.record["cpu_seconds"])
     path = folder / "hmc_images.png"
-    draw(points, panels, path, title=TITLE, reference=TITLES["deterministic"], table=lines)
+    draw(points, shown, path, title=TITLE, reference=TITLES["deterministic"], table=lines)
+
+
+def panels(of_halves: float | None, cpu_seconds: float) -> list[Panel]:
+    """The two panels, with dashed lines at the distance of two halves of the chains, and at the time of all chains."""
+    distance, ticks = "total variation from HMC", (5, 10, 20, 50, 100, 200, 500)
+    return [
+        Panel(distance) if of_halves is None else Panel(distance, line=("HMC itself", of_halves), from_zero=True),
+        Panel("CPU seconds of a fit (log scale)", ticks=ticks, line=("HMC", cpu_seconds)),
+    ]

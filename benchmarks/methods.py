@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
 
     echo = functools.partial(print, flush=True)
-    bars = f"bars: one standard error over {len(given.seeds)} seeds; dashed: one network"
+    bars = f"bars and band: one standard error over {len(given.seeds)} seeds; dashed: one network"
     title = f"{TITLES[given.network]} on FashionMNIST; {bars}"
     write = functools.partial(_methods_tables.write, title=title)
     table = Table(network, load, _methods_scores.evaluate, write, given.out, echo, given.device)

@@ -54,8 +54,8 @@ def dark_colors(colors: np.ndarray) -> np.ndarray:
     A full colour is at least as light as `OF_COLORS`. A colour that a screen cannot show loses saturation.
     """
     lightness, *axes = to_oklab(colors).T
-    # the square makes pale grounds visible, and greys lighter
-    new = LIGHTEST - (LIGHTEST - DARKEST) * lightness**2
+    # the power makes pale grounds visible, and greys lighter
+    new = LIGHTEST - (LIGHTEST - DARKEST) * lightness**3
     # 0 for greys and pale bands, 1 for full colours
     fullness = ((np.hypot(*axes) - 0.09) / 0.025).clip(0, 1)
     new += fullness * (OF_COLORS - new).clip(0)

@@ -197,7 +197,7 @@ def draw(
     ax, x = left.subplots(), GRID.flatten()
     looks = (
         ("exact (NUTS)", BLUE, "-", {"facecolor": "#BFDDF0"}),
-        ("mean field", GREEN, "--", {"facecolor": "none", "hatch": "/////"}),
+        ("mean field", GREEN, "--", {"facecolor": "#B5E3D0"}),
     )
     for (name, color, line, fill), shown in zip(
         looks, curves.values(), strict=True
@@ -215,9 +215,8 @@ def draw(
         *xy,
         ".",
         color="black",
-        markersize=4,
-        markeredgecolor="white",
-        markeredgewidth=0.3,
+        markersize=3,
+        markeredgewidth=0,
         label="data",
     )
     ax.set(
@@ -227,7 +226,7 @@ def draw(
         ylim=(-27, 23),
         xticks=(-1, -0.5, 0, 0.5, 1),
     )
-    ax.set_title("How sure? ± 2 standard deviations, without noise", fontsize=8)
+    ax.set_title("Two posteriors of one network, ± 2 sd", fontsize=8)
     for start, end in (
         (-1, float(xy[0].min())),
         (-GAP / 2, GAP / 2),
@@ -246,6 +245,7 @@ def draw(
     axes = right.subplots(2, 2, height_ratios=(1, 1.45))
     plotting.vote_histograms(images, ballots, classes, titles=titles, axes=axes)
     axes[1, 0].set_ylabel("")
+    axes[1, 0].set_xticks([0, 50])  # 100 would touch the 0 of the next panel
     for bar in axes[1, 1].patches:
         bar.set_facecolor(VERMILION)
     return figure

@@ -11,19 +11,21 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 import pyro.distributions as dist
 import torch
 from matplotlib.axes import Axes
-from PIL import Image
 from pyro.infer import TraceMeanField_ELBO
 from sklearn.datasets import load_diabetes
 from torch import Tensor, nn
 
 import pyro_bnn as pb
+from drawing import legend_above, write
 from pyro_bnn import nets, plotting
+from uci_dots import uci
 
 HERE = Path(__file__).parent
 GRID = torch.linspace(15, 50, 141)[:, None]  # body mass index
@@ -32,7 +34,7 @@ GAP = (25.0, 32.0)
 
 NOISE = 0.65
 REGIONS = ("where data are", "in the gap", "beyond 42.2")
-BLUE, VERMILION, *_ = plotting.PALETTE
+BLUE = plotting.PALETTE[0]
 Predictions = Mapping[str, pb.uncertainty.RegressionPrediction]
 LETTERS = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
 """Letters of all pictures have 8 points, so that they can be read where a page is 600 pixels wide."""
@@ -106,15 +108,15 @@ def two_rows(columns: int) -> np.ndarray:
 
 
 def ground(ax: Axes, x: Tensor, *gaps: tuple[float, float]) -> None:
-    """A grey ground where there are no data: in gaps, and on both sides of the data."""
+    """A grey ground where the fit has no data: in gaps, and on both sides of the data."""
+    label = "not in the fit" if gaps else "no data"
     for number, (start, end) in enumerate(((15, float(x.min())), *gaps, (float(x.max()), 50))):
-        ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_no data" if number else "no data")
+        ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_" + label if number else label)
 
 
-def points(ax: Axes, patients: Patients, marker: str, color: str, label: str) -> None:
-    """Small points with white edges, or pale crosses, which leave the bands visible; the lines are above them."""
-    look = {"markersize": 2.6, "markeredgecolor": "white"} if marker == "o" else {"markersize": 1.8, "alpha": 0.6}
-    ax.plot(patients.x, patients.y, marker, color=color, markeredgewidth=0.4, label=label, zorder=1.9, **look)
+def points(ax: Axes, patients: Patients, label: str, **look: Any) -> None:
+    """Small points below the lines, so that the edges of the bands stay visible."""
+    ax.plot(patients.x, patients.y, "o", color="0.25", markersize=1.7, label=label, zorder=1.9, **look)
 
 
 def bands_and_deviations(
@@ -130,8 +132,8 @@ def bands_and_deviations(
             ground(ax, fit.x, GAP)
         plotting.regression_bands(GRID, prediction, ax=upper)
         upper.get_legend().remove()  # one above all axes is enough
-        points(upper, fit, "o", "black", "data")
-        points(upper, left_out, "x", VERMILION, "left out")
+        points(upper, fit, "data", markeredgewidth=0)
+        points(upper, left_out, "left out", markeredgewidth=0.4, markerfacecolor="none")
         lower.plot(GRID, reference, color="0.5", linestyle="--", linewidth=0.9, label=f"sd of {compared}")
         lower.plot(GRID, prediction.epistemic.sqrt(), color=BLUE, linestyle="-")
         upper.set(title=title, xlabel="", ylabel="", xticks=(20, 30, 40, 50), xticklabels=[])
@@ -151,23 +153,8 @@ def one_legend(axes: np.ndarray, low: float, high: float, ticks: range) -> None:
     for ax in axes[:, 0]:
         handles, labels = ax.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
-    options = {"ncols": 7, "columnspacing": 0.8, "handletextpad": 0.4, "markerscale": 1.8}
+    options = {"ncols": 7, "columnspacing": 0.8, "handletextpad": 0.4, "markerscale": 2}
     axes[0, 0].figure.legend(entries.values(), entries, loc="outside upper center", **options)
-
-
-def legend_above(ax: Axes) -> None:
-    """The legend above the axes in one row, where it hides neither data nor grid."""
-    if ax.get_legend():
-        ax.get_legend().remove()
-    ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=5)
-
-
-def write(ax: Axes, path: Path, num_colors: int = 32) -> None:
-    """Write a picture in few colours, a third of the size; means of clusters keep greys grey."""
-    plotting.save(ax, path)
-    with Image.open(path) as picture:
-        small = picture.convert("RGB").quantize(num_colors, kmeans=2, dither=Image.Dither.NONE)
-    small.save(path, optimize=True)
 
 
 def priors(out: Path, quick: bool) -> None:
@@ -195,15 +182,15 @@ def priors(out: Path, quick: bool) -> None:
         ax.plot(x, functions[:5].T, color=BLUE, linestyle="-", linewidth=0.9)
         band = ax.fill_between(x.flatten(), -2 * sds, 2 * sds, facecolor="0.85", linewidth=0, zorder=0)
         ax.set(
-            title=f"{name}\nsd {float(sds[60]):.1f}",
+            title=f"{name}\nsd of f(0): {float(sds[60]):.1f}",
             xlabel="x" if ax in axes[1] else "",
             xlim=(-3, 3),
             xticks=(-3, 0, 3),
         )
-    end = max(abs(limit) for ax in axes.flat for limit in ax.get_ylim())
-    for ax in axes.flat:
-        ax.set(ylim=(-end, end), ylabel="f(x)" if ax in axes[:, 0] else "")
-        ax.tick_params(labelleft=ax in axes[:, 0])
+    for some, end in ((axes.flat[:2], 4), (axes.flat[2:], 20)):  # the first two are much smaller
+        for ax in some:
+            ax.set(ylim=(-end, end), yticks=range(-end, end + 1, end // 2), ylabel="f(x)" if ax in axes[:, 0] else "")
+            ax.tick_params(labelleft=ax in axes[0] or ax in axes[:, 0])
     handles = [axes[0, 0].lines[0], band]
     labels = ["five drawn functions", f"± 2 standard deviations of {num_draws} drawn functions"]
     axes[0, 0].figure.legend(handles, labels, loc="outside upper center", ncols=2)
@@ -238,6 +225,7 @@ def width(out: Path, quick: bool) -> None:
         ax.set(xlabel="hidden units in each of two layers", title=title)
     axes[0, 0].set_yscale("log")
     axes[0, 0].set_yticks([1, 10, 100], labels=["1", "10", "100"])
+    axes[0, 0].set_ylim(0.7, 600)
     axes[0, 1].axhline(0.2, color="0.5", linestyle=":", linewidth=0.9)
     axes[0, 1].text(256, 0.21, "chance", ha="right", va="bottom", color="0.35")
     axes[0, 1].set_ylim(0, 1.04)
@@ -301,10 +289,9 @@ def estimators(out: Path, quick: bool) -> None:
                 found[name].append((float(np.mean(groups)), float(np.std(groups, ddof=1) / num_groups**0.5)))
             cells = (f"{found[name][-1][0]:.3g} ± {found[name][-1][1]:.1g}" for name in kinds)
             print(f"{size:19d}" + "".join(map(str.rjust, cells, widths)), flush=True)
-        for (name, row), style in zip(found.items(), ("o-", "s--", "D-."), strict=True):
-            width = 2 if name == "Flipout" else 1  # it lies below local reparameterisation
-            values = [value for value, _ in row]
-            ax.plot(sizes, values, style, linewidth=1.2 * width, markersize=4 * width, label=name)
+        looks = ({"marker": "o"}, {"marker": "s", "markersize": 8, "markerfacecolor": "none"}, {"marker": "D"})
+        for (name, row), look, line in zip(found.items(), looks, ("-", "--", "-."), strict=True):
+            ax.plot(sizes, [value for value, _ in row], line, linewidth=1.2, label=name, **{"markersize": 4} | look)
         ax.set(xscale="log", yscale="log", ylim=(4e-3, 8), xlabel="rows in the batch", title=title)
         ax.set_xticks(sizes, labels=[str(size) for size in sizes])
         ax.set_yticks([0.01, 0.1, 1], labels=["0.01", "0.1", "1"] if ax is axes[0, 0] else [])
@@ -367,7 +354,7 @@ def regression(out: Path, quick: bool) -> None:
 
 
 PICTURES: Mapping[str, Callable[[Path, bool], None]] = {
-    function.__name__: function for function in (priors, width, kl_weight, estimators, trust, regression)
+    function.__name__: function for function in (priors, width, kl_weight, estimators, trust, regression, uci)
 }
 """Function that makes each picture, by the name of its file."""
 
