@@ -58,10 +58,10 @@ def draw(
                 ax.set_xticks(panel.ticks)
                 ax.xaxis.set_major_formatter(ScalarFormatter())
                 ax.minorticks_off()
-                margin = (high / low) ** 0.05
+                margin = (high / low) ** 0.05 if high > low else 1.05  # a single point has no range
                 ax.set_xlim(low / margin, high * margin)
             else:
-                margin = 0.05 * (high - low) or 0.05  # a single point has no range
+                margin = 0.05 * (high - low) or 0.05
                 ax.set_xlim(0 if panel.from_zero else low - margin, high + margin)
             ax.set(ylim=(len(names) - 0.5, -0.5), xlabel=panel.title)
             ax.set_yticks(places, labels=names if number == 0 else [""] * len(names))

@@ -54,8 +54,9 @@ def dark_colors(colors: np.ndarray) -> np.ndarray:
     A full colour is at least as light as `OF_COLORS`. A colour that a screen cannot show loses saturation.
     """
     lightness, *axes = to_oklab(colors).T
-    # the power makes pale grounds visible, and greys lighter
-    new = LIGHTEST - (LIGHTEST - DARKEST) * lightness**3
+    # powers make greys lighter, and pale grounds visible
+    power = 2 + ((lightness - 0.75) / 0.15).clip(0, 1)
+    new = LIGHTEST - (LIGHTEST - DARKEST) * lightness**power
     # 0 for greys and pale bands, 1 for full colours
     fullness = ((np.hypot(*axes) - 0.09) / 0.025).clip(0, 1)
     new += fullness * (OF_COLORS - new).clip(0)

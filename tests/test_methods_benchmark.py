@@ -166,10 +166,12 @@ def test_bars_of_a_picture_are_whole(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(_dots, "save_small", lambda ax, path, table: drawn.append(ax))
     points = {"SWAG": [(1.0, 0.5)], "SGHMC": [(2.0, 3.0)], "one network": [(3.0, None)]}
-    _dots.draw(points, [_dots.Panel("NLL")], tmp_path / "cost.png", title="three methods")
+    _dots.draw(points, [_dots.Panel("NLL")], tmp_path / "cost.png", title="three methods", reference="SWAG")
     low, high = drawn[0].get_xlim()
     assert low < -1.0
     assert high > 5.0
+    (band,) = drawn[0].patches  # the reference and its error
+    assert (band.get_x(), band.get_width()) == (0.5, 1.0)
 
 
 def test_about_half_of_the_images_of_a_pass_are_mirrored_anew():

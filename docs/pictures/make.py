@@ -1,4 +1,4 @@
-"""Make the pictures of the pages in docs/understand and docs/start, and print the numbers shown beside them.
+"""Make the pictures of the pages in docs/understand and docs/start and of results/uci, and print the numbers shown beside them.
 
 `python docs/pictures/make.py` makes all of them, some minutes on one core; `python docs/pictures/make.py priors` makes
 one. `--quick` makes all in seconds, from fits that are far too short; the test uses it.
@@ -153,7 +153,7 @@ def one_legend(axes: np.ndarray, low: float, high: float, ticks: range) -> None:
     for ax in axes[:, 0]:
         handles, labels = ax.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
-    options = {"ncols": 7, "columnspacing": 0.8, "handletextpad": 0.4, "markerscale": 2}
+    options = {"ncols": 7, "columnspacing": 0.6, "handletextpad": 0.3, "markerscale": 2}
     axes[0, 0].figure.legend(entries.values(), entries, loc="outside upper center", **options)
 
 

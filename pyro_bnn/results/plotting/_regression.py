@@ -73,7 +73,8 @@ def regression_bands(
     if truth is not None:
         ax.plot(grid, flat(truth), color=VERMILION, linestyle=DASHES[2], label="truth")
     if points is not None:
-        ax.plot(*points, ".", color=BLACK, markersize=4, markeredgecolor="white", markeredgewidth=0.3, label="data")
+        (shown,) = ax.plot(*points, ".", color=BLACK, markersize=4, markeredgecolor="white", markeredgewidth=0.3)
+        shown.set(label="data", zorder=1.9)  # below the mean and the edges of the bands
     ax.set(xlabel="x", ylabel="y", xlim=(float(grid.min()), float(grid.max())))
     _add_legend(ax)
     return ax
