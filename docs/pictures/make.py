@@ -1,4 +1,4 @@
-"""Make the pictures of the pages in docs/understand and docs/start and of results/uci, and print the numbers shown beside them.
+"""Make pictures of docs/understand, docs/start and docs/results/uci.md, and print the numbers shown beside them.
 
 `python docs/pictures/make.py` makes all of them, some minutes on one core; `python docs/pictures/make.py priors` makes
 one. `--quick` makes all in seconds, from fits that are far too short; the test uses it.
