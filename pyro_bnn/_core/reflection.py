@@ -58,7 +58,10 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
 
 
 def unvalidated(distribution: Any) -> Any:
-    """Return a copy of a distribution that checks no values, since a check waits for a GPU and stops a compiler."""
+    """Return a copy of a distribution, with the checks of values switched off.
+
+    A check would make the program wait for the GPU, and cannot be compiled.
+    """
     result = copy.copy(distribution)
     result._validate_args = False
     nested = {name: value for name, value in vars(result).items() if isinstance(value, Distribution)}

@@ -76,7 +76,7 @@ class Summary:
 
     @property
     def _are_right(self) -> list[bool]:
-        """A list that says for each column whether it contains a number, and is therefore aligned at the right."""
+        """For each column, whether it is aligned at the right, as columns with numbers are."""
         return [
             any(isinstance(cell, int | float | Number) for cell in column) for column in zip(*self.rows, strict=True)
         ]

@@ -74,7 +74,7 @@ def compare_with_chains(
 
 
 def units_of(target: Target) -> str:
-    """Say in a sentence in which units a comparison is."""
+    """Return a sentence that names the units of a comparison."""
     if target.is_class:
         return "NLL and entropy are in nats per row."
     if len(target.scale) == 1:

@@ -1,7 +1,7 @@
 """Inputs of a network: one tensor, or several in tuples, lists and dictionaries.
 
 All tensors have the same number of rows, except the tensors in a :class:`Shared`, which belong to all rows.
-Functions that transform inputs turn lists into tuples, and mappings into dictionaries.
+When a function transforms inputs, its result has tuples in place of lists, and dictionaries in place of mappings.
 """
 
 import inspect

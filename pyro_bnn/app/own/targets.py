@@ -32,7 +32,7 @@ class Target:
 
     @property
     def size(self) -> int:
-        """Number of classes, or of predicted numbers if the target is no class."""
+        """Number of classes; for regression, number of predicted values."""
         return len(self.classes) or len(self.mean)
 
     def standardized(self, y: np.ndarray, shown: str, rows: Sequence[int] | None = None) -> Tensor:

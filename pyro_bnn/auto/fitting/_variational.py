@@ -204,7 +204,8 @@ def _status(
 ) -> Status:
     """Return the status of a fit.
 
-    The message of the status contains the settings in the text `said`, and any problem that :func:`fit_svi` found.
+    The message of the status contains the text `said`, which describes the settings, and any problem that
+    :func:`fit_svi` found.
     """
     before, num_epochs = fitted.status, len(fitted.history.epochs)
     if not before and before.remedy != LONGER:

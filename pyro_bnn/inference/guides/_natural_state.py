@@ -368,7 +368,10 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace the estimates for this variable in `products`, which contains the estimates for the slice `part`."""
+        """Replace the estimates for this variable in `products` by the exact second derivatives.
+
+        `products` contains the estimates for the slice `part` of all weights.
+        """
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

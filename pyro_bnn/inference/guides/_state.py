@@ -245,7 +245,7 @@ class FlatState(ABC):
         """Compute the gradients of the parameters.
 
         The result is the gradient of the loss plus `weight` times the gradient of the divergence. The gradient of the
-        loss is computed from the gradient with respect to the draw.
+        loss with respect to the parameters is computed from its gradient with respect to the draw.
 
         Returns the divergence in nats, in double precision.
         """

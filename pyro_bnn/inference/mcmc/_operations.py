@@ -115,7 +115,7 @@ def _filled(number: float) -> Operation:
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
-    """Write the logarithm of the sigmoid, and return two results, as torch does.
+    """Write code for the logarithm of the sigmoid. Like torch's operation, it has two results.
 
     The C code does not use the second result.
     """
