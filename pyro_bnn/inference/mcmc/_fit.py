@@ -202,10 +202,26 @@ def fit_nuts(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> MCMCPosterior:
-    """Draw from the exact posterior by the No-U-Turn Sampler: short for `fit_mcmc(..., sampler=NUTS(max_tree_depth))`.
+    """Draw from the exact posterior by the No-U-Turn Sampler.
 
-    A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps; see :class:`~pyro_bnn.NUTS`. The other arguments,
-    the result and the errors are those of :func:`~pyro_bnn.fit_mcmc`.
+    Short for ``fit_mcmc(..., sampler=NUTS(max_tree_depth))``. The result, the errors and the details of the arguments
+    are those of :func:`~pyro_bnn.fit_mcmc`.
+
+    Args:
+        model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model.
+        data: The pair (x, y) with all rows; for any other Pyro model, the tuple of its arguments.
+        max_tree_depth: A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps; see :class:`~pyro_bnn.NUTS`.
+        num_samples: Number S of draws that are kept from each chain.
+        num_warmup: Number of warm-up draws of each chain, which are not kept.
+        num_chains: Number K of chains. R-hat shows whether several chains agree.
+        init: Distribution of the first points: ``"prior"``, an ``Init``, another posterior, or a ``Descent``.
+        target_accept: Acceptance rate for which warm-up adapts the step size; a higher rate means smaller steps.
+        dtype: Dtype of the computation; None uses the dtype of the model.
+        compile: Whether to draw in C: True raises an error if C is impossible, and ``"auto"`` then draws in torch.
+        progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
+        checkpoint: File to which the state of the run is written, so that an interrupted run can be resumed.
+        resume: Checkpoint of a run with the same arguments, from which to continue.
+        seed: Seed that makes the run repeatable; None draws a seed from torch's generator.
 
     Example:
         >>> import torch

@@ -67,8 +67,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             inversely proportional to the number of inputs of the unit.
         time_limit: Seconds that ``"auto"`` may take, compilation included. If the time is short, fewer networks are
             compared, chains are fewer and shorter, and `status_` says what was cut short. With a limit, the result
-            depends on the speed of the machine. None sets a number of steps, which is the same on every machine
-            and takes about a minute of processor time for each thousand rows (at least 20 seconds, at most 5 minutes).
+            depends on the speed of the machine. None sets a number of steps, which is the same on every machine.
+            These steps take, on two cores, half a minute for a thousand rows, ten seconds for few rows, and two and a
+            half minutes for many rows.
         max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`, which stops earlier at a plateau. For
             ``"nuts"`` and ``"mclmc"``, each chain has `max_iter` warm-up draws, and then `max_iter` draws. None means
             200 draws, after 200 (``"nuts"``) or 600 (``"mclmc"``) warm-up draws. With ``"auto"``, each chain has at
