@@ -111,14 +111,15 @@ def _in_plain_words(error: Any) -> str:
     """
     message = str(error.format_message())
     if near := nearest(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ()):
-        return f"{error.message}; did you mean {near}?"
+        return f"No such option: {error.option_name}; did you mean {near}?"
     if message.startswith("Missing argument") and error.ctx is not None:
         usage = str(error.ctx.command.get_usage(error.ctx))
         return f"{message.rstrip('.')}; write {usage.replace('Usage:', '').strip()}."
-    wrong = re.match(r"(Invalid value for .*): Input should be a valid (integer|number)", message)
+    number = "a valid (integer|number|float)"
+    wrong = re.match(rf"(Invalid value for .*): (?:Input should be|('.*') is not) {number}", message)
     if wrong:
-        number = "whole number" if wrong[2] == "integer" else "number"
-        return f"{wrong[1]}: it must be a {number}, got {_typed(error)}."
+        kind = "whole number" if wrong[3] == "integer" else "number"
+        return f"{wrong[1]}: it must be a {kind}, got {wrong[2] or _typed(error)}."
     return message if message.endswith(("?", ".")) else f"{message}."
 
 
