@@ -329,13 +329,16 @@ def test_values_are_completed(pyro_bnn, monkeypatch, words, expected):
 
 
 def test_a_wrong_command_line_is_answered_with_the_right_one(pyro_bnn):
+    def plain(text):  # old versions of Typer write names of arguments as ROWS instead of {rows}
+        return text.lower().translate(str.maketrans("", "", "{}"))
+
     for words, said in (
         (("train", "a.csv", "--taget", "y"), "No such option: --taget; did you mean --target?"),
         (("predict", "run"), "Missing argument 'rows'; write pyro-bnn predict [OPTIONS] {run} {rows}."),
         (("report",), "Missing argument 'run'; write pyro-bnn report [OPTIONS] {run}."),
     ):
         code, _, err = pyro_bnn(*words)
-        assert (code, err.partition(" Try --help")[0]) == (2, f"error: {said}")
+        assert (code, plain(err.partition(" Try --help")[0])) == (2, plain(f"error: {said}"))
 
 
 def test_the_help_shows_no_type_beside_a_flag(wide):
