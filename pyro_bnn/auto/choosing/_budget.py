@@ -84,7 +84,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Deadline:
-    """A time limit on everything that a call does."""
+    """The time limit of a whole call."""
 
     seconds: float
     begin: float  # by the clock `time.perf_counter`
@@ -93,7 +93,8 @@ class Deadline:
     def after(cls, seconds: float | None) -> "Deadline | None":
         """Return the deadline of a call that begins now; None without a limit.
 
-        Python imports some parts of torch only when they are needed. They are imported here, before the time begins.
+        This method imports `torch._dynamo` before the time begins, since torch would otherwise import it during the
+        fit.
         """
         if seconds is None:
             return None

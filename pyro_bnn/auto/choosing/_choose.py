@@ -1,7 +1,7 @@
 """The function that chooses a model and fits it with chains.
 
 Each model is first fitted to a part of the rows in a short run. The chosen model is the one that predicts the other,
-held-out rows best. This model is then fitted to all rows.
+held-out rows best. The chosen model is then fitted to all rows.
 """
 
 import math
@@ -48,11 +48,11 @@ def fit_best(
 ) -> Chosen:
     """Choose the model that predicts held-out rows best, and fit it with chains (:class:`~pyro_bnn.MCLMC`).
 
-    Each chain starts at a trained network. The names of `candidates` describe the models in words. With a deadline, the
+    Each chain starts at a trained network. The keys of `candidates` describe the models in words. With a deadline, the
     choice and the fit end at about the deadline, and the result depends on the machine. Without a deadline, the lengths
     of the chains depend only on the numbers of rows and weights. Each chain has at most `max_draws` draws, but at least
     8. The warm-up of a chain also has at most `max_draws` draws. If `saves_search` is true and there is no deadline, a
-    single model gets only the time that would remain after a comparison of models.
+    single candidate is fitted only as long as the best of several candidates would be.
 
     An :class:`UnsuitableError` is raised if chains cannot fit any of the models, for example because C code does not
     support them, or if the time is too short.

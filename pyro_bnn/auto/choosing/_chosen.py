@@ -67,7 +67,7 @@ def log_density(model: BayesianModel, posterior: MCMCPosterior, rows: Rows, seed
 
 
 def folds_of(x: Tensor, seed: int) -> Folds:
-    """Return the numbers of the rows that each trial fits, and of the held-out rows that it predicts.
+    """Return, for each trial, the indices of the rows that it fits and of the held-out rows that it predicts.
 
     Held-out rows with the same inputs as a fitted row are left out, since a model can remember fitted rows.
     """
@@ -83,7 +83,7 @@ def folds_of(x: Tensor, seed: int) -> Folds:
 
 
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
-    """Return the held-out rows whose inputs differ from those of all fitted rows; without any, all held-out rows."""
+    """Return the held-out rows whose inputs differ from those of all fitted rows; if none differ, return all."""
     known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
     is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])
     return held_out[is_new] if bool(is_new.any()) else held_out
@@ -101,7 +101,8 @@ def chosen_from(
 ) -> Chosen:
     """Return the result of a choice between models.
 
-    The posterior gets the time of the whole choice, and a status that says what was compared, chosen, run and left out.
+    The posterior's `seconds` are the time of the whole choice. The status says what was compared, chosen, run and left
+    out.
     """
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
@@ -129,7 +130,7 @@ def chosen_from(
 
 
 def not_compared(num_slow: int, num_not_in_c: int) -> list[str]:
-    """Say how many networks were not compared, why, and what to do; an empty list if all were."""
+    """Return texts that say how many networks were not compared, and why; an empty list if all were compared."""
     reasons = {"time (a larger time limit would allow it)": num_slow, "C code": num_not_in_c}
     return [f"{counted(count, 'network')} not compared, for lack of {what}" for what, count in reasons.items() if count]
 

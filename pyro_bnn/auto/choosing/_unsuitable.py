@@ -39,7 +39,7 @@ class UnsuitableError(ValueError):
     def instead(self, status: Status, num_networks: int = 1) -> Status:
         """Return the status of a variational fit, with words that also say why chains were not used.
 
-        If the best of several networks should have been chosen, the message says that they were not compared.
+        If `num_networks` is above 1, the message also says that these networks were not compared.
         """
         message = f"variational inference, since {self}: {status.message}"
         if num_networks > 1:
@@ -50,7 +50,7 @@ class UnsuitableError(ValueError):
 
 
 def require_suitable(model: BayesianModel, x: Tensor) -> None:
-    """Raise unless chains can fit the model: for example, no parameter may be learned without a prior."""
+    """Raise an error if chains cannot fit the model, for example because a learned parameter has no prior."""
     if model.device.type != "cpu":
         raise UnsuitableError(f"the model is on {model.device}, but chains need a CPU")
     if Processes.present().are_many:
@@ -68,7 +68,7 @@ def require_suitable(model: BayesianModel, x: Tensor) -> None:
 
 
 def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
-    """Return whether two calls in eval mode give the same output as a call in the network's present mode."""
+    """Return whether the output in the network's present mode equals the outputs of two calls in eval mode."""
     with torch.no_grad(), seeded(0, model.device):
         model = copied(model)  # a network may change its buffers
         weights = {name: model.initial_value(name) for name in model.site_names}

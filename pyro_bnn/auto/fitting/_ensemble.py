@@ -41,7 +41,7 @@ Fit = tuple[dict[str, Tensor], dict[str, Tensor], GuidePosterior]
 
 @dataclass(frozen=True)
 class Member:
-    """The fit of a member; a call with the member's index makes the fit. Another method fits all members at once."""
+    """Fits a member if called with the member's index. The method `all_in_one_step` fits all members at once."""
 
     model: BayesianModel
     data: Data
@@ -54,7 +54,7 @@ class Member:
     options: Mapping[str, Any]  # of a variational fit
 
     def __call__(self, index: int) -> Fit:
-        """Return the member's posterior, and the numbers that its model has learned."""
+        """Fit a member; return the values of its network, the learned values of its likelihood, and its posterior."""
         model, guide = self.start(index)
         resume = None if self.resume is None else self._file(self.resume, index)
         with silent_fits():  # the status says how the members ended
@@ -98,9 +98,9 @@ class Member:
         return self._seed(2 * index + 2)
 
     def _seed(self, index: int) -> int:
-        """Return the seed with this number; all these seeds differ from the user's seed.
+        """Return a seed that differs from the user's seed for every index above 0.
 
-        The user may have made the network with the user's seed.
+        The user may have drawn the network's weights with the user's seed.
         """
         return (self.seed + index * GOLDEN) % 2**63
 

@@ -183,10 +183,11 @@ def fit(
             impossible. ``"ensemble"`` fits an ensemble.
         time_limit: Seconds that the call may take, compilation included; not for an ensemble. If the time is short,
             there are fewer and shorter chains, or a variational fit, which may end before its plateau. The status says
-            what was cut short. With a limit, the result depends on the machine. Without one, the length of chains
-            depends only on the numbers of rows and weights: on two cores, half a minute for a thousand rows, ten
-            seconds for few rows, two and a half minutes for many rows, and twice as long for wide networks.
-        num_members: Number of members of an ensemble; None means 5. A prediction draws each member once by default.
+            what was cut short. With a time limit, the result depends on the machine. Without a time limit, the length
+            of chains depends only on the numbers of rows and weights. On two cores, chains without a time limit take
+            half a minute for a thousand rows, ten seconds for few rows, two and a half minutes for many rows, and twice
+            as long for wide networks.
+        num_members: Number of members of an ensemble; None means 5. By default, a prediction uses each member once.
         num_workers: Number of processes that fit members of an ensemble, this one included. None takes the smaller of
             `num_members` and torch's number of threads in this process. With None, there is only one process if the
             model is on a GPU, if the data are a loader, or if `torch.distributed` shares the fits. In a fit with
@@ -196,8 +197,9 @@ def fit(
             `reset_parameters` of each layer. Pass a function if a layer with weights has no such method, or if the
             initial weights should differ from torch's. Weights that the function does not change, for example those of
             a pretrained part, start at their values in the model.
-        guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's own
-            weights. For an ensemble: a function that makes a guide from a model, such as :class:`MeanFieldGuide`.
+        guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's
+            present weights. For an ensemble: a function that makes a guide from a model, such as
+            :class:`MeanFieldGuide`.
         optimizer: Function from parameters to a torch optimizer. The default is Adam with a learning rate of 0.02. If
             the optimizer has a schedule, the learning rate follows this schedule. :func:`natural_gradient` needs a
             :class:`MeanFieldGuide` with ``scale_map=scale_maps.Precision()``.

@@ -54,8 +54,9 @@ def fit_in_one_step(
 
     Args:
         model: The model, which is not changed.
-        data: The data, for all members in the same order.
-        start: Function that starts a member; its guide must be a :class:`DeltaGuide`.
+        data: The data; every member gets the batches in the same order.
+        start: Function that returns the initial model and the guide of a member; the guide must be a
+            :class:`DeltaGuide`.
         num_members: Number K of members.
         progress: Whether to show a progress bar.
         seed: Seed of the order of the rows.
@@ -124,7 +125,7 @@ def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaG
 def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -> str:
     """Return why one optimizer for all members may differ from a separate optimizer for each member.
 
-    The text is empty if both have the same groups of parameters.
+    The text is empty if the joint and the separate optimizers have the same groups of parameters.
     """
     if maker is None:
         return ""
@@ -184,7 +185,7 @@ def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePoster
 
 
 def _mean(history: History, count: int) -> History:
-    """Divide the numbers and the time of a history by `count`, the number of members over which it is a sum."""
+    """Return the mean history of a member, given the sum of the histories of `count` members."""
 
     def mean(values: list[float]) -> list[float]:
         return [value / count for value in values]

@@ -1,7 +1,7 @@
 """One model for all members of an ensemble of point estimates, so that a step updates all members at once.
 
-The network of this model runs the networks of K members on the same inputs. The log-likelihood and the log prior are
-sums over members, so the gradient of each member is the same as in a separate fit with the same batch.
+The stacked network runs the networks of K members on the same inputs. The log-likelihood and the log prior are sums
+over members, so the gradient of each member is the same as in a separate fit with the same batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,8 +61,9 @@ class StackedPrior(WeightPrior):
 class StackedLikelihood(Likelihood[Any]):
     """The likelihood of outputs of shape (N, K, ...). All members observe the same targets, shape (N, ...).
 
-    The likelihood `of_member` takes each row of outputs as a draw, and each member as a row. It must have neither
-    learned parameters nor latent variables. The targets broadcast over members.
+    The likelihood `of_member` is applied to all members at once. It takes axis N of the outputs for the axis of draws,
+    and axis K for the axis of rows. The likelihood `of_member` must have neither learned parameters nor latent
+    variables. The targets broadcast over members.
     """
 
     def __init__(self, of_member: Likelihood[Any]) -> None:
@@ -105,7 +106,7 @@ def stacked_model(model: BayesianModel, points: Sequence[Mapping[str, Tensor]]) 
     """Return the model of all members.
 
     Args:
-        model: The model of a member, which is not changed. All its learned parameters must be random, and its
+        model: The model of a member, which is not changed. All learned parameters of the model must be random, and its
             likelihood must have no latent variables.
         points: Weights of K members, each ``{site: shape (*parameter)}``.
     """

@@ -66,7 +66,7 @@ class Plateau:
         return self.decays[self._stage]
 
     def __call__(self, history: History) -> bool:
-        """Check the objective at every quarter of a window, and return True to end the fit."""
+        """Check the objective if a check is due, and return True to end the fit."""
         num_epochs = len(history.epochs) - self._begin
         window = window_of(len(history.elbo) / len(history.epochs))
         if num_epochs < window or (num_epochs - window) % max(window // 4, 1):

@@ -85,7 +85,7 @@ def fit_variational(
 ) -> GuidePosterior:
     """Fit a guide by variational inference. For the arguments see :func:`~pyro_bnn.fit`.
 
-    If chains should have been used, `unsuitable` is the error that says why they were not.
+    If this fit replaces chains, `unsuitable` is the error that says why chains were impossible.
     """
     if guide is None:
         with seeded(seed, model.device):

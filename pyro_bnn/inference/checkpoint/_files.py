@@ -24,7 +24,7 @@ CALIBRATION = "calibration"
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file: a posterior and, if it has a model, the record of the model as `model` or `own`."""
+    """Content of a file: a posterior, and a record of its model (`own` for a Pyro model of the user)."""
 
     model: ModelRecord | None
     own: OwnRecord | None
@@ -58,8 +58,8 @@ def save_posterior(
         data: Only for a Pyro model of your own: the arguments of a call, including the targets, such as (x, y). The
             model is called once to find its latent variables. The arguments are not saved.
         with_frozen: Whether to write the frozen parameters of the network, too. If False, the file has checksums
-            instead of these parameters. The file is then small for a network with adapters. Such a file needs a
-            :class:`~pyro_bnn.BayesianModel`, and can be loaded only into a model with the same frozen parameters.
+            instead of these parameters. A file without frozen parameters is small for a network with adapters. It needs
+            a :class:`~pyro_bnn.BayesianModel`, and can be loaded only into a model with the same frozen parameters.
         calibration: A correction of the posterior's predictions, made by :mod:`pyro_bnn.calibration`. The correction is
             written to the same file, and :func:`~pyro_bnn.calibration.load_calibration` reads it.
 
@@ -176,9 +176,9 @@ def load_posterior(
             the saved parameters and buffers, and stays on its device. The latent variables of a Pyro model of your own
             must have the saved names, shapes and supports.
         guide: The guide that receives the saved state. For an ensemble, a list with one guide for each member that has
-            a guide. By default, guides are made from the file. This is possible for this package's guides, and for
-            Pyro's `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. You must pass guides of
-            other classes, and all guides of a Pyro model of your own.
+            a guide. By default, this package's guides, and Pyro's `AutoNormal`, `AutoMultivariateNormal` and
+            `AutoLowRankMultivariateNormal`, are made from the file. You must pass guides of other classes, and all
+            guides of a Pyro model of your own.
         data: Only for a Pyro model of your own: the arguments of a call, as in :func:`save_posterior`. The rows of data
             may differ from those that were passed to :func:`save_posterior`.
 
@@ -242,7 +242,7 @@ def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Mo
 
 
 def _restored(content: object, destination: Destination, target: PresentModel) -> Posterior:
-    """Check the content of a file, and return its posterior. The states of modules go to `destination.pending`."""
+    """Check the content of a file, and return its posterior. Add the states of modules to `destination.pending`."""
     file = record(Content, content, "file")
     state = target.state(file.model, file.own)
     posterior = restored(file.posterior, destination)

@@ -1,4 +1,4 @@
-"""What a file stores of a model: its parameters and buffers, and a description by which the model is recognised."""
+"""Records of models in files: the parameters and buffers of a model, and a description that identifies the model."""
 
 import hashlib
 import inspect
@@ -85,7 +85,7 @@ def _likelihood_in_words(likelihood: Likelihood) -> str:
 
 
 def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -> ModelRecord:
-    """Copy a record without those initial values of the pruned `sites` that the model does not use."""
+    """Copy a record, but leave out the initial value of each pruned site in `sites`, if the model does not use it."""
     unused = sorted(site for site in sites if site in model.site_names and not _is_used(model, site))
     state = {name: value for name, value in record.state.items() if name not in unused}
     return replace(record, state=state, left_out=unused)
@@ -107,8 +107,8 @@ def _checksum(value: Tensor) -> str:
 def _is_used(model: BayesianModel, site: str) -> bool:
     """Return whether the prior or the network uses the initial value of a site.
 
-    The prior may have this value as its mean. The network may use a row of this value as the padding row of an
-    embedding.
+    The mean of the prior may be the initial value. If the site is the weight of an embedding, the network may use a row
+    of the initial value as the padding row.
     """
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
@@ -152,7 +152,7 @@ def _described(distribution: Distribution, first: Tensor) -> str:
 def require_same_sites(
     file: Mapping[str, object], own: Mapping[str, object], facts: Sequence[str], *, remedy: str
 ) -> None:
-    """Raise if the latent variables of a file and of a model differ in their names, or in one of the `facts`."""
+    """Raise if the latent variables of a file and of a model differ in their names, or in an attribute in `facts`."""
     for name, site in own.items():
         if name not in file:
             raise ValueError(f"it lacks the latent variable `{name}` of the model; pass the model of this posterior.")
@@ -297,7 +297,7 @@ class PresentModel:
     def network_record(self, posterior: Posterior, *, with_frozen: bool) -> ModelRecord | None:
         """Return the record of a :class:`BayesianModel` for a file; None for other Pyro models and without a model.
 
-        The initial values of pruned sites are left out, unless the model uses these values.
+        The record contains the initial value of a pruned site only if the model uses it.
         """
         if self.own is not None and not with_frozen:
             raise ValueError("`with_frozen=False` needs a BayesianModel, got a Pyro model of your own; leave it out.")
@@ -322,7 +322,7 @@ class PresentModel:
     def require_sites(self, posterior: Posterior) -> None:
         """Raise if the variables of a posterior differ from those of the Pyro model.
 
-        If a posterior does not know its variables, no error is raised here; later, :func:`~pyro_bnn.predict` checks the
+        No error is raised if the attribute `shapes` of the posterior is None; then :func:`~pyro_bnn.predict` checks the
         draws.
         """
         if posterior.shapes is None or self.own is None:
@@ -336,7 +336,7 @@ class PresentModel:
             )
 
     def destination(self, guides: Sequence[nn.Module] | None) -> Destination:
-        """Return the destination into which a posterior with these guides is loaded."""
+        """Return the destination into which a posterior with the given guides is loaded."""
         return Destination(self.model, guides, own_sites=self._sites)
 
     def state(self, network: ModelRecord | None, own: OwnRecord | None) -> dict[str, Tensor]:

@@ -40,7 +40,7 @@ class Estimator(ABC):
     calls of `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` whose weight or bias is random. Any other use
     of a random parameter in the network raises an error. If a layer has random parameters, the first axis of the
     layer's input must be the rows of data. The rows must not depend on each other. Batch normalisation in training mode
-    therefore raises an error. Attention over the batch is wrong, too, but raises no error.
+    therefore raises an error. Attention over the batch gives a wrong ELBO, but raises no error.
 
     A subclass names the form of its noise in :attr:`noise`, and computes the output of a layer in :meth:`output`.
     """
@@ -48,7 +48,7 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """What the estimator needs besides a parameter's mean: the deviation of a draw from it, or the variance."""
+        """What the estimator needs besides a parameter's mean: a draw's deviation from the mean, or the variance."""
 
     @abstractmethod
     def output(self, layer: Layer) -> Tensor:
@@ -102,8 +102,8 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        The network runs with one tensor in place of each random parameter. `random` maps the `id` of each such tensor
-        to its random parameter. The batch has `num_rows` rows.
+        The network runs with one tensor in place of each random parameter. `random` maps the `id` of the tensor to the
+        random parameter that the tensor replaces. The batch has `num_rows` rows.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 
@@ -136,8 +136,8 @@ class _Gaussian(dist.Normal):
 class Applied(AbstractContextManager[None]):
     """The context of :meth:`Estimator.applied`.
 
-    Set `closed_form` if the ELBO is a `TraceMeanField_ELBO`. In this case, weights that need not be drawn are set to
-    their means.
+    Set `closed_form` if the ELBO is a `TraceMeanField_ELBO`. With a closed form, weights that need not be drawn are set
+    to their means.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Applied(AbstractContextManager[None]):
         self._gaussians.clear()
 
     def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
-        """Return the distribution to sample for a site, and store the Gaussian of a weight for the network's call."""
+        """Return the distribution from which a site is drawn, and store the Gaussian of a weight for the network."""
         if site.name not in self._model.site_names:
             return base
         gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)

@@ -61,7 +61,7 @@ class Evidence:
         num_groups, is_free = len(sizes), noise.is_free
 
         def parts(point: Tensor) -> tuple[Tensor, Tensor]:
-            """Return the prior precisions (one number if there is one group) and the log noise scales at a point."""
+            """Split `point` into the prior precisions (one number if there is one group) and the log noise scales."""
             logs = point[:num_groups].clamp(SMALLEST, LARGEST).exp()
             chosen = prior if groups is None else logs if num_groups == 1 else logs[groups]
             return chosen, point[num_groups:] if is_free else noise.start

@@ -69,8 +69,8 @@ class AlongAxes(Covariance):
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Yield a tuple for each parameter of shape (m, n).
 
-        The tuple contains the matrix with the vectors u as columns, the matrix with the vectors v as columns, and the
-        part of each of `vectors` that belongs to the parameter. Each part has shape (m, n).
+        The tuple contains the matrix with the vectors u as columns and the matrix with the vectors v as columns. They
+        are followed by one matrix of shape (m, n) for each of `vectors`: its entries for the parameter.
         """
         names = range(len(self.tensors) // 2)
         axes = [(self.tensors[f"left.{i}"], self.tensors[f"right.{i}"]) for i in names]

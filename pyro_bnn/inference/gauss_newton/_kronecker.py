@@ -74,7 +74,7 @@ def _factors(
 
 
 def _require_standard(net: nn.Module, x: Inputs) -> None:
-    """Raise if a layer sees other rows than those of x, or does not compute what its class defines."""
+    """Raise if layers may have other rows than x, or if a layer does not compute what its class defines."""
     if has_shared(x):
         raise ValueError(
             "Kronecker factors need layers with one row for each row of the data, but a shared input may have other "
@@ -88,7 +88,7 @@ def _require_standard(net: nn.Module, x: Inputs) -> None:
 
 
 def _require_layers(net: nn.Module) -> None:
-    """Raise if random weights are only a part of a layer, are shared by layers, or belong to an unknown class."""
+    """Raise if a layer with random weights is of an unknown class, has other weights, too, or shares its weights."""
     seen: set[int] = set()
     for name, module in net.named_modules():
         own = list(module.parameters(recurse=False))

@@ -19,7 +19,7 @@ gradient. Rounding errors are much smaller."""
 
 
 def has_formula(layer: nn.Module) -> bool:
-    r"""Return whether each row's gradient with respect to the layer's weight is a sum of products.
+    r"""Return whether each row's gradient with respect to the layer's weight is a sum of outer products.
 
     .. math:: \nabla_W = \sum_t g_t a_t^\top, \qquad \nabla_b = \sum_t g_t.
 
@@ -46,7 +46,7 @@ def inputs_at(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def slopes_at(layer: nn.Module, slope: Tensor) -> Tensor:
-    """Return the gradient with respect to the output of a layer in another shape, (N, T, O).
+    """Reshape a gradient with respect to the output of a layer to (N, T, O).
 
     The axes N and T are those of :func:`inputs_at`.
     """

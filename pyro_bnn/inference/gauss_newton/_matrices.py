@@ -96,7 +96,7 @@ def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
 
     The curvature is the expected Hessian of the negative log-likelihood. As in a fit, the curvature of a row is
     multiplied by the weight of the row and by the weight of the row's class. Gaussian noise has scale 1. The targets y
-    affect only these weights. For all likelihoods except heteroscedastic noise, the curvature equals the Hessian.
+    affect only the weights of rows. For all likelihoods except heteroscedastic noise, the curvature equals the Hessian.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:
@@ -191,9 +191,9 @@ def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     r"""Return the result of :func:`_diagonal` for a network for which :func:`acts_by_layers` is true.
 
-    The diagonal is the sum of the squares of :math:`J_n^\top L_{n \cdot r}` over rows n and columns r. Each of these
-    vectors is a gradient for a single row. For linear layers and for most convolutions, one backward pass per column
-    computes the gradients of all rows. Other networks use :func:`_diagonal`.
+    The diagonal is the sum of the squares of :math:`J_n^\top L_{n \cdot r}` over rows n and columns r. For each n and
+    r, this vector is the gradient for a single row. For linear layers and for most convolutions, one backward pass per
+    column computes the gradients of all rows. Other networks use :func:`_diagonal`.
 
     References:
         Dangel, Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.

@@ -22,7 +22,7 @@ pass over the whole matrix."""
 
 
 def check_model(model: BayesianModel, structure: str) -> None:
-    """Raise if the likelihood has no formulas, or if other variables than weights and a noise scale are random."""
+    """Raise if the likelihood is not supported, or if other variables than weights and a noise scale are random."""
     likelihood, remedy = model.likelihood, "use `fit_laplace` for a small network, or `fit_svi`"
     if type(likelihood) not in SERVED:
         names = ", ".join(kind.__name__ for kind in SERVED)
@@ -107,7 +107,7 @@ def point_of(model: BayesianModel, init: Posterior | Mapping[str, Tensor] | None
 
 
 def check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
-    """Raise unless the network's output has shape (N, C) and is the same in a second call."""
+    """Raise if the network's output does not have shape (N, C), or if a second call gives another output."""
     with torch.no_grad():
         first, second = (model.output_given(values, x) for _ in range(2))
     if first.dim() != 2:

@@ -32,7 +32,7 @@ class GaussNewtonRecord:
 class GaussNewtonPosterior(Posterior):
     r"""The Gaussian :math:`N(w^*, (G + \mathrm{diag}\,\delta)^{-1})` of the random weights.
 
-    The other latent variables are fixed.
+    Latent variables that are not random weights are fixed.
 
     Args:
         location: The point w* for all latent variables, ``{site: shape (*event)}``.
@@ -103,8 +103,8 @@ class GaussNewtonPosterior(Posterior):
     def is_linearised(self) -> bool:
         """Whether predictions linearise the network.
 
-        This is False if all random weights belong to a linear last layer, since the network is then linear in these
-        weights. Otherwise it is True.
+        The value is False if all random weights belong to a linear last layer, since the network is then linear in its
+        random weights. Otherwise the value is True.
         """
         return self._is_linearised
 

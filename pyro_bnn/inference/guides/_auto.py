@@ -1,9 +1,9 @@
 """Pyro's autoguides, with parameters that exist from the start.
 
-A plain autoguide makes its parameters at its first call. Before this call, no state dict can be loaded. If the
-arguments of this call lack the targets, the guide treats the observed site as a latent variable. The guides of this
-module see only the latent variables. The parameters of these guides start at the values of `init`, and never at values
-from Pyro's global store.
+A plain autoguide makes its parameters at its first call. Before its first call, no state dict can be loaded. If the
+arguments of its first call lack the targets, the guide treats the observed site as a latent variable. The guides of
+this module see only the latent variables. The parameters of these guides start at the values of `init`, and never at
+values from Pyro's global store.
 """
 
 from typing import TypeVar
@@ -40,10 +40,10 @@ def auto_guide(
 
     - ``AutoNormal`` and ``AutoDiagonalNormal``: independent Gaussians, 2 P parameters.
       :class:`~pyro_bnn.MeanFieldGuide` has the same distributions, and closed-form divergences;
-    - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular, P^2 parameters. This
-      class works for up to about a thousand latent numbers, and starts without correlations;
+    - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular, P^2 parameters. It suits
+      up to about a thousand latent numbers, and starts without correlations;
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
-      random numbers, since zero would be a saddle point. The numbers are the same for all guides of the same shape.
+      random numbers, since zero would be a saddle point. The initial F is the same for all guides of the same shape.
 
     Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form for these guides, and is wrong
     for constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
@@ -52,7 +52,7 @@ def auto_guide(
         kind: Class of the guide, from `pyro.infer.autoguide`.
         model: The model to guide.
         rank: Rank of ``AutoLowRankMultivariateNormal``, from 1 to P; None takes the square root of P, rounded.
-        init: Initial locations and marginal scales. By default the guide is centred on the network's own weights.
+        init: Initial locations and marginal scales. By default the guide is centred on the network's present weights.
 
     Returns:
         A guide that takes the model's arguments.

@@ -192,7 +192,7 @@ def _is_shared(site: Site) -> bool:
 
 
 def _layout_of_member(sites: Iterable[Site]) -> Layout:
-    """Return the layout of a row of `members`: the factors of each shared weight, and all other variables."""
+    """Return the layout of a row of `members`: the factors of each shared weight, and all variables without factors."""
     shapes: dict[str, torch.Size] = {}
     for site in sites:
         shape = site.unconstrained_start.shape
@@ -211,7 +211,7 @@ def _factors(shape: tuple[int, ...], scale: float | None) -> Tensor:
 def _aligned(views: Mapping[str, Tensor], site: str, num_axes: int) -> tuple[Tensor, Tensor]:
     """Return the factor over the first axis of a shared weight, and the factor over its second axis.
 
-    Both are views that can be multiplied with the weight.
+    The two factors are views with shapes that broadcast with the weight.
     """
     rest = [1] * (num_axes - 2)
     return views[f"outputs.{site}"].view(-1, 1, *rest), views[f"inputs.{site}"].view(1, -1, *rest)
@@ -299,7 +299,7 @@ class BatchEnsembleState(FlatState):
 
 
 class _SharedWeight:
-    """A shared weight, the weight that is drawn, and the factors of the present member, as views of long vectors."""
+    """A shared weight, the factors of the present member, and the product of weight and factors."""
 
     def __init__(
         self,
@@ -323,8 +323,8 @@ class _SharedWeight:
     def pull_back(self, gradient: Tensor) -> None:
         """Compute the gradients with respect to the factors of the present member.
 
-        Also turn `gradient`, which is with respect to the drawn weight, into the gradient with respect to the shared
-        weight.
+        In place, convert `gradient` from the gradient with respect to the drawn weight to that with respect to the
+        shared weight.
         """
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:
