@@ -177,10 +177,10 @@ class Marginals:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many weights of a site are still at the prior, how many are silent, and how many have collapsed.
+    """Numbers of weights of a site that are still at the prior, that are silent, and that have collapsed.
 
     :class:`Diagnosis` defines which weights are at the prior, and which weights have collapsed. A weight is silent if
-    it is at the prior and the mean of this prior lies within one standard deviation of 0. If the prior's mean is
+    it is at the prior and the prior's mean lies within one prior standard deviation of 0. If the prior's mean is
     farther from 0, the prior itself can carry information, for example a prior that was learned from other data.
     """
 
@@ -251,7 +251,7 @@ def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     The centre m of each Gaussian is the mean of the prior, or the mode if the mean is not finite. A Gaussian is locally
     nearest if its scale s is a local minimum of the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]`. The
     divergence is computed on a grid of log scales with steps of 0.1. Each minimum is replaced by a point of the grid at
-    most half a step away. The divergence at this point exceeds the minimum by about 0.0025 nats at most.
+    most half a step away. The divergence at the point of the grid exceeds the minimum by about 0.0025 nats at most.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]

@@ -64,7 +64,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
     def tree(self, kind: str) -> nn.Module:
         """Return the module that contains the parameters of one kind, such as "loc".
 
-        Do not use `getattr` for this, since it would use Pyro's global store.
+        This method does not call `getattr`, which would use Pyro's global store.
         """
         found = self._modules[kind]
         assert found is not None
@@ -83,13 +83,13 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return local_param(self._pyro_get_fullname(f"{kind}.{site}"), self.tree(kind).get_parameter(site))
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Map unconstrained values of all sites to their supports."""
+        """Map unconstrained values of all sites to the supports of the sites."""
         return constrained(self.sites, free)
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
         """Sample all sites at given unconstrained values.
 
-        If `jacobian` is true, the density is that in unconstrained space.
+        If `jacobian` is true, the log-density refers to unconstrained space.
         """
         values = self.constrained(free)
         for site in self.sites:

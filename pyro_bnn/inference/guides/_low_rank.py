@@ -234,8 +234,8 @@ class LowRankState(FlatState):
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
         """Compute one piece's gradients with respect to locations, scales and v, and return the piece's divergence.
 
-        If the divergence has a closed form, also compute the factor of the stretch in the gradient with respect to F. A
-        piece is a part of the vector of all latent variables.
+        If the divergence has a closed form, also compute how the stretch contributes to the gradient with respect to F.
+        A piece is a part of the vector of all latent variables.
         """
         part, density, is_closed = piece.part, piece.density, piece.kind
         gradient, scale, scale_grad = self.value_grad[part], self._scale[part], self._scale_grad[part]

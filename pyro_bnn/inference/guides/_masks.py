@@ -15,9 +15,9 @@ from ..joint import LOG_ROOT_TAU, Joint, Site
 class PrunedNormal(TorchDistribution):
     """Independent Gaussians for the elements in the mask `keep`; the removed elements are exactly 0.
 
-    The density of a removed element is defined as the prior's density at zero. In the divergence, this density and the
-    prior's density cancel. So the ELBO is that of a network without the element. The parameters of a removed element
-    get no gradient.
+    The density of a removed element is defined as the prior's density at zero. In the divergence, the density of a
+    removed element and the prior's density cancel. So the ELBO is that of a network without the removed elements. The
+    parameters of a removed element get no gradient.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -66,9 +66,9 @@ def masks_of(guide: nn.Module) -> dict[str, Tensor]:
 class FlatMask:
     """Mask of the removed weights in the flat vectors of a step.
 
-    A removed weight gets the location 0, the noise 0 and the scale of its prior. So the weight is 0, and its term in
-    the ELBO is a known constant, which is subtracted. With the prior's scale this constant is small, so that sums over
-    all weights lose few digits.
+    A removed weight gets the location 0, the noise 0 and the scale of its prior. So the removed weight is 0, and its
+    term in the ELBO is a known constant, which is subtracted. With the prior's scale, the constant is small, so that
+    sums over all weights lose few digits.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:
@@ -104,7 +104,7 @@ class FlatMask:
         self._keep = now  # equal masks in other tensors, as after loading a state
 
     def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
-        """Set the removed weights in a vector to a value. The vector covers the slice `part` of all weights."""
+        """Set the removed weights in a vector to a value. The vector contains the elements `part` of all weights."""
         if self._removed is not None:
             vector.masked_fill_(self._removed[part], value)
 

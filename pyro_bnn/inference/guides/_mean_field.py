@@ -190,7 +190,8 @@ class MeanFieldGuide(GaussianGuide):
     def kept(self, site: str) -> Tensor:
         """Return a boolean mask of the elements of a site that are random.
 
-        The mask has the shape of the site. The other elements were removed, as by :func:`pyro_bnn.pruning.prune`.
+        The mask has the shape of the site. Elements that are not random were removed, as by
+        :func:`pyro_bnn.pruning.prune`.
         """
         _checks.one_of("site", site, [own.name for own in self.sites])
         mask = self.masks.get(site)

@@ -43,17 +43,18 @@ class NaturalState(FlatState):
     The update of S contains the square of a noisy term. So the variance of g raises S above its optimum, by about
     :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, S would be many times its optimum, since all
     weights together contribute to the noise in g. So for latent variables of the likelihood, the second derivative of L
-    replaces :math:`g\,(w - m)\,S`. This derivative needs no pass through the network, since the outputs do not depend
-    on these variables.
+    replaces :math:`g\,(w - m)\,S`. The second derivative needs no pass through the network, since the outputs do not
+    depend on variables of the likelihood.
 
     If `gauss_newton_every` is an integer k, an estimate of the diagonal of the Gauss-Newton matrix replaces
-    :math:`g\,(w - m)\,S`. The estimate is :math:`B\,s^2 / N`. Here s is the gradient of minus the log-likelihood of the
-    whole data set, estimated from B rows with simulated targets. S changes in every k-th step only.
+    :math:`g\,(w - m)\,S`. The estimate is :math:`B\,s^2 / N`, where s is the gradient of minus the log-likelihood of
+    the whole data set, estimated from B rows with simulated targets. In this case, the precisions S change in every
+    k-th step only.
 
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
     The first step computes S from `initial_hessian`, the Hessian of the loss of one row. If `initial_hessian` is None,
     the first step starts from the precisions S that the guide has. Set `adds_up` if a step sums over several draws or
-    processes. In this case :math:`g\,(w - m)` has a vector of its own.
+    processes; then the sum of :math:`g\,(w - m)` has a separate vector.
 
     References:
         See :func:`natural_gradient`; for the factor of S: Lin et al. (2020), https://arxiv.org/abs/2002.10060; for
@@ -93,7 +94,7 @@ class NaturalState(FlatState):
 
     @property
     def num_updates(self) -> int:
-        """Number of updates so far, t. The device stores this number, too, so that recorded steps can increase it."""
+        """Number of updates so far, t. A copy on the device is increased by steps that a CUDA graph replays."""
         return self._num_updates
 
     @num_updates.setter
@@ -102,14 +103,15 @@ class NaturalState(FlatState):
         self._count.fill_(value)
 
     def was_replayed(self) -> None:
-        """Count an update that was replayed; the recording has increased the number on the device."""
+        """Count an update that a CUDA graph replayed, which increased only the number on the device."""
         self._num_updates += 1
 
     @property
     def gradients(self) -> list[Tensor]:
         """The gradient with respect to the drawn values.
 
-        With several draws or processes, the list also contains the product of this gradient and the deviation.
+        With several draws or processes, the list also contains the product of the gradient and the deviation from the
+        mean.
         """
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
@@ -162,10 +164,7 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the data's part of each precision by `ratio`.
-
-        If this part is negative and `ratio` is above 1, the part does not change.
-        """
+        """Multiply the data's part of each precision by `ratio`. A negative part does not change if `ratio` is above 1."""
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior
@@ -251,7 +250,7 @@ class NaturalState(FlatState):
     def update_parameters(
         self, *, lr: float, momentum: float, hessian_decay: float, clip: float | None, is_bad: Tensor | None = None
     ) -> None:
-        """Update means and precisions as in :func:`natural_gradient`, unless the flag `is_bad` is true."""
+        """Update means and precisions as in :func:`natural_gradient`; change nothing if `is_bad` is true."""
         is_estimated = self._every is None or self.simulates
         assert self.weight is not None
         self._num_updates += 1
@@ -344,12 +343,12 @@ class DiagonalHessian:
         self._sum = self._excess = torch.empty(0)
 
     def begin(self, leaves: Mapping[str, Tensor]) -> None:
-        """Begin a draw. Its loss will be computed from `leaves`, the unconstrained values of all sites."""
+        """Begin a draw. The loss must be computed from `leaves`, the unconstrained values of all sites."""
         self._leaf = leaves[self.name]
         self._sum = torch.zeros_like(self._leaf).reshape(-1)
 
     def add(self, loss: Tensor) -> None:
-        """Add the second derivatives of a loss with respect to this variable to their sum so far.
+        """Add the second derivatives of a loss with respect to the latent variable to a running sum.
 
         The autograd graph of the loss is kept for the backward pass.
         """
@@ -368,9 +367,9 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace the estimates for this variable in `products` by the exact second derivatives.
+        """Replace the estimates for the latent variable in `products` by the exact second derivatives.
 
-        `products` contains the estimates for the slice `part` of all weights.
+        `products` contains the estimates for the elements `part` of all weights.
         """
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:

@@ -95,9 +95,9 @@ class GuidePosterior(Posterior):
 
     @property
     def num_points(self) -> int | None:
-        """Number of points: 1 for a :class:`DeltaGuide`, K for a :class:`BatchEnsembleGuide` of K members.
+        """Number of point estimates: 1 for a :class:`DeltaGuide`, K for a :class:`BatchEnsembleGuide` of K members.
 
-        It is None for any other guide.
+        For any other guide, the number is None.
         """
         if isinstance(self._plain, BatchEnsembleGuide):
             return self._plain.num_members
@@ -145,7 +145,7 @@ class GuidePosterior(Posterior):
         Args:
             model: The model. The model may be omitted after a fit with fixed priors and a guide of this package.
             num_samples: Number of draws per weight, used where the divergence from the prior has no closed form. The
-                sum over a site is much more precise than the divergence of a single weight.
+                sum of the divergences of a site is much more precise than the divergence of a single weight.
 
         Returns:
             A diagnosis, which prints as a table. The attribute `sites` has a comparison for each site, and each of the

@@ -21,7 +21,7 @@ class ParameterVector:
     """Moves the parameters of nested modules into one vector, until :meth:`close` gives them their own memory again.
 
     With one vector, a step over all weights needs some fifteen operations on long vectors, and allocates no memory. On
-    a CPU, allocation often takes more time than the arithmetic. The vector uses `memory` if this is given.
+    a CPU, allocation often takes more time than the arithmetic. The vector is stored in the tensor `memory`, if given.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:
@@ -87,11 +87,11 @@ class ParameterVector:
 class DrawGradients:
     """Gradients of the negative log-likelihood with respect to the drawn values.
 
-    Large sites have their own tensors, which the backward pass makes. The other sites share a vector. The backward pass
-    must add to the shared vector, which costs more memory and time. An advantage of the shared vector is that all its
-    sites are updated together. On a GPU each operation costs time, so only sites of at least `large_on_gpu` elements
-    have their own tensor. If `large_on_gpu` is None, no site has its own tensor on a GPU. All draws of a step use the
-    memory of the vector `draw`.
+    Large sites have their own tensors, which the backward pass makes. Small sites share a vector. The backward pass
+    must add to the shared vector, which costs more memory and time than separate tensors. An advantage of the shared
+    vector is that its sites are updated together. On a GPU each operation costs time, so only sites of at least
+    `large_on_gpu` elements have their own tensor. If `large_on_gpu` is None, no site has its own tensor on a GPU. All
+    draws of a step use the memory of the vector `draw`.
     """
 
     def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:
@@ -169,8 +169,8 @@ class RandomParameter:
     Args:
         name: Site name of the parameter.
         loc: Mean, of the parameter's shape.
-        deviation: A draw minus the mean, of the same shape; None for estimators that use the variance.
-        variance: Variance, of the same shape; None for estimators that use the deviation.
+        deviation: A draw minus the mean, of the parameter's shape; None for estimators that use the variance.
+        variance: Variance, of the parameter's shape; None for estimators that use the deviation.
     """
 
     name: str
@@ -210,7 +210,7 @@ class FlatState(ABC):
         return [parameter for vector in self.vectors.values() for parameter in vector.parameters]
 
     def begin(self, weight: float) -> None:
-        """Start a step from the present parameters, with this weight of the divergence."""
+        """Start a step from the present parameters, with the given weight of the divergence."""
         for vector in self.vectors.values():
             vector.link()
         self.update()
@@ -221,7 +221,7 @@ class FlatState(ABC):
 
     @abstractmethod
     def draw(self) -> Mapping[str, Tensor | RandomParameter]:
-        """Draw a value of each site for the network. The gradients of these values start at zero."""
+        """Draw a value of each site for the network. The gradients of the drawn values start at zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (most states do not need it)
         """Let the state use the loss, for example its second derivatives, before the backward pass.
@@ -237,7 +237,7 @@ class FlatState(ABC):
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:  # noqa: B027
         """If :attr:`simulates` is true, let the state use the log-likelihood of simulated targets for `num_rows` rows.
 
-        `share` is the weight of these rows and of this draw in the step.
+        `share` is the weight of the given rows and of the present draw in the step.
         """
 
     @abstractmethod
@@ -286,7 +286,7 @@ class FlatState(ABC):
 
         The gradients of the leaves are added to `gradient`.
 
-        The views of both vectors are kept, so all calls should pass the same vectors.
+        The views of `vector` and of `gradient` are kept, so all calls should pass the same two tensors.
         """
         leaves = {}
         for name, view, its_gradient in zip(

@@ -1,8 +1,8 @@
 """Prior densities: their logarithms, their gradients, and KL divergences between Gaussians and priors.
 
 All latent variables, in unconstrained space, are stored in one flat vector. A :class:`Density` is the prior density of
-a contiguous part of this vector. Common densities have explicit gradients. :class:`AnyDensity` uses autograd. Samplers
-evaluate many points at once with :meth:`Density.rows`.
+a contiguous part of the flat vector. Common densities have explicit gradients. :class:`AnyDensity` uses autograd.
+Samplers evaluate many points at once with :meth:`Density.rows`.
 """
 
 import math
@@ -201,7 +201,7 @@ class ScaleMixtureDensity(Density):
 class AnyDensity(Density):
     """Any other prior. Its gradients come from autograd.
 
-    For a constrained variable, this is the density of the unconstrained value. If `jacobian` is false, the Jacobian
+    For a constrained variable, the density is that of the unconstrained value. If `jacobian` is false, the Jacobian
     determinant of the transform is omitted. Set `jacobian` to false for a point estimate that is the mode in
     constrained space.
     """
@@ -282,7 +282,7 @@ def groups_of(
     Each group is a pair: the list of the names of its sites, and the function that computes the log-density of these
     sites. The function maps points, shape (K, P), to log-densities, shape (K,).
 
-    Sites inside plates belong to no group. The same holds for `children`, whose priors depend on other sites.
+    Sites inside plates belong to no group. Nor do the sites in `children`, whose priors depend on other sites.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}

@@ -45,7 +45,7 @@ class Joint:
 
         Neighbouring sites with equal densities and labels share a piece, and long pieces are cut.
 
-        The function `kind` returns the label of a site. `longest` is the length of the longest piece on a CPU.
+        The function `kind` returns the label of a site. `longest` is the largest length of a piece on a CPU.
         """
         runs: list[Piece] = []
         for site in self.sites:
@@ -58,14 +58,14 @@ class Joint:
         return [piece for run in runs for piece in _cut(run, self.model.device, longest)]
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the values of the sites for these unconstrained values. The result is differentiable."""
+        """Return the values of the sites, given their unconstrained values. The result is differentiable."""
         return constrained(self.sites, free)
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
     """On a CPU, cut a piece of a flat vector into parts of at most `longest` elements.
 
-    A piece is not cut if its density has no `key`, since such a density may have separate parameters for each weight.
+    A piece whose density has no `key` stays whole, since its density may have separate parameters for each weight.
     """
     size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):

@@ -167,7 +167,7 @@ class NetworkPotential(Potential):
 def network_potential(model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.dtype | None) -> NetworkPotential:
     """Return the potential of a copy of the model on all rows of data.
 
-    The copy is in eval mode and, unless `dtype` is None, has this dtype.
+    The copy is in eval mode and, if `dtype` is given, has the given dtype.
 
     Raises:
         ValueError: If the data do not match the model or are not the whole data set, if the network is random, or if

@@ -77,13 +77,13 @@ class Site:
 
 
 def constrained(sites: Iterable[Site], free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the values of the sites for these unconstrained values. The result is differentiable."""
+    """Return the values of the sites, given their unconstrained values. The result is differentiable."""
     pairs = ((site, free[site.name]) for site in sites)
     return {site.name: value if site.transform is None else site.transform(value) for site, value in pairs}
 
 
 def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
-    """Find the latent variables of a model, in the order in which it draws them.
+    """Find the latent variables of a model, in the order in which the model draws them.
 
     Each variable gets an initial value: the weights of the network, or a median of the prior. The priors of later
     variables are conditioned on the initial values of earlier variables, not on draws. After an extreme draw of a

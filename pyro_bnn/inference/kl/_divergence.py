@@ -24,7 +24,7 @@ class Divergence:
 
     Args:
         value: The divergence, a tensor of the batch shape. A Monte Carlo estimate of a small divergence can be below 0.
-        standard_error: Standard error of the value, of the same shape; 0 for a closed form or an infinite value.
+        standard_error: Standard error of the value, with the value's shape; 0 for a closed form or an infinite value.
         num_samples: Number of draws of the estimate; 0 for a closed form.
 
     Example:

@@ -28,8 +28,8 @@ not checked, since rounding to another dtype can move the values out of the supp
 class Destination:
     """The model and guides into which a posterior is loaded.
 
-    For a posterior of any other Pyro model, `model` is None, and `own_sites` are the model's latent variables if they
-    are known.
+    For a posterior of a Pyro model that is no :class:`BayesianModel`, `model` is None, and `own_sites` are the model's
+    latent variables if they are known.
     """
 
     model: BayesianModel | None

@@ -155,8 +155,8 @@ class Posterior(Advised, Shown, ABC):
         """Return the points around which predictions linearise the network.
 
         The draws of a prediction take the points in turn: the first draw takes the first point, and so on. After
-        the last point, the first point is next. If an entry is None instead of a point, the predictions of its draws
-        are not linearised.
+        the last point, the first point is next. If a draw's entry is None instead of a point, the prediction with this
+        draw is not linearised.
 
         Args:
             everywhere: Whether to return points even if :attr:`is_linearised` is false.

@@ -30,7 +30,7 @@ class Calibration(ABC):
 
 @dataclass(frozen=True)
 class Saved:
-    """What a file stores of a posterior or a calibration: the name of its class, and the result of its `to_record`."""
+    """The record of a posterior or a calibration in a file: the class's name, and the result of `to_record`."""
 
     kind: str
     content: dict[str, Any]

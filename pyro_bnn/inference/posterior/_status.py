@@ -19,12 +19,12 @@ class Status:
 
     Args:
         ok: Whether inference shows no sign of trouble.
-        message: What happened. If `remedy` is empty, this text also says what to try.
+        message: What happened. If `remedy` is empty, the message also says what to try.
         detail: The last part of the message, about how the result was computed. A caller that replaces the message
-            keeps this part.
+            keeps the detail.
         remedy: Advice on what to try. The advice names arguments of the function that did the inference. A scikit-learn
-            estimator, for example, has other arguments, so it replaces this advice by its own.
-        verdict: What is wrong, in a short sentence. By default this is the message up to its first semicolon.
+            estimator, for example, has other arguments, so it replaces the advice.
+        verdict: What is wrong, in a short sentence. By default, the verdict is the message up to its first semicolon.
 
     Example:
         >>> import pyro_bnn as pb
