@@ -164,7 +164,7 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the data's part of each precision by `ratio`. A negative part does not change if `ratio` is above 1."""
+        """Multiply the data's part of each precision by `ratio`; a negative part stays if `ratio` is above 1."""
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior

@@ -17,7 +17,7 @@ else:
 
 
 class DrawsPosterior(EnsemblePosterior):
-    """Posterior of S equally probable weight draws. Their predictions have the shape ``(*batch, S, q, m)``."""
+    """Posterior of S equally probable weight draws, whose predictions have the shape ``(*batch, S, q, m)``."""
 
 
 class DrawsSampler(IndexSampler):

@@ -45,7 +45,7 @@ search does not return to these points."""
 
 
 class Relevance(nn.Module):
-    r"""Standardises inputs from the unit cube, and multiplies each input by a random factor of its own.
+    r"""Standardises inputs from the unit cube, and multiplies each input by a separate random factor.
 
     .. math:: x_k \mapsto \sqrt{12}\, (x_k - \tfrac12) \, \frac{\exp(a + b w_k)}{\sqrt d},
 
@@ -83,7 +83,7 @@ def fit_surrogate(
 
     Args:
         X: Points evaluated so far, shape (N, d), in single or double precision.
-        Y: Values of the function at these points, shape (N, m), in the same precision.
+        Y: Values of the function at the points X, shape (N, m), in the precision of X.
         bounds: Lowest and highest value of each input, shape (2, d); None takes them from X.
         net: Network that maps d inputs in the unit cube to m outputs. The default network has two hidden layers of 16
             tanh units, and multiplies each input by a factor, so that it can ignore inputs.

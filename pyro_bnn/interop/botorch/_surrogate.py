@@ -147,7 +147,7 @@ class Surrogate(EnsembleModel):
         return torch.Size()
 
     def forward(self, X: Tensor) -> Tensor:
-        """Return the means of the targets for each draw, without transforms.
+        """Return the means of the targets for each draw, without transforming inputs or targets.
 
         Args:
             X: Inputs of the model, shape ``(*batch, q, d)``.
@@ -169,8 +169,7 @@ class Surrogate(EnsembleModel):
         Args:
             X: Points before the input transform, shape ``(*batch, q, d)``.
             output_indices: Outputs to predict; None for all.
-            observation_noise: Whether to add noise. Unlike BoTorch's ensembles, a surrogate does not ignore this
-                argument.
+            observation_noise: Whether to add noise. BoTorch's ensembles ignore this argument, but a surrogate uses it.
             posterior_transform: Transform of BoTorch that is applied to the result.
 
         Returns:
@@ -209,7 +208,7 @@ class Surrogate(EnsembleModel):
         self.condition_on_observations(X, X)
 
     def _set_transformed_inputs(self) -> None:
-        """Do nothing. BoTorch would transform the training inputs here, but a surrogate does not predict from them."""
+        """Do nothing, since a surrogate does not predict from training inputs, which BoTorch would transform."""
 
     def _values(self, X: Tensor, *, has_noise: bool) -> Tensor:
         _checks.kind("X", X, Tensor, "a tensor of points")

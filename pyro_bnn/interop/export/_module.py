@@ -159,7 +159,7 @@ class PredictiveModule(nn.Module):
         )
 
     def forward(self, x: Inputs) -> dict[str, Tensor]:
-        """Return the prediction for x. Its parts have the names and units of the results of `predict`.
+        """Return the prediction for x, whose parts have the names and units of the results of `predict`.
 
         Args:
             x: A tensor of shape (N, ...). For a network with several inputs, a tuple or a dictionary of such tensors.

@@ -48,7 +48,7 @@ def export_onnx(
 
     Args:
         posterior: Result of a fit, or any Pyro guide.
-        model: The model of this posterior, on the CPU.
+        model: The model of the posterior, on the CPU.
         path: Path of the file.
         x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows.
         num_draws: Number of weight draws, K, at least 2; by default as in :func:`~pyro_bnn.predict`.

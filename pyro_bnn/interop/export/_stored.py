@@ -36,7 +36,7 @@ class SparseDraws(nn.Module):
         self.register_buffer("values", flat[:, places].contiguous())  # (K, number of places)
 
     def forward(self) -> Tensor:
-        """Return the draws with their zeros, shape (K, ...)."""
+        """Return the draws, shape (K, ...), with a zero for each element that is not stored."""
         zeros = self.values.new_zeros(len(self.values), self.shape[1:].numel())
         return zeros.index_copy(1, self.places.long(), self.values).reshape(self.shape)
 

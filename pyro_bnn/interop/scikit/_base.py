@@ -198,8 +198,8 @@ class BNNEstimator(Advised, Settings):
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
         """Draw the seed of the fit. Return the rows for the fit, and the rows for the calibration or None.
 
-        Each key of `unfit` describes a situation in which a fit cannot be calibrated. The value of the
-        key says whether this fit is in that situation.
+        Each key of `unfit` describes a situation in which a fit cannot be calibrated. The value is true if the present
+        fit is in the situation that the key describes.
         """
         self._seed, self._deadline = self._drawn_seed(), Deadline.after(self.time_limit)
         fraction = self.calibration_fraction

@@ -35,8 +35,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     Args:
         class_weight: Weight of each class in the fit, ``{label: weight}``, or ``"balanced"`` for weights that are
-            inversely proportional to the numbers of rows. `sample_weight` is multiplied by the weights of the classes.
-            If None, all classes have the same weight.
+            inversely proportional to the numbers of rows of the classes. `sample_weight` is multiplied by the weights
+            of the classes. If None, all classes have the same weight.
 
     Attributes:
         classes_: The sorted labels, shape (C,). With several labels per row, the indices of the labels, shape (L,).
@@ -88,8 +88,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         Args:
             X: Inputs, shape (N, D).
             y: Labels, shape (N,), or (N, L) as in :meth:`fit`.
-            classes: The labels of all parts. The first call needs this argument, unless every label occurs in the `y`
-                of that call.
+            classes: The labels of all parts. Required in the first call if its `y` lacks one of the labels.
             sample_weight: Weight of each row, shape (N,).
 
         Returns:

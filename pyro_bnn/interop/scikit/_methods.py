@@ -66,7 +66,7 @@ with similar seeds have no member in common."""
 
 @dataclass(eq=False, repr=False)
 class Settings(BaseEstimator):
-    """The parameters of both estimators; :class:`BNNRegressor` describes them."""
+    """The parameters of the regressor and the classifier; :class:`BNNRegressor` describes them."""
 
     hidden_layer_sizes: Sequence[int] | int | None = None
     _: KW_ONLY
@@ -107,7 +107,7 @@ class Task:
     deadline: Deadline | None = None
 
     def make_model(self, seed: int) -> BayesianModel:
-        """Return the model of the first design, the default. The seed determines the initial weights of its network."""
+        """Return the model of the first design, the default. The seed determines the initial weights of the network."""
         return self.build(self.designs[0], seed, len(self.data[0]))
 
 

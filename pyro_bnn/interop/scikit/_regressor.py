@@ -40,14 +40,14 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     - ``"svi"`` fits one Gaussian for each weight, and is fast for any number of rows.
     - ``"natural"`` fits one Gaussian for each weight with natural gradients.
     - ``"nuts"`` draws from the exact posterior. Time grows with the number of rows: use NUTS for up to a thousand rows.
-    - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. The chains cost several
-      times as much as one network. This method predicts best if the posterior has modes that differ from each other,
-      above all with two or more hidden layers.
+    - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. The chains take several
+      times as long as training one network. ``"mclmc"`` predicts best if the posterior has modes that differ from each
+      other, above all with two or more hidden layers.
     - ``"ensemble"`` trains several plain networks, and suits targets with little noise.
     - ``"laplace"`` fits a Gaussian around one plain network. The Gaussian covers all weights if the network has at most
-      1000, and otherwise only the weights of the last layer. Predictions use the network linearised in its weights. The
-      noise is chosen such that the evidence is largest. The prior is chosen in the same way, unless you set it.
-      Laplace's method needs a Gaussian prior and a likelihood that is not a mixture.
+      1000 weights, and otherwise only the weights of the last layer. Predictions use the network linearised in its
+      weights. The noise is chosen such that the evidence is largest. If `prior` is None, the scale of the prior also
+      maximises the evidence. Laplace's method needs a Gaussian prior and a likelihood that is not a mixture.
     - ``"kronecker"`` is Laplace's method with Kronecker factors. The Gaussian covers all weights of a network of any
       size.
     - ``"swag"`` trains a plain network, and fits a Gaussian of low rank to the weights that further training visits.
@@ -66,10 +66,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         prior: Prior of the weights, or a distribution of one real number. None means a Gaussian whose variance is
             inversely proportional to the number of inputs of the unit.
         time_limit: Seconds that ``"auto"`` may take, compilation included. If the time is short, fewer networks are
-            compared, chains are fewer and shorter, and `status_` says what was cut short. With a limit, the result
+            compared, chains are fewer and shorter, and `status_` says what was cut short. With a time limit, the result
             depends on the speed of the machine. None sets a number of steps, which is the same on every machine.
-            These steps take, on two cores, half a minute for a thousand rows, ten seconds for few rows, and two and a
-            half minutes for many rows.
+            Without a time limit, ``"auto"`` takes, on two cores, half a minute for a thousand rows, ten seconds for few
+            rows, and two and a half minutes for many rows.
         max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`, which stops earlier at a plateau. For
             ``"nuts"`` and ``"mclmc"``, each chain has `max_iter` warm-up draws, and then `max_iter` draws. None means
             200 draws, after 200 (``"nuts"``) or 600 (``"mclmc"``) warm-up draws. With ``"auto"``, each chain has at
@@ -85,7 +85,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             of :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. Calibration cannot be combined with
             `sample_weight`, :meth:`partial_fit` or several labels for each row.
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO. With a
-            smaller weight the posterior follows the data more closely, and is narrower.
+            weight below 1, the posterior follows the data more closely, and is narrower.
         num_samples: Number of weight draws in a prediction. None means each member once for ``"ensemble"``, all stored
             draws (but at most 800) for chains, and 100 draws for all other methods.
         num_members: Number of members of ``"ensemble"``, and of chains of ``"mclmc"``.
@@ -234,8 +234,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     def predict_interval(self, X: ArrayLike, level: float = 0.95) -> Floats:
         """Return the ends of an interval for each row of X, shape (N, 2), or (N, O, 2) for several targets.
 
-        A new observation lies in its interval with probability `level`. It is as likely to lie below the
-        interval as above it. As in MAPIE, the axis of the rows comes before the axis of the ends. In
+        A new observation lies in its interval with probability `level`. A value below the interval is as probable as a
+        value above the interval. As in MAPIE, the axis of the rows comes before the axis of the ends. In
         ``prediction.interval`` the ends come first, as in torch.
 
         Args:
