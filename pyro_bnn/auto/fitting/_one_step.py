@@ -64,7 +64,7 @@ def fit_in_one_step(
 
     Returns:
         Either a posterior for each member, or a short reason why members must be fitted one after the other. All
-        posteriors have the same history, which is the mean over the members.
+        posteriors have the same history, the mean of the members' histories.
     """
     if unusual := sorted(options.keys() - OPTIONS):
         return f"`{unusual[0]}` is given"

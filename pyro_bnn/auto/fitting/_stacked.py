@@ -61,9 +61,9 @@ class StackedPrior(WeightPrior):
 class StackedLikelihood(Likelihood[Any]):
     """The likelihood of outputs of shape (N, K, ...). All members observe the same targets, shape (N, ...).
 
-    The likelihood `of_member` is applied to all members at once. It takes axis N of the outputs for the axis of draws,
-    and axis K for the axis of rows. The likelihood `of_member` must have neither learned parameters nor latent
-    variables. The targets broadcast over members.
+    The likelihood `of_member` is applied to all members at once. `of_member` takes axis N of the outputs for the axis
+    of draws, and axis K for the axis of rows. The likelihood `of_member` must have neither learned parameters nor
+    latent variables. The targets broadcast over members.
     """
 
     def __init__(self, of_member: Likelihood[Any]) -> None:

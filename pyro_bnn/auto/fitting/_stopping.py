@@ -108,7 +108,7 @@ FEWEST_STEPS = 200
 class TimeLimit:
     """A callback that ends a fit after the epoch in which `time.perf_counter` reaches a given time.
 
-    If the time is over too early, the fit still makes `FEWEST_STEPS` steps.
+    A fit makes at least `FEWEST_STEPS` steps, even if the time is over earlier.
     """
 
     def __init__(self, end: float) -> None:

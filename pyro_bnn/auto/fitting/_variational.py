@@ -111,7 +111,7 @@ def fit_variational(
     stopping = None if validation is None else EarlyStopping(model, guide, validation, every=every)
 
     def make(parameters: list[nn.Parameter]) -> Any:
-        """Make the optimizer. Unless the user gave a schedule, the learning rate is lowered at plateaus."""
+        """Make the optimizer. If the user gave no schedule, the learning rate is lowered at plateaus."""
         result = maker(parameters)
         if isinstance(result, Optimizer):
             result = result, LambdaLR(result, lambda _: min(plateau.factor, 1.0 if limit is None else limit.factor))

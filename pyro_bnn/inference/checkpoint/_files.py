@@ -58,8 +58,9 @@ def save_posterior(
         data: Only for a Pyro model of your own: the arguments of a call, including the targets, such as (x, y). The
             model is called once to find its latent variables. The arguments are not saved.
         with_frozen: Whether to write the frozen parameters of the network, too. If False, the file has checksums
-            instead of these parameters. A file without frozen parameters is small for a network with adapters. It needs
-            a :class:`~pyro_bnn.BayesianModel`, and can be loaded only into a model with the same frozen parameters.
+            instead of frozen parameters, and is small for a network with adapters. A file without frozen parameters
+            needs a :class:`~pyro_bnn.BayesianModel`, and can be loaded only into a model with the same frozen
+            parameters.
         calibration: A correction of the posterior's predictions, made by :mod:`pyro_bnn.calibration`. The correction is
             written to the same file, and :func:`~pyro_bnn.calibration.load_calibration` reads it.
 

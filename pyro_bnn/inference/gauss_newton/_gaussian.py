@@ -13,7 +13,7 @@ class Covariance(ABC):
     """The covariance matrix of P weights.
 
     Args:
-        tensors: The tensors that define the matrix, by name. A file stores the same tensors.
+        tensors: The tensors that define the matrix, by name. A file stores the tensors under these names.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -69,8 +69,8 @@ class AlongAxes(Covariance):
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Yield a tuple for each parameter of shape (m, n).
 
-        The tuple contains the matrix with the vectors u as columns and the matrix with the vectors v as columns. They
-        are followed by one matrix of shape (m, n) for each of `vectors`: its entries for the parameter.
+        The tuple contains the matrix with the vectors u as columns and the matrix with the vectors v as columns. For
+        each of `vectors`, a matrix of shape (m, n) follows, with the entries of the vector for the parameter.
         """
         names = range(len(self.tensors) // 2)
         axes = [(self.tensors[f"left.{i}"], self.tensors[f"right.{i}"]) for i in names]

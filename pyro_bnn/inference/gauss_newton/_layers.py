@@ -58,8 +58,8 @@ def slopes_at(layer: nn.Module, slope: Tensor) -> Tensor:
 def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
     """Return whether all parameters that need gradients are used only in standard linear and convolutional layers.
 
-    On 16 rows, the formulas of these layers must give the same gradients as autograd. The gradients differ if a layer
-    has its own forward pass, or if a weight is also used elsewhere.
+    On 16 rows, the formulas of standard layers must give the same gradients as autograd. The gradients differ if a
+    layer has its own forward pass, or if a weight is also used elsewhere.
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
     if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):

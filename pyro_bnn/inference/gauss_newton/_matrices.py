@@ -192,8 +192,8 @@ def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     r"""Return the result of :func:`_diagonal` for a network for which :func:`acts_by_layers` is true.
 
     The diagonal is the sum of the squares of :math:`J_n^\top L_{n \cdot r}` over rows n and columns r. For each n and
-    r, this vector is the gradient for a single row. For linear layers and for most convolutions, one backward pass per
-    column computes the gradients of all rows. Other networks use :func:`_diagonal`.
+    r, the vector :math:`J_n^\top L_{n \cdot r}` is a gradient for a single row. For linear layers and for most
+    convolutions, one backward pass per column computes the gradients of all rows. Other networks use :func:`_diagonal`.
 
     References:
         Dangel, Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.

@@ -2,8 +2,8 @@
 
 A plain autoguide makes its parameters at its first call. Before its first call, no state dict can be loaded. If the
 arguments of its first call lack the targets, the guide treats the observed site as a latent variable. The guides of
-this module see only the latent variables. The parameters of these guides start at the values of `init`, and never at
-values from Pyro's global store.
+this module see only the latent variables. The parameters of this module's guides start at the values of `init`, and
+never at values from Pyro's global store.
 """
 
 from typing import TypeVar
@@ -40,13 +40,13 @@ def auto_guide(
 
     - ``AutoNormal`` and ``AutoDiagonalNormal``: independent Gaussians, 2 P parameters.
       :class:`~pyro_bnn.MeanFieldGuide` has the same distributions, and closed-form divergences;
-    - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular, P^2 parameters. It suits
-      up to about a thousand latent numbers, and starts without correlations;
+    - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular, P^2 parameters.
+      ``AutoMultivariateNormal`` suits up to about a thousand latent numbers, and starts without correlations;
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
       random numbers, since zero would be a saddle point. The initial F is the same for all guides of the same shape.
 
-    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form for these guides, and is wrong
-    for constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
+    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form for Pyro's autoguides, and is
+    wrong for constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
 
     Args:
         kind: Class of the guide, from `pyro.infer.autoguide`.

@@ -218,7 +218,7 @@ def _aligned(views: Mapping[str, Tensor], site: str, num_axes: int) -> tuple[Ten
 
 
 def chosen(members: Tensor) -> Tensor:
-    """Draw the index of a row of `members`, shape (1,), on the same device, so that no step waits for the device."""
+    """Draw the index of a row of `members`, shape (1,), on the device of `members`, so that no step waits for it."""
     return torch.randint(len(members), (1,), device=members.device)
 
 

@@ -30,8 +30,8 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
     """A guide whose ELBO can be differentiated without effect handlers.
 
     A subclass defines its distribution twice: in `forward`, like any Pyro guide, and in :meth:`flat`, for fast fits
-    with all parameters in long vectors. The two distributions must be the same. The parameters have the names of the
-    sites.
+    with all parameters in long vectors. The distributions of `forward` and :meth:`flat` must be the same. The
+    parameters have the names of the sites.
     """
 
     sites: tuple[Site, ...]
@@ -46,7 +46,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         """Return a context that moves the parameters into vectors, and yields the state of the guide.
 
         Args:
-            joint: The joint density of the model, over the same sites.
+            joint: The joint density of the model, over the sites of the guide.
             noise: The quantity that an estimator needs in addition to the means. If `noise` is None, there is no
                 estimator, and the network runs with drawn weights. A guide that does not support estimators raises an
                 error if `noise` is given.

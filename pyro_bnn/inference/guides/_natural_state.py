@@ -48,8 +48,8 @@ class NaturalState(FlatState):
 
     If `gauss_newton_every` is an integer k, an estimate of the diagonal of the Gauss-Newton matrix replaces
     :math:`g\,(w - m)\,S`. The estimate is :math:`B\,s^2 / N`, where s is the gradient of minus the log-likelihood of
-    the whole data set, estimated from B rows with simulated targets. In this case, the precisions S change in every
-    k-th step only.
+    the whole data set, estimated from B rows with simulated targets. With an integer k, the precisions S change in
+    every k-th step only.
 
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
     The first step computes S from `initial_hessian`, the Hessian of the loss of one row. If `initial_hessian` is None,

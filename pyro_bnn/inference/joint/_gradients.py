@@ -48,7 +48,7 @@ slopes on the two sides of the point."""
 class _Direction:
     """A direction in the space of the weights of some sites.
 
-    `moves` is the change of the weights per unit step. `slope` is the derivative along this direction, computed by
+    `moves` is the change of the weights per unit step. `slope` is the derivative along the direction, computed by
     autograd.
     """
 

@@ -91,7 +91,7 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
 
     Raises:
         ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
-            cannot be called with these arguments.
+            cannot be called with the given arguments.
     """
     if isinstance(model, BayesianModel):
         if unknown := [name for name in kwargs if name not in ("x", "y")]:

@@ -88,7 +88,7 @@ def blundell() -> KLWeight:
 def per_weight(num_weights: int) -> KLWeight:
     """Return the constant weight 1 / `num_weights`, as in some other libraries.
 
-    This weight gives a very cold posterior.
+    The weight 1 / `num_weights` gives a very cold posterior.
 
     Example:
         >>> from pyro_bnn import kl

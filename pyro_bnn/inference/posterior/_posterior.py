@@ -63,8 +63,8 @@ def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> I
 class Posterior(Advised, Shown, ABC):
     """Draws of a model's latent variables, from any inference method.
 
-    A table on the page :doc:`/understand/posteriors` shows which posterior classes have which of these methods and
-    attributes. A subclass sets `status`, implements :meth:`draws`, and overrides the other members that it supports.
+    A table on the page :doc:`/understand/posteriors` shows which posterior classes have which methods and attributes. A
+    subclass sets `status`, implements :meth:`draws`, and overrides the other members that it supports.
 
     Example:
         >>> import torch

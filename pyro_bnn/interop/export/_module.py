@@ -54,8 +54,8 @@ class PredictiveModule(nn.Module):
     Args:
         posterior: Result of a fit, or any Pyro guide.
         model: Its model.
-        x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows. On these rows, the results are
-            compared with those of `predict`.
+        x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows. On the example inputs, the
+            results are compared with those of `predict`.
         num_draws: Number of weight draws, K, at least 2; by default as in :func:`~pyro_bnn.predict`.
             The module stores K numbers for each weight.
         seed: Seed of the draws; None draws a seed.
