@@ -68,8 +68,8 @@ class Interrupted(KeyboardInterrupt):
 class Keeper:
     """Writes the state of a computation to a file at intervals, and stops the computation after a signal.
 
-    If several processes share the computation, all stop at the same step, and only process 0 writes the file. Messages
-    name the file by `name`, or by its path if `name` is None.
+    If several processes share the computation, all stop at the same step, and only process 0 writes the file. In
+    messages, the file is called `name`; if `name` is None, messages show the path.
     """
 
     def __init__(
@@ -136,8 +136,8 @@ def keeping(
 ) -> Iterator[Keeper]:
     """Yield the `Keeper` with which a computation writes checkpoints.
 
-    Without a checkpoint, nothing is written and signals have their usual effect. The file of the checkpoint must not
-    exist yet, unless the computation resumes from the same file.
+    Without a checkpoint, nothing is written and signals have their usual effect. The file of the checkpoint must be
+    new, or the file from which the computation resumes.
     """
     if checkpoint is None:
         yield Keeper(None, kind, lambda: False)
@@ -177,8 +177,9 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
 def stopping() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether the process has received SIGINT or SIGTERM.
 
-    The first of these signals only makes the function return True. A second signal acts as usual. Signals that were
-    ignored stay ignored. Only the main thread receives signals, so in other threads the function always returns False.
+    The first SIGINT or SIGTERM only makes the yielded function return True; the second has its usual effect. A signal
+    that the process ignored before is still ignored. Only the main thread receives signals, so in other threads the
+    yielded function always returns False.
     """
     asked = threading.Event()
     before: dict[int, Any] = {}

@@ -216,7 +216,7 @@ def globs(name: str, value: str | Sequence[str]) -> list[str]:
 def weights(name: str, values: object, expected: Mapping[str, tuple[int, ...]]) -> None:
     """Raise unless `values` is a dictionary ``{site: tensor}``.
 
-    It must hold a finite tensor of the expected shape for every site.
+    The dictionary must hold a finite tensor of the expected shape for every site.
     """
     kind(name, values, Mapping, "a dict of weights, such as `posterior.median()`")
     assert isinstance(values, Mapping)

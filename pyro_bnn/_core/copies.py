@@ -17,8 +17,9 @@ def copied(module: M) -> M:
     """Return a deep copy of a module, even if the module stores tensors that its last call computed.
 
     Layers with `torch.nn.utils.weight_norm` or `torch.nn.utils.prune` store the weight that they computed, and some
-    networks store their attention or their output. Such tensors have a gradient function, so `copy.deepcopy` refuses
-    them. This function copies their values without the gradient functions.
+    networks store their attention or their output. A tensor that a module computed from parameters has a gradient
+    function, so `copy.deepcopy` refuses the tensor. `copied` copies the values of such tensors without the gradient
+    functions.
     """
     try:
         with EXCLUSIVE:  # a prediction in another thread may have put a draw into the module

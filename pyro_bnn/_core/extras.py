@@ -7,14 +7,14 @@ from .scope import filtered_warnings
 
 
 class MissingExtraError(ModuleNotFoundError):
-    """Raised if an optional package is not installed. The message says how to install it."""
+    """Raised if an optional package is not installed. The message says how to install the package."""
 
 
 def optional(module: str, package: str, extra: str, *, root: str | None = None) -> Any:
     """Import an optional package, and ignore its warnings.
 
-    If the package is not installed, the error says how to install it. If an installed package cannot be imported, the
-    error of the import is raised unchanged.
+    If the package is not installed, the error message says how to install the package. If an installed package cannot
+    be imported, the error of the import is raised unchanged.
     """
     root = module.partition(".")[0] if root is None else root
     try:

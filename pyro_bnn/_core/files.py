@@ -1,8 +1,8 @@
 """Files of states: they are written completely or not at all, have a checksum, and contain no code.
 
-A state is plain data: None, numbers, texts, tensors, and lists, tuples and dictionaries of these. A file has the
-safetensors format and stores the tensors of a state. Its header stores all other values as JSON, and the SHA-256
-checksum of the tensors and the JSON.
+A state consists of None, numbers, texts, tensors, and of lists, tuples and dictionaries that hold such values. A file
+has the safetensors format and stores the tensors of a state. The header of the file stores all other values as JSON,
+and the SHA-256 checksum of the tensors and the JSON.
 """
 
 import glob
@@ -40,7 +40,8 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
     """Write a file completely or not at all.
 
     The content is written to a temporary file, which is synchronised with the disk and renamed. If the path is a
-    symbolic link, the target of the link is replaced. After an error, the earlier file is unchanged.
+    symbolic link, the target of the link is replaced. If writing fails, a file that already exists at the path is
+    unchanged.
     """
     target = Path(path).resolve()
     _remove_parts_of_dead_processes(target)
@@ -62,7 +63,7 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
 
 
 def check_name(path: str | Path) -> None:
-    """Raise if a path cannot be encoded in UTF-8, since safetensors could not read a file there."""
+    """Raise if a path cannot be encoded in UTF-8, since safetensors cannot read a file with such a path."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -72,7 +73,7 @@ def check_name(path: str | Path) -> None:
 
 
 def _part_of(target: Path, process: int, thread: str) -> str:
-    """Return the name of a temporary file, which contains the machine, process and thread that write the file."""
+    """Return the name of a temporary file, which contains the numbers of the machine, process and thread."""
     machine = zlib.crc32(platform.node().encode())
     return f".{target.name}.{machine:x}-{process}-{thread}.part"
 
@@ -120,7 +121,10 @@ def write_state(path: str | Path, kind: str, state: Mapping[str, Any]) -> None:
 
 
 def read_state(path: str | Path, kind: str) -> dict[str, Any]:
-    """Read a state that :func:`write_state` wrote. The tensors are on the CPU. No code in a file is run."""
+    """Read a state that :func:`write_state` wrote.
+
+    All tensors in the returned state are on the CPU. No code in a file is run.
+    """
     check_name(path)
     foreign = f"{path} is no {kind} that pyro_bnn wrote; pass a {kind} that pyro_bnn wrote."
     if not Path(path).is_file():

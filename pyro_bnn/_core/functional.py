@@ -37,7 +37,7 @@ def buffer_to_parameter(net: nn.Module, path: str, parameter: nn.Parameter) -> N
 def _owner(net: nn.Module, path: str) -> tuple[nn.Module, str]:
     """Return the module that owns a parameter, and the parameter's name in it.
 
-    This is three times as fast as `get_submodule`.
+    `_owner` is three times as fast as `get_submodule`.
     """
     *prefix, attribute = path.split(".")
     owner: nn.Module | None = net
@@ -58,7 +58,7 @@ def _present(net: nn.Module, path: str) -> Tensor:
 def present_values(net: nn.Module, paths: Iterable[str]) -> dict[str, Tensor]:
     """Return the present values of some parameters and buffers.
 
-    Inside :func:`swapped`, these are the tensors that replace the parameters and buffers.
+    In a `with` block of :func:`swapped`, the present values are the tensors that replace the parameters and buffers.
     """
     owners = {path: _owner(net, path) for path in paths}
     return {path: getattr(owner, attribute) for path, (owner, attribute) in owners.items()}
@@ -70,7 +70,7 @@ def num_axes(net: nn.Module, path: str) -> int:
 
 
 def num_lead_axes(net: nn.Module, tensors: Mapping[str, Tensor]) -> int:
-    """Return the largest number of additional axes that a tensor has, compared with the parameter that it replaces."""
+    """Return how many axes a tensor has more than the parameter that it replaces: the maximum over all tensors."""
     return max(value.dim() - num_axes(net, path) for path, value in tensors.items())
 
 
@@ -103,9 +103,9 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
     """Return the value that the forward pass uses for a random parameter.
 
-    This is `value`, but the padding row of an embedding keeps its initial value. torch computes no gradient for the
-    padding row. If the forward pass used a drawn value for this row, the likelihood would depend on that value, but its
-    gradient would be missing.
+    The result is `value`, but the padding row of an embedding keeps its initial value. torch computes no gradient for
+    the padding row. If the forward pass used a drawn value for the padding row, the likelihood would depend on the
+    drawn value, but its gradient would be missing.
     """
     return _with_padding(*_owner(net, path), value)
 
@@ -142,7 +142,7 @@ def has_hooks_of_others(layer: nn.Module) -> bool:
 def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """Replace random parameters of a network by the given tensors inside a `with` block.
 
-    Outside the block the random parameters are buffers. Inside, the given tensors count as parameters, so
+    Outside the block the random parameters are buffers. Inside the block, the given tensors count as parameters, so
     `next(net.parameters())` finds them. The tensors may also replace other parameters and buffers.
     """
     owners = [_owner(net, path) for path in tensors]
@@ -167,7 +167,7 @@ ONE_ROW = "Expected more than 1 value per channel"
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """Return the output of `net` for `x`, computed with the given tensors in place of its own.
+    """Return the output of `net` for `x`, computed with the given tensors in place of the parameters of `net`.
 
     `tensors` is a dictionary ``{path: tensor}``.
     """
@@ -212,7 +212,8 @@ def _remedy(error: Exception, net: nn.Module, tensors: Mapping[str, Tensor], x: 
 def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
     """Return the outputs for all draws of the parameters, shape ``(*draws, N, ...)``.
 
-    A tensor has the shape of its parameter, or the shape ``(*draws, *parameter)`` with a value for each draw.
+    Each given tensor has the shape of the parameter that it replaces, or the shape ``(*draws, *parameter)`` with a
+    value for each draw.
     """
     batched = {path: value for path, value in tensors.items() if value.dim() > num_axes(net, path)}
     leads = [value.shape[: value.dim() - num_axes(net, path)] for path, value in batched.items()]
@@ -241,8 +242,8 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
     """Return a fast function that runs a network for many weight draws at once.
 
     The function computes a chain of linear and elementwise layers by batched matrix products, and any other network by
-    `torch.func.vmap`. Its outputs and gradients are compared with those of a loop over the draws in `example`; if they
-    differ, the loop is returned instead. `example` must have at least two draws of each random weight.
+    `torch.func.vmap`. The outputs and gradients of the fast function are compared with those of a loop over the draws
+    in `example`; if they differ, the loop is returned. `example` must have at least two draws of each random weight.
     """
     paths = set(example)
     loop = functools.partial(_loop, net, paths)

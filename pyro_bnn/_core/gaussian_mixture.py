@@ -12,7 +12,7 @@ BISECTIONS = 80
 def normal_cdf(z: Tensor) -> Tensor:
     """Return the distribution function of N(0, 1) at `z`.
 
-    It is accurate in the lower tail, where ``torch.special.ndtr`` returns 0.
+    The result is accurate in the lower tail, where ``torch.special.ndtr`` returns 0.
     """
     return 0.5 * torch.erfc(z * -math.sqrt(0.5))
 

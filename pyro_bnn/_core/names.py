@@ -1,4 +1,4 @@
-"""Suggests the name that was probably meant."""
+"""Suggestions for misspelt or unknown names."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,8 +43,8 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
 def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str:
     """Return the name that was probably meant, or an empty text.
 
-    It is the first of these that `names` has: a synonym of `name`, a name that contains `name`, a name that is similar
-    to `name`, a name that is a part of `name`, or a name that has a word similar to `name`.
+    The candidates are, in this order, the names in `names` that are a synonym of `name`, contain `name`, are similar to
+    `name`, are contained in `name`, or have a word similar to `name`. The first candidate is returned.
     """
     names, is_long = list(names), len(name) >= SHORTEST
     found = [known for known in SYNONYMS.get(name, ()) if known in names]

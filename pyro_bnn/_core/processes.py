@@ -18,7 +18,7 @@ LONG = 2**16
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that share a computation, seen from one of them."""
+    """The number of processes that share a computation, and the rank of the present process."""
 
     rank: int = 0
     count: int = 1
@@ -52,7 +52,7 @@ class Processes:
                     tensor.copy_(sent)
 
     def sum_joined_(self, tensors: Sequence[Tensor]) -> None:
-        """Do the same as :meth:`sum_`, but send small tensors in one message, since each message has a cost."""
+        """Replace each tensor by its sum over all processes, like :meth:`sum_`, but send small tensors together."""
         self.sum_([tensor for tensor in tensors if tensor.numel() >= LONG])
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             small = [tensor for tensor in tensors if tensor.numel() < LONG and tensor.dtype == dtype]

@@ -31,8 +31,8 @@ def plain(value: Any) -> Any:
 def record(kind: type[T], values: object, where: str) -> T:
     """Make a dataclass of type `kind` from the result of :func:`plain`.
 
-    The fields may be finite numbers (whole numbers of at most 64 bits), booleans, texts, tensors and dataclasses. They
-    may also be optional values, lists, tuples or dictionaries of these types. If a field is wrong, the error message
+    The fields may be finite numbers (whole numbers of at most 64 bits), booleans, texts, tensors and dataclasses. The
+    fields may also be lists, tuples or dictionaries of such values, or None. If a field is wrong, the error message
     begins with the text `where` and the name of the field.
     """
     hints = get_type_hints(kind)
@@ -78,7 +78,7 @@ def _items(value: Any, hint: Any, where: str) -> list[Any]:
 def _shown(value: object) -> str:
     """Return the text that describes a value in a message.
 
-    Numbers, texts and None are shown themselves. For any other value, the text is the name of its type.
+    Numbers, texts and None are shown as they are. For any other value, the text is the name of its type.
     """
     return _checks.got(value)[:40] if isinstance(value, int | float | str | NoneType) else type(value).__name__
 
@@ -139,8 +139,8 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
 def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
     """Raise if a state has a number that is not finite, or a negative running variance of batch normalisation.
 
-    `constants` names buffers, such as an attention mask, that may have infinite elements. Such an element must have the
-    same value in `own`, the present state of the module.
+    `constants` has the names of buffers, such as an attention mask, that may have infinite elements. An infinite
+    element must have the same value in `own`, the present state of the module.
     """
     for name, value in got.items():
         same = own[name].to(value.device) == value

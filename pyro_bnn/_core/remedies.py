@@ -115,9 +115,9 @@ INSTEAD = {
 
 
 def explain_missing(module: str) -> None:
-    """Improve the error for a name that a public module does not have: it then suggests a name of its `__all__`.
+    """Suggest a similar name, or list all names, in the error for a name that a public module does not have.
 
-    Type checkers do not see the function `__getattr__` that is set here, so they still report missing names.
+    The function `__getattr__` of the module is set only at run time, so type checkers still report missing names.
     """
     found = sys.modules[module]
 
@@ -133,8 +133,8 @@ def explain_missing(module: str) -> None:
 class Advised:
     """Base class of objects whose error message for a missing attribute says what to use instead.
 
-    The message has the advice in :data:`INSTEAD` or, without advice, the name of a similar attribute. The attributes
-    stay missing, so `hasattr` is false.
+    The message has the advice in :data:`INSTEAD` or, without advice, the name of a similar attribute. For a missing
+    attribute with advice, `hasattr` still returns False.
     """
 
     if not TYPE_CHECKING:  # a type checker should still report missing attributes

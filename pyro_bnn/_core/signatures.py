@@ -14,15 +14,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 def explained(
     example: str, hints: Mapping[str, str] | None = None, kinds: Mapping[str, Callable[[object], bool]] | None = None
 ) -> Callable[[F], F]:
-    """Return a decorator. A decorated function explains what is wrong with a call that does not match its signature.
+    """Return a decorator that makes a function explain what is wrong with a call that does not match the signature.
 
     The signature of the function does not change. If the decorated object is a class, its `__init__` is replaced.
 
     Args:
         example: A correct call, shown if arguments are missing or too many are given by position.
         hints: Advice for some unknown arguments, ``{name: what to do instead}``.
-        kinds: Functions that say whether a value may be an argument, ``{name: function}``. They are used if too few
-            arguments are given. The message then names the first argument by position whose value its function rejects,
+        kinds: Functions that return whether a value is valid for an argument, ``{name of the argument: function}``. If
+            a call has too few arguments, the message names the first positional argument whose function returns False,
             since this argument was probably left out.
     """
 
@@ -60,8 +60,7 @@ def _problem(
 ) -> str:
     """Return what is wrong with a call, and what to do.
 
-    The text is empty if the call fits the signature: no argument is unknown or missing, and no more are given by
-    position than the signature allows.
+    The text is empty if no argument is unknown or missing, and not too many arguments are given by position.
     """
     parameters = {name: parameter for name, parameter in signature.parameters.items() if name != "self"}
     num_given = len(args) - ("self" in signature.parameters)

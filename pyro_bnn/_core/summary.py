@@ -30,10 +30,9 @@ class Number(str):
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary of an object: a title, notes, and a table, which is shown without its middle if it is long.
+    """A summary of an object: a title, notes, and a table. The middle rows of a long table are not shown.
 
-    A table without a `header` is shown without column names at the prompt. A notebook then shows the names in
-    `columns`.
+    A table without a `header` has no column names at the prompt, and the column names in `columns` in a notebook.
     """
 
     title: str
@@ -76,7 +75,7 @@ class Summary:
 
     @property
     def _are_right(self) -> list[bool]:
-        """For each column, whether it is aligned at the right, as columns with numbers are."""
+        """For each column, whether the column is aligned at the right because it has numbers."""
         return [
             any(isinstance(cell, int | float | Number) for cell in column) for column in zip(*self.rows, strict=True)
         ]
@@ -84,7 +83,8 @@ class Summary:
     def _table(self, most: int) -> list[list[str]]:
         """Return the header and the rows as texts, at most `most` rows in all.
 
-        Rows in the middle may be left out. A row with a single cell then gives the number of the omitted rows.
+        If there are more rows, the middle rows are left out, and a row with a single cell gives the number of omitted
+        rows.
         """
         rows, header = self.rows, [list(self.header)] if self.header else []
         most -= len(header)
@@ -106,7 +106,9 @@ class Shown:
     """
 
     def _summary(self) -> Summary:
-        """Return the summary of this object. By default it has the class name and the lines of the object's `str`.
+        """Return the summary of this object.
+
+        By default the summary has the class name and the lines of the object's `str`.
 
         This method must be fast, draw no random numbers and change nothing.
         """
@@ -122,7 +124,8 @@ class Shown:
 def _safe(shown: Shown, form: Callable[[Summary], str]) -> str:
     """Convert an object's summary to text or HTML by the function `form`.
 
-    If this fails, as on the meta device, show only the class name.
+    If the conversion raises an error, as for tensors on the meta device, return only the names of the class and the
+    error.
     """
     try:
         return form(shown._summary())  # noqa: SLF001  # this class calls its own subclasses

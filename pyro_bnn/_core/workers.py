@@ -1,4 +1,4 @@
-"""Calls of a job that this process and its worker processes make side by side."""
+"""Parallel calls of a function, made by this process and by worker processes that it starts."""
 
 import os
 import pickle
@@ -31,7 +31,7 @@ class WorkerError(RuntimeError):
 
 
 class TracebackError(Exception):
-    """The traceback of an error in a worker process, as text. It is the cause of the error that this process raises."""
+    """Traceback of an error in a worker process: the cause of the same error in the main process."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -49,20 +49,22 @@ def side_by_side(
     """Return ``[job(0), ..., job(count - 1)]``. Some of the calls are made by other processes.
 
     This process makes calls, too, so it starts ``num_workers - 1`` other processes, which need some seconds to start.
-    If all calls end before that, they cost no more than in one process. A process that has finished a call takes the
-    next one. The other processes get a copy of `job`, which may contain functions and classes of the main script.
+    If all calls end before the other processes have started, the calls take as long as in one process. A process that
+    has finished a call makes the next waiting call. The other processes get a copy of `job`, which may contain
+    functions and classes of the main script.
 
     Args:
         job: A function whose result depends on its argument only.
         count: Number of calls.
         num_workers: Number of processes.
         num_threads: torch's number of threads in each process.
-        is_asked: Function that returns whether to stop. It is called before each call of `job` in this process, and
-            repeatedly while this process waits for the others.
+        is_asked: Function that returns whether to stop. `is_asked` is called before each call of `job` in this process,
+            and repeatedly while this process waits for the others.
         done: Function that is called after each call of `job`.
 
     Raises:
-        KeyboardInterrupt: If `is_asked` returned True. The other processes get SIGTERM, and are killed after 5 seconds.
+        KeyboardInterrupt: If `is_asked` returned True. The other processes are stopped by SIGTERM, and killed if they
+            still run after 5 seconds.
         ValueError: If the job cannot be copied to other processes.
         WorkerError: If another process died. An error of `job` in another process is raised as if this process had made
             the call.
@@ -107,7 +109,7 @@ class Team(Generic[T]):
             leader.join()
 
     def hire(self, message: bytes) -> None:
-        """Start a worker process, and a thread that sends it first the job (`message`) and then calls to make."""
+        """Start a worker process, and a thread that sends the job (`message`) and then calls to the process."""
         process = subprocess.Popen(
             [sys.executable, "-c", START],
             stdin=subprocess.PIPE,
@@ -169,7 +171,7 @@ class Team(Generic[T]):
 
 
 def _pickled(job: Callable[[int], object], num_threads: int) -> bytes:
-    """Return what a worker process needs to make calls: settings of torch, and the job."""
+    """Return the bytes that a worker process needs before it can make calls: settings of torch, and the job."""
     settings = torch.get_default_dtype(), torch.get_float32_matmul_precision(), num_threads
     try:
         return pickle.dumps(settings) + cloudpickle.dumps(job)
@@ -244,7 +246,10 @@ def serve(commands: IO[bytes]) -> None:
 
 
 def _answer(job: Callable[[int], object], index: int) -> bytes:
-    """Make a call. Return a pickled pair: True and the result, or False and the error with its traceback."""
+    """Make a call.
+
+    Return a pickled pair: (True, result) or, if the call raised an error, (False, (error, traceback)).
+    """
     try:
         return cloudpickle.dumps((True, job(index)))
     except KeyboardInterrupt:

@@ -82,7 +82,7 @@ class Arguments:
         raise ValueError(f"a batch must be {kind}, got {got}; let the loader give {example}{several}.")
 
     def _argument(self, part: Any) -> Any:
-        """Move all tensors in an argument to the device, and convert all arrays. Leave everything else as it is."""
+        """Move all tensors in an argument to the device, and convert all arrays. All other objects are unchanged."""
         if isinstance(part, Tensor):
             return to_device(part, self.device)
         if isinstance(part, np.ndarray):
@@ -102,8 +102,8 @@ Pair = tuple[Inputs, Tensor]
 class Pairs:
     """The batches of a data set, each a pair of inputs and targets.
 
-    Tensors are moved to the device of `like`, and arrays also get its floating-point dtype. If the batches together do
-    not have `num_data` rows, an iteration over them raises an error at its end.
+    Tensors are moved to the device of `like`, and arrays also get the floating-point dtype of `like`. If the batches
+    together do not have `num_data` rows, an iteration over them raises an error at its end.
     """
 
     def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:

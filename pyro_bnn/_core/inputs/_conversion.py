@@ -35,7 +35,8 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
     """Convert tensors, arrays, lists or data frames to the inputs of a network.
 
     A tuple, or a list of tensors or arrays, stands for several inputs. A list of numbers, or of lists of numbers, is
-    one input. Converted inputs get the device and the floating-point dtype of `like`, by default torch's defaults.
+    one input. Converted inputs get the device and the floating-point dtype of `like`. If `like` is None, converted
+    inputs are on the CPU, and floats get torch's default dtype.
     """
     if isinstance(value, Tensor):
         return _checked(name, value)
@@ -59,7 +60,10 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
 
 
 def _shared(name: str, value: object, like: Tensor | None) -> Inputs:
-    """Convert the value of a shared input. It may be a tensor without axes, since a shared input needs no rows."""
+    """Convert the value of a shared input.
+
+    The value may be a tensor without axes, since a shared input needs no rows.
+    """
     return value if isinstance(value, Tensor) and value.dim() == 0 else as_inputs(name, value, like)
 
 
@@ -114,7 +118,7 @@ def _is_number(value: object) -> bool:
 
 
 def _first_other(name: str, value: object) -> tuple[str, object] | None:
-    """Return the place and the value of the first element that is not a number; None if all are numbers."""
+    """Return the name, such as ``x[0][2]``, and the value of the first element that is not a number, or None."""
     if not isinstance(value, (list, tuple)):
         return None if _is_number(value) else (name, value)
     unclear = ((index, part) for index, part in enumerate(value) if type(part) not in (float, int))  # for speed
@@ -217,7 +221,7 @@ def _column(label: str, column: Any) -> np.ndarray:
 def _plain(name: str, array: np.ndarray) -> np.ndarray:
     """Return the array in a form that torch accepts.
 
-    Such an array is writable and has the native byte order, no negative strides and no long doubles.
+    torch accepts an array that is writable, and has the native byte order, no negative strides and no long doubles.
     """
     if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
         raise ValueError(f"`{name}` must hold whole numbers below 2**63, got {array.max()}.")

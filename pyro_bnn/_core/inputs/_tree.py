@@ -20,8 +20,9 @@ class Shared:
 
     For ``net(nodes, features, edges)``, pass the inputs ``(nodes, Shared(features), Shared(edges))``. The network is
     called with the values inside the `Shared`. At least one input must have rows. A batch has some rows of all other
-    inputs, and each shared input as a whole. The same is true for the part of the data that one process gets. Functions
-    that do not support shared inputs raise an error. Arguments of your own Pyro model may be shared, too.
+    inputs, and each shared input as a whole. If several processes share a fit, each process gets some rows of all other
+    inputs, and each shared input as a whole. Functions that do not support shared inputs raise an error. Arguments of a
+    Pyro model that you wrote yourself may be shared, too.
 
     A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. The
     shared inputs may differ from batch to batch: each batch may have its own sample from a large graph.
@@ -30,7 +31,7 @@ class Shared:
         value: A tensor of any shape, an array or a list, or a tuple or dictionary of these.
 
     Raises:
-        ValueError: If the value or a part of it has another type, or is already a `Shared`.
+        ValueError: If the value or an object in it has a type that is not listed above, or is already a `Shared`.
 
     Example:
         >>> import torch
@@ -157,7 +158,10 @@ def num_rows(x: Inputs, name: str = "x") -> int:
 
 
 def versions(x: Inputs) -> list[int]:
-    """Return how often each tensor was changed in place. Inference-mode tensors have no such count and are left out."""
+    """Return how often each tensor was changed in place.
+
+    Tensors made in torch's inference mode are left out, since they do not count changes.
+    """
     found = [x] if isinstance(x, Tensor) else leaves(x)
     return [leaf._version for leaf in found if not leaf.is_inference()]
 
@@ -189,7 +193,7 @@ def joined(parts: Sequence[Inputs], name: str = "x") -> Inputs:
 
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
-    """Move the inputs to a device, unless `device` is None. Copies from pinned memory do not block."""
+    """Move the inputs to a device, unless `device` is None. The program does not wait for copies from pinned memory."""
     return x if device is None else map_inputs(lambda leaf: _moved(leaf, device), x)
 
 
@@ -265,9 +269,9 @@ def logits_of(output: object) -> object:
 
 
 def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> None:
-    """Raise if the signature of the network does not allow these arguments.
+    """Raise if the signature of the network does not allow the given arguments.
 
-    Otherwise do nothing, since the TypeError came from the code of the network.
+    Do nothing if the signature allows them, since then the TypeError came from the code of the network.
     """
     signature = inspect.signature(net.forward)
     try:

@@ -1,4 +1,7 @@
-"""Memory for the results that a network computes without its random parameters. Later calls reuse these results."""
+"""Memory for intermediate results of a network that do not depend on its random parameters.
+
+Later calls reuse these results.
+"""
 
 from ._memory import Memory as Memory
 from ._memory import Plan as Plan

@@ -1,4 +1,4 @@
-"""Memory for intermediate results of a network that change only if the input of the network changes."""
+"""Memory for intermediate results that depend only on the input of a network, not on its random parameters."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,10 +15,12 @@ from ._state import State
 
 
 class Plan:
-    """The modules of a network whose results may be kept. Several objects of :class:`Memory` may share a plan.
+    """The modules without random parameters in a network: a memory may keep their results.
+
+    Several objects of :class:`Memory` may share a plan.
 
     `random` has the paths of the random parameters, which are buffers of the network. `learned` has the paths of
-    parameters that change between calls, and so are treated like random ones.
+    parameters that change between calls, and are therefore treated like random parameters.
     """
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
@@ -44,9 +46,9 @@ class Memory:
     """Keeps the results that do not depend on a network's random parameters, and reuses these results in later calls.
 
     The first call runs all modules and records their results. In later calls, a module whose result cannot have changed
-    returns the kept result without running. If the remaining modules run the same operations as before, skipping
-    leaves every bit of the outputs and of the random numbers unchanged. If the remaining modules run for several draws
-    at once, the outputs agree up to rounding.
+    returns the kept result without running. If the other modules run the same operations as in a call without skipping,
+    the outputs and the random numbers are the same bit for bit. If the other modules run for several draws at once, the
+    outputs agree up to rounding with those of a call without skipping.
 
     All calls must have the same input, unless :meth:`refill` sets the results for another input.
     """
@@ -93,7 +95,7 @@ class Memory:
 
     @property
     def keys(self) -> list[tuple[nn.Module, int, int]]:
-        """The origin of each tensor in :attr:`kept`: a module, the number of its call, and the place in the result."""
+        """The origin of each tensor in :attr:`kept`: a module, the index of the call, and the index in the result."""
         numbered = ((m, i, call) for m, calls in self._calls.items() for i, call in calls.items())
         return [(m, i, p) for m, i, call in numbered for p, o in enumerate(call.outputs) if o.value is not None]
 
@@ -111,13 +113,16 @@ class Memory:
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block of calls. Calls in the block notice changed values of tensors, but no other change."""
+        """Begin a block of calls.
+
+        Calls in the block detect changed values of tensors, but no other change of the network.
+        """
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True
 
     def end_block(self) -> None:
-        """End the block. Later calls notice all changes of the network again."""
+        """End the block. Later calls detect all changes of the network again."""
         self._is_block = False
 
     def _drop_if_changed(self) -> None:

@@ -46,7 +46,10 @@ class Absent(Tensor):
 
 
 class RecordedOutput:
-    """A tensor that a recorded call returned. It is kept only if the network uses it outside of the skipped modules."""
+    """A tensor that a recorded call returned.
+
+    The tensor is kept only if the network uses it outside of the skipped modules.
+    """
 
     def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
         self.reference = weakref.ref(tensor)
@@ -99,10 +102,10 @@ class _Frame:
 class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records the calls of modules whose results are the same in every run.
 
-    Such a call uses no tensor that was computed from drawn weights, draws no random numbers, and changes no tensor or
-    attribute that existed before it. If a module makes a call that breaks one of these rules, the module is refused: in
-    later runs, its results are treated as if they were computed from drawn weights. A call whose arguments were
-    computed from drawn weights is not recorded, but the module is not refused.
+    A call is recorded if it uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor
+    or attribute that existed before the call. If a call of a module breaks one of these three rules, the module is
+    refused: in later runs, the results of the module are treated as if they were computed from drawn weights. A call
+    whose arguments were computed from drawn weights is not recorded, but the module is not refused.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
@@ -228,7 +231,7 @@ class Recorder(TorchDispatchMode):
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
     """Return a key for the memory of a tensor, so that tensors that share memory have the same key.
 
-    No other memory gets this key as long as the key exists. Return None if the memory is unknown.
+    As long as the key exists, no other memory gets an equal key. Return None if the memory is unknown.
     """
     try:
         return StorageWeakRef(tensor.untyped_storage())
@@ -249,7 +252,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 def _is_without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
     """Return whether an operation is attention that draws no random numbers, as its probability of dropout is 0.
 
-    torch tags the operation as random for every value of this probability.
+    torch tags attention as random even if the probability of dropout is 0.
     """
     default = {a.name: a.default_value for a in func._schema.arguments if a.name == "dropout_p"}
     return bool(default) and (default | _named(func, args, kwargs))["dropout_p"] == 0
@@ -289,7 +292,7 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def _rebuilt(value: Any, replace: Callable[[Any], Any], kinds: tuple[type, ...]) -> Any:
-    """Copy nested tuples, lists and dictionaries, and apply `replace` to values in them whose type is in `kinds`."""
+    """Copy nested tuples, lists and dictionaries, and apply `replace` to each value whose type is in `kinds`."""
     if isinstance(value, kinds):
         return replace(value)
     if type(value) in (tuple, list):

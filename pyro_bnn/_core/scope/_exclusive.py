@@ -42,8 +42,8 @@ class Stream:
 
     All threads share torch's generators. A ``with`` block of the stream makes other threads wait. Each block continues
     the random numbers at the place where the stream's previous block stopped. After a block, the generators get back
-    the state that they had before it. So the numbers of the stream do not depend on what other threads draw between its
-    blocks. If `seed` is None, torch's generator draws a seed.
+    the state that they had before the block. So the random numbers of a stream do not depend on what other threads draw
+    between the blocks of the stream. If `seed` is None, torch's generator draws a seed.
     """
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
@@ -142,8 +142,8 @@ def undone(device: torch.device) -> Iterator[Callable[[], None]]:
 def eval_mode(module: nn.Module) -> Iterator[None]:
     """Put all submodules into eval mode in a `with` block, and restore their modes at its end.
 
-    Threads that share the module must wait: otherwise one of them could run the module in the wrong mode, or end its
-    eval mode too early.
+    Threads that share the module must wait: otherwise one thread could run the module in the wrong mode, or end the
+    eval mode of another thread too early.
     """
     with EXCLUSIVE:
         training = [vars(submodule) for submodule in module.modules() if submodule.training]

@@ -17,12 +17,15 @@ from ._exclusive import EXCLUSIVE
 
 
 class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
-    """Metaclass of Pyro modules that are abstract or generic. It combines the metaclasses of `PyroModule` and `ABC`."""
+    """Metaclass of Pyro modules that are abstract or generic.
+
+    The metaclass combines the metaclasses of `PyroModule` and `ABC`.
+    """
 
     def __getitem__(cls, parameters: Any) -> Any:
         """Return a generic class with the given type parameters, as in the annotation ``Class[int]``.
 
-        For a class that is not generic, do what Pyro does.
+        For a class that is not generic, call the method of Pyro's metaclass.
         """
         return cls.__class_getitem__(parameters) if Generic in cls.__mro__ else super().__getitem__(parameters)
 
@@ -32,8 +35,9 @@ def own_parameters(*modules: object) -> Iterator[None]:
     """In a `with` block, hide the entries of Pyro's parameter store that are named like parameters of the modules.
 
     A `PyroModule` looks up its parameters in the store by name, so a second model of the same shape would get the
-    parameters of the first. Other entries stay visible to guides that are plain functions with `pyro.param`. The store
-    is restored at the end. All threads share the store and Pyro's handlers, so other threads wait.
+    parameters of the first. Other entries stay visible to guides that are plain functions with `pyro.param`. Pyro's
+    parameter store is restored at the end of the block. All threads share the store and Pyro's handlers, so other
+    threads wait.
     """
     names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
     names |= {name.removesuffix("_unconstrained") for name in names}
@@ -52,7 +56,7 @@ def own_parameters(*modules: object) -> Iterator[None]:
 class _NoContext(nullcontext[None]):
     """A replacement for Pyro's context of a `PyroModule`.
 
-    It is never active, so an access to an attribute of the module never becomes a Pyro statement.
+    The replacement is never active, so an access to an attribute of the module never becomes a Pyro statement.
     """
 
     active, used = 0, True
@@ -103,7 +107,8 @@ def local_param(name: str, parameter: nn.Parameter) -> Tensor:
     """Make a `pyro.param` statement for a parameter of a module.
 
     Pyro can trace the statement, but does not put the parameter into its store. A frozen parameter gets no `pyro.param`
-    statement: Pyro's optimizers would give it the gradient 0, and weight decay would then change the parameter.
+    statement: Pyro's optimizers would give a frozen parameter the gradient 0, and weight decay would then change the
+    parameter.
     """
     if not parameter.requires_grad:
         return parameter

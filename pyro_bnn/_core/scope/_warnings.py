@@ -42,7 +42,7 @@ def silent_fits() -> Iterator[None]:
 
 
 def warn_of_fit(message: str, category: type[Warning]) -> None:
-    """Warn about how a fit ended, except in :func:`silent_fits`."""
+    """Warn about how a fit ended, except in a `with` block of :func:`silent_fits`."""
     if not _is_silent.get():
         warnings.warn(message, category, stacklevel=outer_stacklevel())
 
@@ -54,7 +54,8 @@ BETWEEN = frozenset({__name__.partition(".")[0], "sklearn", "joblib"})
 def outer_stacklevel() -> int:
     """Return the `stacklevel` with which a warning of the caller points to the user's line.
 
-    This is the first line outside of this package, of scikit-learn and of joblib.
+    The user's line is the innermost line in the call stack that belongs neither to this package, nor to scikit-learn,
+    nor to joblib.
     """
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
