@@ -260,7 +260,10 @@ class NormalMixture(_Mixture):
 
 
 def _is_validated(validate_args: bool | None) -> bool:
-    """Return whether arguments are checked. If `validate_args` is None, torch's own setting is used."""
+    """Return whether arguments are checked.
+
+    If `validate_args` is None, the default of torch's distributions is used.
+    """
     return Distribution._validate_args if validate_args is None else validate_args
 
 

@@ -1,6 +1,6 @@
 """Likelihoods, which map a network's output to the distribution of an observation.
 
-:class:`DistributionLikelihood` takes any distribution. The other likelihoods in this module are for numbers
+:class:`DistributionLikelihood` takes any distribution. All other likelihoods in `pyro_bnn.likelihoods` are for numbers
 with outliers, counts, proportions, ordered classes and censored values. Likelihoods for classes, Gaussian noise and
 simple counts are in `pyro_bnn` itself.
 """

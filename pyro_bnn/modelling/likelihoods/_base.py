@@ -46,7 +46,7 @@ class Weighted(TorchDistribution):
 
 @dataclass(frozen=True)
 class MovedPrior:
-    """A function for a `PyroSample`. It returns a fixed prior, on the device and in the dtype of the likelihood."""
+    """A function for a `PyroSample` that returns a fixed prior, on the device and in the dtype of the likelihood."""
 
     prior: Distribution
 
@@ -134,7 +134,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
         Args:
             output: Network output for at least one row.
-            y: Targets without weights, shape (N, ...). The model has already checked this shape.
+            y: Targets without weights, shape (N, ...). The model has already checked the shape of the targets.
         """
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -145,7 +145,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         """Return a copy of this likelihood that takes targets and their weights in one tensor.
 
         Wherever y is an argument, pass a result of :meth:`join_weights`. Data loaders need no change, since the weights
-        are a part of the targets. Predictions also take such targets, and ignore their weights.
+        are a part of the targets. Predictions also take targets that are joined with weights, and ignore the weights.
 
         Example:
             >>> import torch
@@ -199,7 +199,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return num_targets
 
     def target_shape(self, observed: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the targets, including row weights, for values of the shape `observed`."""
+        """Return the shape of the targets, including row weights, for observed values of shape `observed`."""
         return (*observed, 2) if self.has_row_weights else tuple(observed)
 
     def check_targets(self, output: Tensor, y: Tensor) -> None:
@@ -219,7 +219,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """Return a likelihood with given values of the latent variables, which shares this likelihood's parameters.
+        """Return a likelihood with the parameters of this likelihood, and with given values of the latent variables.
 
         The returned likelihood runs without Pyro.
 
@@ -240,7 +240,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return prior
 
     def drawn(self) -> "Likelihood":
-        """Draw the latent variables from their prior, and return the likelihood with these values."""
+        """Draw the latent variables from their prior, and return the likelihood with the drawn values."""
         values: dict[str, Tensor] = {}
         for name in self._pyro_samples:
             prior = self.prior_given(name, values)
@@ -250,7 +250,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     def draw_shape(self) -> torch.Size:
         """Return the present shape of the draw axes of the likelihood's latent variables.
 
-        The default is an empty shape.
+        In the base class, the shape is empty.
         """
         return torch.Size()
 

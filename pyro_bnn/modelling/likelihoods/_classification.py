@@ -220,7 +220,8 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
     def prior(num_classes: int, scale: float = 3.0) -> TorchDistributionMixin:
         r"""Return a prior for cutpoints.
 
-        The first cutpoint and the logarithms of the distances are :math:`N(0, \text{scale}^2)`.
+        The first cutpoint and the logarithms of the distances between cutpoints are independent, with distribution
+        :math:`N(0, \text{scale}^2)`.
 
         Args:
             num_classes: Number of classes C, at least 2.

@@ -28,7 +28,7 @@ WORDS: dict[Any, tuple[str, str]] = {
 
 
 class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
-    """A likelihood whose distribution is made from parts of the network's output and from the likelihood's own numbers.
+    """A likelihood that makes its distribution from the network's output and from numbers such as a noise scale.
 
     A subclass implements :meth:`distribution`, and registers numbers such as a noise scale in `__init__`.
     """
@@ -41,8 +41,8 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
         """Return the distribution of the targets, batch shape ``(*draws, N, ...)``.
 
         Each part of the output has the shape ``(*draws, N, O)``. If there is only one part, it is the whole output.
-        `numbers` holds the likelihood's own numbers by name, such as a noise scale. The shape of each number broadcasts
-        with the shape of a part.
+        `numbers` holds numbers that the network does not output, such as a noise scale, by name. The shape of each
+        number broadcasts with the shape of a part.
         """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -111,10 +111,11 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
 class DistributionLikelihood(MadeLikelihood):
     r"""Any distribution that a function makes from the network's output.
 
-    The model can then be fitted, sampled and predicted like any other. Predictions have the mean and variance of the
-    distribution, and its log-density at the targets. With `keep_draws`, predictions also have quantiles, intervals and
-    distribution functions. These are exact if torch or SciPy has the distribution function. Otherwise they are computed
-    from 4000 draws. A mean or variance without closed form is estimated from 1000 draws for each weight draw.
+    A model with this likelihood can be fitted, sampled and predicted like any other model. Predictions have the mean
+    and variance of the distribution, and its log-density at the targets. With `keep_draws`, predictions also have
+    quantiles, intervals and distribution functions. Quantiles, intervals and distribution functions are exact if torch
+    or SciPy has the distribution function, and otherwise computed from 4000 draws. A mean or variance without closed
+    form is estimated from 1000 draws for each weight draw.
 
     A distribution of vectors, such as `MultivariateNormal`, is allowed: its event is the last axis of the targets.
     `to_event` is not needed.

@@ -30,8 +30,8 @@ MOST_NUMBERS = 2**22
 class Maker:
     """A function that makes a distribution from an output and the likelihood's numbers.
 
-    Each of these numbers, such as a scale, is a tensor of shape ``(*draws, *event)``. For each of them,
-    `event_dims` says how many axes ``event`` has.
+    A number of the likelihood, such as a noise scale, is a tensor of shape ``(*draws, *event)``. `event_dims` has the
+    length of ``event`` for each number.
     """
 
     make: Callable[[Tensor, Mapping[str, Tensor]], Distribution]
@@ -45,7 +45,7 @@ class MadeDistribution(TorchDistribution, Sliced):
     """The distribution that a maker returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
     This class can select or join draws and rows of any distribution: it selects or joins them in the network's output,
-    and makes the distribution again. A mean or a variance without closed form is computed from draws, always with the
+    and makes the distribution again. A mean or a variance without closed form is estimated from draws, always with the
     same seed.
     """
 
@@ -129,7 +129,7 @@ class MadeDistribution(TorchDistribution, Sliced):
         return MadeDistribution(self._maker, self.output.index_select(dim, index), values)
 
     def _is_drawn(self, name: str, value: Tensor) -> bool:
-        """Return whether a number, such as a noise scale, has a value of its own for each draw."""
+        """Return whether a number, such as a noise scale, has a different value for each draw."""
         return value.dim() > self._maker.event_dims[name] and len(value) > 1
 
     def joined(self, others: Sequence["MadeDistribution"], dim: int) -> "MadeDistribution":

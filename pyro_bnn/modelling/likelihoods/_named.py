@@ -29,7 +29,7 @@ def gaussian(scale: float | None = None) -> GaussianLikelihood:
 
 
 class _Choice(NamedTuple):
-    """How to make a likelihood from its name, and which targets it takes."""
+    """Function that makes a likelihood, name of the function's optional number, and kind of the targets."""
 
     make: Callable[..., Likelihood]  # makes the likelihood; the number after the colon is an optional argument
     number: str  # name of this number; empty if the likelihood takes none
@@ -59,11 +59,13 @@ LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
 
 
 def make_likelihood(spec: str, suited: Collection[str] = LIKELIHOODS) -> Likelihood:
-    """Return the likelihood that a text names. For an unknown name, the error message lists the names in `suited`.
+    """Return the likelihood that a text describes, such as ``gaussian:0.5``.
+
+    For an unknown name, the error message lists the names in `suited`.
 
     The text is a name in :data:`LIKELIHOODS`, or a name and a number, with a colon between them. The number is the
     noise scale in ``gaussian:0.5``, and the number of components in ``mixture:5``. With ``gaussian`` alone, the noise
-    scale is inferred; its prior suits targets of standard deviation 1.
+    scale is inferred; the prior of the scale suits targets of standard deviation 1.
     """
     name, colon, number = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if name not in LIKELIHOODS:

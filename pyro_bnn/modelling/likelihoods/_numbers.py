@@ -1,4 +1,4 @@
-"""Likelihoods with numbers of their own, such as a noise scale, which may be fixed, learned or latent."""
+"""Likelihoods with numbers, such as a noise scale, that are fixed, learned or latent."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -18,10 +18,10 @@ from ._base import Likelihood, MovedPrior
 
 
 class NumbersLikelihood(Likelihood[P_co]):
-    """A likelihood with parameters of its own, such as a noise scale, that the network does not output.
+    """A likelihood with numbers, such as a noise scale, that the network does not output.
 
-    Each number has a name, and is fixed, learned or latent. A subclass registers its numbers in `__init__`, and reads
-    their values by :meth:`number`.
+    Each number of the likelihood has a name, and is fixed, learned or latent. A subclass registers the numbers in
+    `__init__`, and reads the values of the numbers by :meth:`number`.
     """
 
     free_names: ClassVar[Mapping[str, str]] = {}
@@ -108,7 +108,7 @@ class NumbersLikelihood(Likelihood[P_co]):
 
 
 def lifted(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
-    """Add axes to a number of shape ``(*draws, *event)`` so that it broadcasts with outputs ``(*draws, N, *rest)``.
+    """Add axes to a tensor of shape ``(*draws, *event)`` so that it broadcasts with outputs ``(*draws, N, *rest)``.
 
     The axes ``*event`` are aligned with the last axes of the output. For example, a noise scale of event shape (O,) has
     one value for each column of an output of shape (N, O).

@@ -31,7 +31,8 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
             latent variable ``likelihood.scale`` with that prior.
 
     Raises:
-        ValueError: If a number is not above 0, or if the support of a distribution is not the positive numbers.
+        ValueError: If `scale` is a number that is not above 0, or a distribution whose support is not the positive
+            numbers.
 
     Example:
         >>> import torch
@@ -131,7 +132,9 @@ class PoissonLikelihood(NumberLikelihood):
 
 
 class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
-    r"""A mixture of M Gaussians for each target. All its parameters are network outputs (mixture density network).
+    r"""A mixture of M Gaussians for each target.
+
+    All parameters of the mixture are network outputs (mixture density network).
 
     .. math:: p(y \mid x) = \sum_{m=1}^M \pi_m(x)\, N(y; \mu_m(x), \sigma_m(x)^2), \qquad
               \pi = \mathrm{softmax}(a), \quad \sigma_m = \epsilon + \log(1 + e^{\rho_m}).
@@ -191,11 +194,11 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         return f"{self.num_components}"
 
     def initial_bias(self, y: Tensor) -> Tensor:
-        r"""Return a bias of the last layer with which the components have different means.
+        r"""Return a bias of the last layer with which the components of the mixture have different means.
 
-        Set ``net[-1].bias.data`` to this bias. The components then start with equal weights, with means at the
-        quantiles :math:`(m - \tfrac12) / M` of the targets, and with scales of :math:`1 / M` of the targets' standard
-        deviation.
+        Set ``net[-1].bias.data`` to this bias. With this bias, the components start with equal weights, with means at
+        the quantiles :math:`(m - \tfrac12) / M` of the targets, and with scales of :math:`1 / M` of the targets'
+        standard deviation.
 
         Args:
             y: Training targets, shape (N, O).

@@ -99,8 +99,8 @@ def take_declared(net: nn.Module) -> dict[str, Statement]:
     """Replace every `PyroSample` of a network by a buffer with an initial value. Afterwards, no module uses Pyro.
 
     The initial values are medians of draws from the priors. Torch's generators do not change. A `PyroSample` whose
-    function returns a tensor, computed from other variables, is not replaced. Return the declarations of the new
-    buffers by their paths. Each declaration depends only on earlier ones.
+    function returns a tensor, computed from other variables, is not replaced. Return a dictionary from the path of each
+    new buffer to its declaration. A declaration depends only on earlier declarations in the dictionary.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:
@@ -168,7 +168,10 @@ def _traced(net: nn.Module, modules: Iterable[tuple[str, PyroModule]]) -> dict[s
 def declared_priors(
     net: nn.Module, statements: Mapping[str, Statement], paths: Mapping[str, list[str]]
 ) -> dict[str, DeclaredPrior]:
-    """Return the priors of declared variables by site, with their dependencies. Random parameters must be buffers."""
+    """Return the prior of each declared variable, with the variables on which it depends, as ``{site: prior}``.
+
+    Random parameters must be buffers.
+    """
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     return {sites[path]: _declared_prior(net, path, statement, sites) for path, statement in statements.items()}
 

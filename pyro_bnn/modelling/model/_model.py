@@ -156,15 +156,16 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     def log_likelihoods(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
         r"""Return :meth:`log_likelihood`, and the log-likelihood of simulated targets, from one run of the network.
 
-        Simulated targets are drawn from the likelihood at the outputs. Let g be the gradient of the second
-        log-likelihood. Over such draws, :math:`g^2` has the mean :math:`(N / B)\,F`, element by element. Here F is the
-        diagonal of the Gauss-Newton matrix of the whole data set, N is `num_data`, and B is the number of rows.
+        Simulated targets are drawn from the likelihood at the outputs. Let g be the gradient of the log-likelihood of
+        the simulated targets. The mean of :math:`g^2` over simulated targets is :math:`(N / B)\,F`, element by element.
+        Here F is the diagonal of the Gauss-Newton matrix of the whole data set, N is `num_data`, and B is the number of
+        rows.
 
         Args:
             values: As for :meth:`log_likelihood`.
             x: Inputs, shape (B, ...).
-            y: Targets, shape (B, ...). They affect the log-likelihood of the simulated targets only by the weights of
-                their rows, if they have any.
+            y: Targets, shape (B, ...). The values of y do not affect the log-likelihood of the simulated targets; row
+                weights in y do.
 
         Returns:
             The two log-likelihoods in nats, shape (2,).
@@ -226,7 +227,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
 
     @pyro_method
     def _observe(self, x: Inputs) -> Response:
-        """Return the response to x under weights that Pyro statements draw."""
+        """Draw weights by Pyro statements, and return the output for x and the distribution of the targets."""
         check_input(x, self.like)
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
@@ -236,7 +237,10 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return response
 
     def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
-        """Return the response to x under given weights, without Pyro statements. `likelihood` must not use Pyro."""
+        """Return the output for x and the distribution of the targets under given weights.
+
+        `likelihood` must not use Pyro.
+        """
         check_input(x, self.like)
         return respond(self.network, likelihood, self._paths, values, x, self.interception)
 
@@ -276,7 +280,7 @@ def own_paths(model: BayesianModel) -> dict[str, str]:
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Return the paths of the network's parameters and buffers among the values of a draw, ``{name: path}``.
+    """Return the paths of those values of a draw that are parameters or buffers of the network, ``{name: path}``.
 
     Raise if a name is neither a latent variable nor in the network.
     """

@@ -21,7 +21,7 @@ T = TypeVar("T")
 class _NoStatements(Messenger):
     """A handler that raises an error at a Pyro statement in a prior.
 
-    Such a statement would run only once, since the distribution is kept.
+    A Pyro statement in a prior would run only once, since the model keeps the distribution.
     """
 
     def _pyro_sample(self, msg: Any) -> NoReturn:

@@ -24,7 +24,7 @@ def reset_network(model: BayesianModel, reset: Callable[[nn.Module], object] | N
     Args:
         model: The model. The initial values of the model's random weights change, too.
         reset: Function that gives a network new weights in place, used instead of the layers' methods. Parameters that
-            the function leaves as they are keep their values.
+            the function does not change keep their values.
 
     Raises:
         ValueError: If a layer has weights to learn, but no method `reset_parameters`, or if this method leaves a weight
@@ -85,8 +85,9 @@ def _reset_layers(network: nn.Module, learned: set[str]) -> None:
 def _as_parameters(network: nn.Module, random: set[str]) -> Iterator[None]:
     """Let random weights, which are buffers of a model's network, be parameters in a ``with`` block.
 
-    The method `reset_parameters` of some layers finds the weights by `parameters()`. In other layers, this method
-    replaces the weights by new parameters; at the end of the block, their values are copied to the buffers.
+    The method `reset_parameters` of some layers finds the weights by `parameters()`. In other layers,
+    `reset_parameters` replaces the weights by new parameters; at the end of the block, the values of the new parameters
+    are copied to the buffers.
     """
     buffers: list[tuple[nn.Module, str, Tensor]] = []
     for path in random:

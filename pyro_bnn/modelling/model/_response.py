@@ -24,7 +24,7 @@ Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]
 def check_input(x: Inputs, like: Tensor) -> None:
     """Raise unless x has at least one row and is on the same device as `like`, a weight of the network.
 
-    Floating-point inputs must also have the dtype of this weight.
+    Floating-point inputs must also have the dtype of `like`.
     """
     _require_tensors("x", x)
     for name, leaf in [("x", x)] if isinstance(x, Tensor) else named_leaves("x", x):
@@ -106,7 +106,7 @@ def _is_dense(value: object) -> bool:
 class Interception:
     """Contexts in which the calls of a network are intercepted.
 
-    An estimator or a `Memory` changes how the network is computed. A check only sees the output of a call.
+    An estimator or a `Memory` changes how a call computes the network's output; a check only reads the output.
     """
 
     interceptor: Interceptor | None = None
@@ -133,7 +133,7 @@ class Interception:
     def checking(self, check: Callable[[Tensor], None]) -> Iterator[None]:
         """Call `check` once inside the `with` block: after the first call of the network.
 
-        The argument of `check` is the output of this call, shape ``(*draws, N, ...)``.
+        The argument of `check` is the output of the first call, shape ``(*draws, N, ...)``.
         """
         self.check = check
         try:
@@ -153,7 +153,7 @@ class Interception:
 
 @dataclass(frozen=True)
 class Response:
-    """The response of a model to inputs."""
+    """The network's output for given inputs, and the distribution of the targets."""
 
     output: Tensor  # the network's output, shape (*draws, N, ...)
     num_lead: int  # number of draw axes

@@ -38,7 +38,7 @@ class Owned:
 
 
 def owned(net: nn.Module, values: Iterable[tuple[str, Tensor]]) -> list[Owned]:
-    """Return the parameters at some paths of a network, with their layers.
+    """Return the parameters at the given paths of a network, with their layers.
 
     If a tensor has several paths, the first path determines the tensor's site.
     """
@@ -56,12 +56,13 @@ class Selection:
     """A rule that selects parameters of a network, for ``where`` and ``exclude`` of :class:`BayesianModel`.
 
     :func:`layers` makes a selection. ``a | b`` selects the parameters that a or b selects, ``a & b`` those that both
-    select, and ``a - b`` those that a selects and b does not. Instead of a selection, b may be a glob or a function.
+    select, and ``a - b`` those that a selects and b does not. In ``a | b``, ``a & b`` and ``a - b``, b may also be a
+    glob or a function.
 
     Args:
-        sites: Function that returns the sites of the selected parameters. Its first argument is a list of all
-            parameters, in which a parameter with several names occurs once for each name. Its second argument is
-            ``"where"`` or ``"exclude"``, and is used in error messages.
+        sites: Function that returns the sites of the selected parameters. The function's first argument is a list of
+            all parameters, in which a parameter with several names occurs once for each name. The function's second
+            argument is ``"where"`` or ``"exclude"``, and is used in error messages.
         text: The rule as text.
         glob: The glob on names, if the rule is a glob.
 
@@ -137,7 +138,7 @@ def _by_function(chooser: Chooser, parameters: Sequence[Owned], argument: str) -
 
 
 def layers(*kinds: type[nn.Module]) -> Selection:
-    """Select all parameters that layers of these kinds own directly.
+    """Select all parameters that layers of the given classes own directly.
 
     Layers of subclasses count, too, as in `isinstance`. Parameters of a nested layer belong only to the nested layer.
     For example, `nn.MultiheadAttention` owns ``in_proj_weight``, but its inner linear layer owns the weight of the
@@ -240,7 +241,7 @@ class SelectionWarning(UserWarning):
 
 
 def make_random(net: nn.Module, where: object, exclude: object, declared: Iterable[str]) -> dict[str, list[str]]:
-    """Turn selected parameters of a network into buffers for drawn values, and put frozen parts into eval mode.
+    """Turn selected parameters of a network into buffers for drawn values, and put frozen modules into eval mode.
 
     Return ``{site: paths}`` for the selected sites, in the order of the network. Buffers at the paths `declared` are
     always selected, and come last.

@@ -22,7 +22,7 @@ def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
 
 
 class WeightPrior(ABC):
-    """The prior of a network's parameters, which may depend on latent variables and learnable numbers of its own.
+    """The prior of a network's parameters, which may depend on latent variables and on learnable numbers.
 
     A model uses a prior only through the methods of this class. To write a prior, subclass :class:`Prior` if the
     distribution is fixed, or :class:`HierarchicalPrior` if it depends on latent variables or on learnable numbers.
@@ -63,8 +63,8 @@ class WeightPrior(ABC):
 class Prior(WeightPrior):
     """A prior that gives each parameter of a network a fixed distribution.
 
-    A subclass implements :meth:`elementwise`. The base class expands the result of this method to the shape of the
-    parameter, so that the whole parameter is one Pyro site.
+    A subclass implements :meth:`elementwise`. The base class expands the result of :meth:`elementwise` to the shape of
+    the parameter, so that the whole parameter is one Pyro site.
 
     A model makes the distribution when it is built, and again when it moves to another device or dtype. So
     :meth:`elementwise` must draw nothing; for latent scales, use a :class:`HierarchicalPrior`.
@@ -86,8 +86,8 @@ class Prior(WeightPrior):
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """Return the prior of the elements of `parameter`, on its device and in its dtype.
 
-        The support of this distribution must be the real numbers, and its batch shape must broadcast to the parameter's
-        shape.
+        The support of the returned distribution must be the real numbers, and its batch shape must broadcast to the
+        parameter's shape.
         """
 
     def __call__(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
@@ -106,7 +106,7 @@ class HierarchicalPrior(WeightPrior):
     A subclass implements :meth:`elementwise_given`, and :meth:`parents` or :meth:`learned` or both. The parents become
     sample sites of the model. Each call of the model draws the parents once, before the weights. Guides and samplers
     infer the parents together with the weights. Learnable numbers become parameters of the model,
-    ``model.prior_parameters``, which maximise the ELBO.
+    ``model.prior_parameters``; a fit chooses the values that maximise the ELBO.
     """
 
     @abstractmethod
@@ -137,7 +137,7 @@ class HierarchicalPrior(WeightPrior):
     def _event_dims(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, int]:
         """Return the number of event axes of each parent.
 
-        These numbers are cached, since a call of :meth:`parents` may wait for a GPU.
+        The numbers of event axes are cached, since a call of :meth:`parents` may wait for a GPU.
         """
         kept: dict[object, dict[str, int]] = vars(self).setdefault("_kept", {})  # a subclass may be a frozen dataclass
         key = name, parameter.shape

@@ -35,7 +35,7 @@ class DistributionPrior(Prior):
 
 
 def as_prior(name: str, value: object) -> WeightPrior:
-    """Return a prior as is, or turn a distribution of one real number into the prior of every element.
+    """Return a prior unchanged, or turn a distribution of one real number into the prior of every element.
 
     `name` is the name of the argument, for messages.
     """
@@ -63,7 +63,7 @@ def as_prior(name: str, value: object) -> WeightPrior:
 
 
 def _of_pyro(name: str, value: Distribution) -> TorchDistributionMixin:
-    """Return the same distribution as an object of Pyro's class, which can become a site."""
+    """Return a distribution of torch as the Pyro distribution of the same name, which can become a site."""
     if isinstance(value, TorchDistributionMixin):
         return value
     kind, arguments = getattr(dist, type(value).__name__, None), [n for n in value.arg_constraints if n in vars(value)]
@@ -145,7 +145,7 @@ class PosteriorPrior(Prior):
 
     Raises:
         ValueError: If the sites or shapes of `locations` and `scales` differ, or if a scale is not above 0. A model
-            also raises this error if the shape of one of its parameters differs from `locations`.
+            also raises this error if a parameter and its entry in `locations` have different shapes.
 
     References:
         Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.

@@ -1,6 +1,6 @@
 """Fixed priors with the same settings for every parameter.
 
-Numbers are checked when a prior is made, so that distributions need no checks at every step.
+The settings of a prior are checked once, when the prior is made, and not at every step of a fit.
 """
 
 import math
@@ -180,7 +180,8 @@ class FanInNormalPrior(Prior):
 
     The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
     fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight`` if this weight has at least
-    two dimensions. If there is no such weight, as in normalisation layers, the standard deviation is `gain`.
+    two dimensions. If the layer has no weight of two or more dimensions, as in normalisation layers, the standard
+    deviation is `gain`.
 
     Args:
         gain: Standard deviation times the square root of the fan-in. With a gain of :math:`\sqrt 2`, the second moment
