@@ -9,8 +9,8 @@ C classes. :func:`from_baal` makes such logits from an array of shape (N, C, S).
 rows at a time, so they need little memory besides the draws.
 
 :func:`epig` and :func:`batch_bald` compare the predictions that the same draw gives for different rows. So each draw
-must use the same weights for all rows. Do not use these two functions with :class:`~pyro_bnn.nets.MCDropout`, which
-draws a mask for each row.
+must use the same weights for all rows. Do not use :func:`epig` and :func:`batch_bald` with
+:class:`~pyro_bnn.nets.MCDropout`, which draws a mask for each row.
 """
 
 from ..._core.remedies import explain_missing

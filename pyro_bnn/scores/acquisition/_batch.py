@@ -16,9 +16,9 @@ def batch_bald(
 ) -> tuple[Tensor, Tensor]:
     r"""Choose several rows whose labels together give the most information about the weights.
 
-    The rows are chosen one by one. The rows with the largest values of :func:`bald` are often alike, so a second label
-    adds little to the first. Each step of BatchBALD treats the labels of the chosen rows as known, and adds the row
-    whose label would then be most informative:
+    The rows are chosen one by one. The rows with the largest values of :func:`bald` are often alike, so the label of a
+    second such row gives little additional information. Each step of BatchBALD treats the labels of the chosen rows as
+    known, and adds the row whose label would then be most informative:
 
     .. math:: I[y_1, \dots, y_B; w] = \sum_b I[y_b; w \mid y_1, \dots, y_{b-1}], \qquad
               I[y; w \mid \mathbf y] = \mathbb E_{\mathbf y} H[y \mid \mathbf y] - \mathbb E_w H[y \mid w].
@@ -118,7 +118,7 @@ class _Labels:
         return best
 
     def gain(self, probs: Tensor) -> Tensor:
-        """Return the expected information of each row's label about the draw, shape (N,), at least 0.
+        """Return the information that each row's label is expected to give about the draw, shape (N,), at least 0.
 
         `probs` has the probabilities of the labels, shape (S, N, C).
         """

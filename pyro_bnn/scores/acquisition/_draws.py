@@ -90,7 +90,7 @@ def require_same_seed(pool: object, targets: object) -> None:
 
 
 def probs_of(name: str, logits: Tensor) -> Tensor:
-    """Return the class probabilities, in double precision, that belong to some logits."""
+    """Return the class probabilities for given logits, in double precision."""
     probs = logits.double().softmax(-1)
     if bool(probs.isnan().any()):
         raise ValueError(f"`{name}` must have finite logits, got NaN or infinity; drop the rows that have one.")
@@ -108,13 +108,13 @@ def by_rows(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
 def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
     """Split values of shape (S, N, ...) into parts of one or more rows.
 
-    A part has at most `NUMBERS` numbers, except if a single row has more.
+    A part has at most `NUMBERS` numbers, or is a single row.
     """
     yield from values.split(max(NUMBERS // numbers_per_row, 1), dim=1)
 
 
 def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
-    """Return the given prediction. Raise unless it has noise, at least two draws, and one number for each row."""
+    """Return `prediction`. Raise unless the prediction has noise, two or more draws, and one number for each row."""
     outputs = prediction.mean.shape[1:]
     if outputs.numel() != 1:
         raise ValueError(f"`{name}` must predict one number for each row, got outputs of shape {tuple(outputs)}.")

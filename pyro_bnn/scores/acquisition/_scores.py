@@ -57,9 +57,10 @@ def entropy(pool: Pool) -> Tensor:
 def bald(pool: Pool) -> Tensor:
     r"""Return the mutual information of each row's label and the weights, in nats.
 
-    It is the information that the label gives about the weights. For classes this is the epistemic part of the entropy,
-    :func:`~pyro_bnn.uncertainty.mutual_information`. For numbers, the label and its mean are treated as Gaussians with
-    the predicted variances, so the mutual information is :math:`\tfrac12 \log(v_\text{total} / v_\text{aleatoric})`.
+    The mutual information is the information that the label gives about the weights. For classes, it is the epistemic
+    part of the entropy, :func:`~pyro_bnn.uncertainty.mutual_information`. For numbers, the label and its mean are
+    treated as Gaussians with the predicted variances, so the mutual information is
+    :math:`\tfrac12 \log(v_\text{total} / v_\text{aleatoric})`.
 
     Args:
         pool: Prediction of the pool, or logits of shape (S, N, C).
@@ -132,12 +133,12 @@ def _of_variance(variance: Tensor, pool: RegressionPrediction) -> Tensor:
 
 
 def epig(pool: Pool, targets: Pool) -> Tensor:
-    r"""Return the expected predictive information gain: what a label tells about the labels of target rows, in nats.
+    r"""Return the expected predictive information gain: the information of a label about target labels, in nats.
 
     .. math:: \mathrm{EPIG}(x) = \frac1M \sum_{m=1}^M I[y; y_m \mid x, x_m].
 
-    Unlike :func:`bald`, EPIG ignores what a label tells about weights that matter only for other inputs. Choose target
-    rows like the inputs that will be predicted; a hundred rows are usually enough.
+    Unlike :func:`bald`, EPIG ignores what a label tells about weights that have no effect on the target rows. Choose
+    target rows like the inputs that will be predicted; a hundred rows are usually enough.
 
     For numbers, a label and a target label are treated as Gaussians. Their correlation :math:`\rho` comes from the
     draws, and their mutual information is :math:`-\tfrac12 \log(1 - \rho^2)`.
@@ -197,7 +198,7 @@ def _information(probs: Tensor, others: Tensor) -> Tensor:
 
 
 def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Tensor:
-    """Return EPIG for numbers, treated as Gaussians, shape (N,)."""
+    """Return EPIG for labels that are numbers, treated as Gaussians, shape (N,)."""
     of_pool, of_targets = _standardised("pool", pool), _standardised("targets", targets)
     require_same_draws(of_pool, of_targets)
     numbers = max(len(of_pool), of_targets.shape[1])

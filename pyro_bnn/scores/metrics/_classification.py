@@ -54,7 +54,7 @@ def brier_score(probs: Numbers, y: Numbers) -> float:
         y: Labels, shape (N,).
 
     References:
-        Brier (1950). As in this article, the score is a sum over all classes.
+        Brier (1950). As in Brier's article, the score is a sum over all classes.
 
     Example:
         >>> import torch
@@ -141,9 +141,9 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
         num_bins: Number of bins B; bin b contains confidences in (b / B, (b + 1) / B].
-        equal_mass: Whether the bins have equal numbers of inputs instead of equal width. If so, the input of rank r,
-            counted from 0, is in bin floor(r B / N). Inputs of equal confidence share a bin, so bins may differ in
-            size, or be empty.
+        equal_mass: Whether the bins have equal numbers of inputs instead of equal width. With `equal_mass`, the input
+            of rank r, counted from 0, is in bin floor(r B / N). Inputs of equal confidence share a bin, so bins may
+            differ in size, or be empty.
 
     Example:
         >>> import torch

@@ -11,7 +11,7 @@ from ._inputs import Numbers, as_tensor
 
 @dataclass(frozen=True)
 class OODScores:
-    """How well a score separates unknown inputs (out of domain, the positives) from known inputs (in domain).
+    """Measures of how well a score separates unknown inputs (out of domain, positives) from known inputs (in domain).
 
     Args:
         auroc: Area under the ROC curve: the probability that an unknown input has a larger score than a known one.

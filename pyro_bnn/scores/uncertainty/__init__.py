@@ -4,7 +4,7 @@ For classes, the total uncertainty is the entropy of the mean probabilities, in 
 entropy (aleatoric) plus the mutual information between label and weights (epistemic). For numbers, the total
 uncertainty is a variance. Each draw predicts a mean and a variance. The total variance is the average of the draws'
 variances (aleatoric) plus the variance of the draws' means (epistemic). If each draw predicts a mixture, the aleatoric
-part is also a sum of two parts.
+part is the variance within the components plus the variance between the components.
 
 References:
     Depeweg et al. (2018), Decomposition of Uncertainty, https://arxiv.org/abs/1710.07283.

@@ -35,7 +35,7 @@ class Accumulator(ABC, Generic[P_co]):
 
     @abstractmethod
     def prediction(self, log_density: Tensor | None) -> P_co:
-        """Return the prediction from all draws so far.
+        """Return the prediction from all draws added so far.
 
         Args:
             log_density: Log-density of the targets, shape (N,); None without targets.

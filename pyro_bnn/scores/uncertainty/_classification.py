@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class ClassificationPrediction(Prediction):
-    """Class probabilities averaged over weight draws, and the sources of their uncertainty.
+    """Class probabilities averaged over weight draws, with aleatoric and epistemic uncertainty.
 
     With several yes-or-no outputs, the shape (N, C) becomes ``(N, O, 2)``, and the shape (N,) becomes ``(N, O)``. The
     other arguments are those of :class:`Prediction`.
@@ -106,7 +106,7 @@ class ClassificationPrediction(Prediction):
 
         The column ``label`` has the most probable class. The columns ``total_nats``, ``aleatoric_nats`` and
         ``epistemic_nats`` have the uncertainties. Each class has a column of probabilities, such as ``prob_0``. With
-        several outputs, each output has these columns, and their names end in the output's name or number.
+        several outputs, each output has all these columns, with names that end in the output's name or number.
 
         Args:
             classes: Names of the classes, for labels, targets and columns; by default their numbers.

@@ -1,4 +1,4 @@
-"""Entropies of class probabilities, and their two parts."""
+"""Entropies of class probabilities, split into aleatoric and epistemic uncertainty."""
 
 import torch
 from torch import Tensor
@@ -137,7 +137,7 @@ class RunningEntropies:
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
         """Include `count` more draws.
 
-        For these draws, `probs` has the mean probabilities p, `product` has the products p log p, `entropy` has the
+        For the new draws, `probs` has the mean probabilities p, `product` has the products p log p, `entropy` has the
         mean entropy, and `information` has the mutual information of label and draw.
         """
         self.num_samples += count

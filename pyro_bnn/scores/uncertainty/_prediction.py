@@ -128,7 +128,7 @@ class Prediction(Advised, Shown, ABC):
         """Return this prediction with the type `kind`, for code that needs a prediction of this type.
 
         Raises:
-            ValueError: If the prediction is of another kind.
+            ValueError: If the prediction does not have the type `kind`.
         """
         if not isinstance(kind, type) or not issubclass(kind, Prediction):
             raise ValueError(f"`kind` must be a class of predictions, got {_checks.described(kind)}.")
@@ -171,7 +171,7 @@ def require_variance(variance: Tensor | None) -> Tensor:
 def concatenate(predictions: Sequence[P]) -> P:
     """Join the predictions of successive batches of data. All predictions must come from the same weight draws.
 
-    If a batch lacks the predictions of single draws, the result lacks them, too.
+    The result has the predictions of single draws only if all batches have these predictions.
     """
     first = predictions[0]
     if len(predictions) == 1:
@@ -206,7 +206,7 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
 class Sliced(ABC):
     """A distribution with its own methods for indexing and concatenation along the axes of draws and rows.
 
-    The parameters of such a distribution have no axes of draws and rows.
+    Subclasses are distributions whose parameters have no axes of draws and rows.
     """
 
     @abstractmethod

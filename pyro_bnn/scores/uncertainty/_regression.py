@@ -30,10 +30,9 @@ standard deviation."""
 class RegressionPrediction(Prediction):
     """Mean and variances of the predictive mixture, which has one component per weight draw.
 
-    `total`, `aleatoric` and `epistemic` are variances. Their square roots are `sd`, `aleatoric_sd` and `epistemic_sd`,
-    in the units of the targets. Variances are always in double precision, since squares of numbers above 1e19 are
-    infinite in single precision.
-    The other arguments are those of :class:`Prediction`.
+    `total`, `aleatoric` and `epistemic` are variances. The square roots of these variances are `sd`, `aleatoric_sd` and
+    `epistemic_sd`, in the units of the targets. Variances are always in double precision, since squares of numbers
+    above 1e19 are infinite in single precision. The other arguments are those of :class:`Prediction`.
 
     Args:
         mean: Predictive mean, shape ``(N, *O)``.
@@ -146,8 +145,8 @@ class RegressionPrediction(Prediction):
         """Return the prediction as a data frame; see :meth:`Prediction.to_frame`.
 
         The columns are ``mean``, and the standard deviations ``sd``, ``aleatoric_sd`` and ``epistemic_sd``. With
-        `level` there are also the columns ``lower`` and ``upper``. With several outputs, each output has these columns,
-        and their names end in the output's name or number.
+        `level` there are also the columns ``lower`` and ``upper``. With several outputs, each output has all these
+        columns, with names that end in the output's name or number.
 
         Args:
             level: Probability of the interval from ``lower`` to ``upper``, such as 0.9; see :meth:`interval`.
@@ -175,7 +174,7 @@ class RegressionPrediction(Prediction):
 
         Returns:
             ``rmse``, in the units of y, and ``nll``, in nats per row. With `keep_draws` also ``crps``, in the units of
-            y. If y are not the targets that were given to `predict`, ``nll`` needs `keep_draws`.
+            y. If y differs from the targets that were given to `predict`, ``nll`` needs `keep_draws`.
         """
         y = self._targets_for_score(y)
         if y.shape != self.mean.shape:
@@ -226,7 +225,7 @@ class RegressionPrediction(Prediction):
         """Return targets in the shape of the mean, ``(N, *O)``; for a single output, y may have the shape (N,).
 
         Raises:
-            ValueError: If the targets are not finite real numbers of one of these shapes.
+            ValueError: If the targets do not have such a shape, or are not finite real numbers.
         """
         shape, found = self.mean.shape, _checks.tensor("y", y)
         if found.shape != shape and (found.shape != shape[:1] or shape[1:].numel() != 1):
