@@ -1,4 +1,4 @@
-"""Posteriors with their own statistics of batch normalisation, or with their own parameters and buffers."""
+"""Posteriors that store statistics of batch normalisation, or parameters and buffers of the network."""
 
 import itertools
 from abc import abstractmethod
@@ -99,7 +99,7 @@ def _of_inner(name: str) -> Any:
 
 
 class CarryingPosterior(Posterior):
-    """A posterior that extends each draw of its `inner` posterior by values of the network's parameters and buffers."""
+    """A posterior that adds values of the network's parameters and buffers to each draw of its `inner` posterior."""
 
     def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
         require_bayesian(model)
@@ -124,7 +124,7 @@ class CarryingPosterior(Posterior):
 
     @abstractmethod
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
-        """Return the values of parameters and buffers that extend a draw, by name."""
+        """Return the values of the network's parameters and buffers that are added to a draw, by name."""
 
     @torch.no_grad()
     def median(self) -> Draw:
@@ -147,7 +147,7 @@ class CarryingPosterior(Posterior):
 
 @dataclass(frozen=True)
 class RefreshedRecord:
-    """Record of a :class:`RefreshedPosterior` in a file: its inner posterior, and the rows that give the statistics."""
+    """Record of a :class:`RefreshedPosterior` in a file: its inner posterior, and the x that gives the statistics."""
 
     inner: Saved
     x: Any
@@ -158,9 +158,9 @@ class RefreshedPosterior(CarryingPosterior):
     r"""Draws of a posterior, each with its own statistics of batch normalisation.
 
     For each draw the network runs over x once, with batch normalisation in train mode. The statistics of the draw are
-    the means over the batches of x. Each call of :func:`~pyro_bnn.predict` therefore takes longer, by the time of a
+    the means over the batches of x. Each call of :func:`~pyro_bnn.predict` therefore also takes the time of a
     prediction at x. A :class:`~pyro_bnn.StoredPosterior` computes the statistics once and keeps them. The model is not
-    changed, and predictions must use this model.
+    changed. Predictions must use the model that was passed to the constructor.
 
     Args:
         model: The model.
@@ -207,7 +207,7 @@ class RefreshedPosterior(CarryingPosterior):
 
     @property
     def method(self) -> str:
-        """Method of the inner posterior, and a note on batch normalisation."""
+        """Name of the inner posterior's method, with a note that batch normalisation was refreshed."""
         return f"{self.inner.method}, batch normalisation refreshed"
 
     @property
@@ -366,7 +366,7 @@ def _statistics(model: BayesianModel, draw: Draw, batches: list[Inputs]) -> dict
 
 @contextmanager
 def _recording(model: BayesianModel) -> Iterator[None]:
-    """Let batch normalisation compute new statistics in this context, and restore the old statistics at its end."""
+    """Let batch normalisation compute new statistics in this context; restore the old statistics at the end."""
     layers = list(_norms(model).values())
     buffers = [{name: value.clone() for name, value in layer.named_buffers(recurse=False)} for layer in layers]
     before = [(layer.momentum, layer.training) for layer in layers]

@@ -13,7 +13,7 @@ __all__ = ["EpochRecord", "History"]
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Means over one epoch, in which each row of the data has the same weight.
+    """Means over one epoch. All rows of the data have the same weight in these means.
 
     Args:
         epoch: Number of the epoch, from 0.
@@ -54,7 +54,7 @@ class History(Shown):
     """The record of a fit.
 
     Args:
-        num_data: Number of data points; None for a model that does not define it.
+        num_data: Number of data points; None if the model does not define this number.
         path: How gradients were computed: ``"direct"`` (without effect handlers), or ``"pyro: "`` followed by the
             reason why the direct path could not be used.
         elbo: Estimate of the evidence lower bound of the whole data set at each step, in nats.

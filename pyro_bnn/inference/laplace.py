@@ -56,7 +56,7 @@ class LaplacePosterior(Posterior):
         peak: Log joint density of data and latent variables at the mode, in nats.
         dtype: Dtype of the draws.
         is_linearised: Whether predictions linearise the network in its weights by default.
-        status: How the search for the mode ended.
+        status: Result of the search for the mode.
         seconds: Wall time of the inference.
 
     Example:
@@ -104,8 +104,8 @@ class LaplacePosterior(Posterior):
     def is_linearised(self) -> bool:
         """Whether predictions linearise the network.
 
-        This is False if all random weights belong to a linear last layer, since the network is then linear in these
-        weights. Otherwise it is True.
+        The property is False if all random weights belong to a linear last layer, since the network is then linear in
+        these weights. For any other model, the property is True.
         """
         return self._is_linearised
 

@@ -1,6 +1,6 @@
-"""Copies a network with given weights, and finds out whether a linear last layer is its only random layer.
+"""Copies a network with given weights, and finds out whether a linear last layer is the only random layer.
 
-Such a network is linear in its random weights.
+A network whose only random layer is a linear last layer is linear in its random weights.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,9 +16,9 @@ from ..modelling.model import BayesianModel
 
 
 def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Collection[str]) -> nn.Module:
-    """Copy a model's network with the weights `values`, in eval mode. Only parameters of `random` sites need gradients.
+    """Copy a model's network with the weights `values`, in eval mode. Only parameters in `random` need gradients.
 
-    Layers with a tied weight share one parameter in the copy, too.
+    Layers that share a weight in the network also share one parameter in the copy.
     """
     weights = model.network_weights(values)
     net = without_pyro(copied(model.network))
@@ -56,7 +56,7 @@ def owners(net: nn.Module) -> list[nn.Module]:
 
 
 def watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
-    """Run a network, and return its output and the (input, output) of each call of a module of :func:`owners`.
+    """Run a network. Return its output, and a pair (input, output) for each call of a module of :func:`owners`.
 
     The next layer gets a copy of each output, since a layer may change its input in place.
     """

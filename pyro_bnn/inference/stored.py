@@ -30,20 +30,20 @@ class StoredRecord:
 class StoredPosterior(Posterior):
     """A fixed set of draws. Each draw may have its own values of the network's learned parameters and buffers.
 
-    :meth:`of` makes a `StoredPosterior` from any posterior. All predictions then use the same draws. A fixed set saves
-    time if draws are expensive, such as those of a :class:`~pyro_bnn.RefreshedPosterior`. A file of stored draws
-    contains no training data.
+    :meth:`of` makes a `StoredPosterior` from any posterior. All predictions with a `StoredPosterior` use the same
+    draws. A fixed set saves time if draws are expensive, such as those of a :class:`~pyro_bnn.RefreshedPosterior`. A
+    file of stored draws contains no training data.
 
     Args:
         samples: The draws of the latent variables, ``{site: shape (S, *event)}``.
         values: The values of parameters and buffers in each draw, ``{"net.PATH": shape (S, ...)}``; see
             :attr:`Posterior.carried`.
         method: Name of the inference method.
-        status: How the inference ended.
+        status: Result of the inference.
         seconds: Wall time of the inference, if known.
 
     Raises:
-        ValueError: If there is no site, or the first axes of the tensors have different lengths.
+        ValueError: If `samples` is empty, or the first axes of the tensors have different lengths.
 
     Example:
         >>> import torch

@@ -89,7 +89,7 @@ class SWAG:
         return self._layout.pack(self._guide.locations())
 
     def __call__(self, history: History) -> None:
-        """Record the point estimate, unless `start` or `every` excludes this epoch."""
+        """Record the point estimate at the end of the epochs that `start` and `every` select."""
         epoch = len(history.epochs)
         self._history = history
         if epoch <= self._start or (epoch - self._start - 1) % self._every:
@@ -123,7 +123,7 @@ class SWAG:
             model: The model of the fit.
 
         Raises:
-            ValueError: If fewer than 2 points were recorded, or fewer than `rank`.
+            ValueError: If the number of recorded points is below 2, or below `rank`.
         """
         needed = max(self._rank, 2)
         if self._count < needed:

@@ -34,8 +34,8 @@ FindStep = Callable[[Tensor, Tensor], float]
 def windows(num_warmup: int) -> list[int]:
     """Return the numbers of draws after which the mass matrix is updated.
 
-    Each window between updates is about twice as long as the one before. The first and the last draws of warm-up adapt
-    only the step size.
+    Each interval between two updates has about twice as many draws as the interval before. The first and the last draws
+    of warm-up adapt only the step size.
 
     References:
         Stan reference manual, "HMC algorithm parameters: automatic parameter tuning".
@@ -106,7 +106,7 @@ class Welford:
 
     @classmethod
     def like(cls, vector: Tensor) -> "Welford":
-        """Return an empty running variance, for vectors of this length."""
+        """Return the state before the first vector. All vectors have the length of `vector`."""
         return cls(torch.zeros_like(vector), torch.zeros_like(vector))
 
     def update(self, value: Tensor) -> None:
@@ -122,16 +122,16 @@ class Welford:
 
 
 class AnyAdaptation(ABC):
-    """What one chain learns during warm-up, such as its `step_size` and its `inverse_mass`, shape (P,)."""
+    """Settings that one chain learns during warm-up, such as its `step_size` and its `inverse_mass`, shape (P,)."""
 
     step_size: float
     inverse_mass: Tensor
 
     @abstractmethod
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Begin to learn the step size; the chain is at the point z.
+        """Begin to learn the step size of a chain whose position is z, shape (P,).
 
-        This method is called at the first point of warm-up, and whenever the mass matrix has changed.
+        This method is called before the first draw of warm-up, and whenever the mass matrix has changed.
         """
 
     def apply(self, kernel: Any, chain: int) -> None:
@@ -148,7 +148,7 @@ class AnyAdaptation(ABC):
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
 
 
 class Adaptation(AnyAdaptation):

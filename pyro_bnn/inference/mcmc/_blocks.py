@@ -2,7 +2,7 @@
 
 A likelihood is a sum over rows. If C computed one operation for all rows and then the next, it would read and write
 each result in main memory. C computes all operations for one block of rows instead, so the results stay in the
-processor's cache. The C text does not contain the number of rows, so it is compiled once for tables of any length.
+processor's cache. The C code does not contain the number of rows, so it is compiled once for tables of any length.
 """
 
 import itertools
@@ -56,7 +56,7 @@ SUMMING = {aten.sum, aten.mm, aten.bmm, aten.mv, aten.convolution, aten.embeddin
 
 @dataclass(frozen=True)
 class Blocks:
-    """The operations of a recorded function: those before, inside and after the loop over blocks of rows."""
+    """The operations of a recorded function before, inside and after the loop over blocks of rows."""
 
     num_rows: int
     size: int  # largest number of rows in a block; no other axis has this length
@@ -69,7 +69,7 @@ class Blocks:
     def bounds(self) -> list[tuple[int, int]]:
         """Return, for each block, its first row and the row after its last row.
 
-        All blocks but the last have a multiple of `STEP` rows.
+        The number of rows in a block is a multiple of `STEP`, except in the last block.
         """
         count, steps = math.ceil(self.num_rows / self.size), math.ceil(self.num_rows / STEP)
         ends = [min(number * steps // count * STEP, self.num_rows) for number in range(count + 1)]
@@ -93,10 +93,10 @@ def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | No
 
     The result is None if the function has fewer than `FEWEST_ROWS` rows, or if an operation may mix rows.
 
-    The first of `nodes` is the point, which is the argument of the function. Each node has its operation in its `meta`.
+    The first of `nodes` is the argument of the function, the vector z. Each node has its operation in its `meta`.
 
     A constant has an axis of rows if the length of one of its axes is the number of rows. A tensor that repeats the
-    same numbers for each row has an axis of rows, too. The result of any other operation has an axis of rows if an
+    same numbers for each row also has an axis of rows. The result of any other operation has an axis of rows if an
     argument has one, unless the operation sums over the rows.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]

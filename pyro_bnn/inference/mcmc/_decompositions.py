@@ -20,7 +20,7 @@ aten = torch.ops.aten
 def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tensor:
     """Copy the slices of x along one axis into a tensor of zeros.
 
-    In the result, this axis has the length `size`, and the slices are at `begin`, `begin + step` and so on.
+    The axis has the length `size` in the result, and the slices are at the indices `begin`, `begin + step` and so on.
     """
     shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
     end = begin + step * (x.shape[axis] - 1) + 1
@@ -84,9 +84,9 @@ def convolution_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     r"""Compute the gradients of :math:`y = x * w` by convolutions.
 
-    The gradient of the weights is a convolution of x with the gradient of y; stride and dilation change places. For the
-    gradient of x, zeros are placed between the elements of the gradient of y, which is then convolved with the reversed
-    weights.
+    For the gradient of the weights, x is convolved with the gradient of y; the stride and the dilation of the forward
+    convolution are exchanged. For the gradient of x, zeros are placed between the elements of the gradient of y, which
+    is then convolved with the reversed weights.
     """
     if transposed:
         return NotImplemented
@@ -123,19 +123,15 @@ def _is_pooled_simply(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> bool:
-    """Return whether a pooling is simple.
-
-    All windows of a simple pooling lie within the padded x, and average pooling divides each sum by the size of the
-    window.
-    """
+    """Return whether all windows lie within the padded x, and average pooling divides by the size of a window."""
     return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
 
 
 class _Windows:
     """The windows of a pooling.
 
-    A loop over this object yields each position in a window, as a tuple of indices. For each position, the elements of
-    all windows at this position form a tensor of shape (N, C, *windows).
+    A loop over this object yields each position in a window, as a tuple of indices. For each position, one element of
+    every window is at this position; these elements form a tensor of shape (N, C, *windows).
     """
 
     def __init__(self, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> None:
@@ -153,17 +149,17 @@ class _Windows:
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """Apply the adjoint of taking windows; the result has the shape of x.
+        """Apply the adjoint of :meth:`of`, summed over all positions in a window; the result has the shape of x.
 
-        `parts` contains one tensor of shape (N, C, *windows) for each position in a window. The elements of this tensor
-        are added to the result at this position, one element in each window.
+        `parts` contains one tensor of shape (N, C, *windows) for each position in a window. Each element of such a
+        tensor belongs to one window, and is added to the result at the tensor's position in this window.
         """
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:
-        """Copy the elements of `part` into a tensor of zeros, which has the shape of the padded x.
+        """Copy the elements of `part` into a tensor of zeros with the shape of the padded x.
 
-        Each window receives one of these elements, at the position `place`.
+        Each window receives one element of `part`, at the position `place` in the window.
         """
         for axis, (size, first, step) in enumerate(zip(self.sizes, place, self.stride, strict=True), 2):
             part = _placed(part, axis, size, first, step)
@@ -172,7 +168,8 @@ class _Windows:
     def largest(self) -> tuple[Tensor, Tensor]:
         """Return two tensors: the largest element of each window, and the position of this element in the window.
 
-        The positions are numbered from 0. Of equal elements, the first is taken, as in torch.
+        The positions are numbered from 0. If several elements are equally large, the position is that of the first, as
+        in torch.
         """
         padded = _padded(self.x, self.padding)
         if any(self.padding):
@@ -196,7 +193,7 @@ def max_pool(
 ) -> tuple[Tensor, Tensor]:
     """Return two tensors: the largest element of each window, and the position of this element in the window.
 
-    Only the gradient uses this position, which is not the index that torch returns.
+    The position differs from the index that torch returns. Only :func:`max_pool_backward` uses the position.
     """
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
@@ -236,7 +233,7 @@ def mean(x: Tensor, axes: Sequence[int] | None = None, keepdim: bool = False, *,
 
 
 def _standardised(x: Tensor, axes: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x standardised over some axes, the mean of x, and the inverse of its standard deviation."""
+    """Return x standardised over some axes, the mean of x, and the inverse of the standard deviation of x."""
     center = mean(x, axes, True)
     distance = x - center
     inverse = (mean(distance * distance, axes, True) + eps).rsqrt()

@@ -133,7 +133,7 @@ class Diagnostics(Shown):
     def judged(self) -> tuple[str, Convergence]:
         """The name and the convergence of the quantities that are judged.
 
-        These are the predictions; if predictions are constant or missing, these are the latent variables.
+        Predictions are judged; if predictions are constant or missing, latent variables are judged.
         """
         if self.predictions is None or bool(self.predictions.r_hat.isnan().all()):
             return "latent variables", self.latents
@@ -141,7 +141,7 @@ class Diagnostics(Shown):
 
     @property
     def problems(self) -> list[str]:
-        """The problems found, each with a remedy; empty if there is none."""
+        """The problems found, each with a remedy; empty if there are no problems."""
         found = _of_divergences(self.num_divergences)
         if self.bfmi is not None and self.bfmi.min() < SMALLEST_BFMI:
             found.append(f"the smallest BFMI is {self.bfmi.min():.2f}: the tails are explored slowly; warm up longer.")
@@ -171,7 +171,7 @@ class Diagnostics(Shown):
 
 
 def _above(r_hat: float) -> str:
-    """Describe an R-hat that is too large, with enough digits to show that it exceeds the limit."""
+    """Return an R-hat that is too large as text, with enough digits to show that it exceeds the limit."""
     digits = 3 if r_hat >= LARGEST_R_HAT + 0.0005 else 6
     return f"{r_hat:.{digits}f}, above {LARGEST_R_HAT}"
 
@@ -339,7 +339,7 @@ def diagnose(
 
 
 def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
-    """Return all predictive moments at each draw, or `at_most` evenly spaced ones of them, shape (K, S, M)."""
+    """Return the predictive moments at each draw, shape (K, S, M): all moments, or `at_most` evenly spaced ones."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 
@@ -371,8 +371,8 @@ def judge(
 
     `sampler` is the name of the algorithm. If a model and inputs are given, this function judges predictions at up to
     50 of the inputs. Otherwise, this function judges the latent variables. If `at_modes` is true, each chain began at
-    its own mode. Such chains need not agree, so each chain is judged by itself, and a few divergent steps are
-    tolerated.
+    its own mode. Chains at different modes need not agree, so each chain is judged by itself, and a few divergent steps
+    are tolerated.
     """
     num_divergences, done = statistics.num_diverging, in_short(samples, statistics, sampler)
     try:

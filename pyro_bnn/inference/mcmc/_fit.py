@@ -56,9 +56,9 @@ def fit_mcmc(
     r"""Draw from the exact posterior by Markov chain Monte Carlo.
 
     Every step uses all data. Chains move in unconstrained space: for example, the logarithm of a noise scale replaces
-    the noise scale. The density includes the Jacobian of this change of variables. All chains run at the same time, in
-    one batch or on several cores (`compile`). During warm-up, each chain learns its own step size and, except for
-    MCLMC, a diagonal mass matrix.
+    the noise scale. The density includes the Jacobian of the map to unconstrained space. All chains run at the same
+    time, in one batch or on several cores (`compile`). During warm-up, each chain learns its own step size and, except
+    for MCLMC, a diagonal mass matrix.
 
     If `torch.distributed` is initialised, each process draws a share of the chains and returns all chains. Every
     process must make the call with the same arguments and all data. Each process writes its own checkpoint, with its
@@ -67,8 +67,8 @@ def fit_mcmc(
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Learnable parameters do not change.
         data: The pair (x, y) with all rows. x is a tensor, an array, a list of numbers or a data frame, shape (N, ...);
-            for networks with several inputs, x is a tuple or a dictionary of these. For any other Pyro model, `data` is
-            the tuple of the arguments of the call ``model(*data)``.
+            for networks with several inputs, x is a tuple or a dictionary of inputs. For any other Pyro model, `data`
+            is the tuple of the arguments of the call ``model(*data)``.
         sampler: The algorithm with its settings: :class:`~pyro_bnn.NUTS`, :class:`~pyro_bnn.HMC` or, for an ensemble of
             modes, :class:`~pyro_bnn.MCLMC`.
         num_samples: Number S of draws that are kept from each chain.
@@ -217,7 +217,7 @@ def fit_nuts(
         init: Distribution of the first points: ``"prior"``, an ``Init``, another posterior, or a ``Descent``.
         target_accept: Acceptance rate for which warm-up adapts the step size; a higher rate means smaller steps.
         dtype: Dtype of the computation; None uses the dtype of the model.
-        compile: Whether to draw in C: True raises an error if C is impossible, and ``"auto"`` then draws in torch.
+        compile: Whether to draw in C. If C is impossible, True raises an error, and ``"auto"`` draws in torch.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File to which the state of the run is written, so that an interrupted run can be resumed.
         resume: Checkpoint of a run with the same arguments, from which to continue.
@@ -295,7 +295,7 @@ def _arguments(data: object) -> tuple[Any, ...]:
 
 
 def constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the values of the sites, ``{site: shape (K, S, *event)}``, at points of shape (K, S, P)."""
+    """Return values of latent variables, ``{site: shape (K, S, *event)}``, from unconstrained z, shape (K, S, P)."""
     values = potential.constrain(z.flatten(0, 1))
     return {name: value.unflatten(0, z.shape[:2]).to(dtype).contiguous() for name, value in values.items()}
 
@@ -316,7 +316,7 @@ class ChainProcesses(Processes):
     def own_seed(self, seed: int | None) -> int:
         """Return the seed of this process.
 
-        Each process has another seed. If `seed` is None, the first process draws one.
+        Different processes have different seeds. If `seed` is None, the first process draws a seed for all processes.
         """
         return self.seed(self.of_first(lambda: int(torch.randint(2**62, ())) if seed is None else seed))
 
@@ -351,7 +351,7 @@ def _together(
 
 
 def starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    """Draw points with a finite potential and gradient, shape (K, P)."""
+    """Draw the first positions of K chains, shape (K, P), with finite potentials and gradients."""
     z = _draw(potential, init, num_chains)
     for _ in range(MAX_TRIALS):
         value, gradient = potential.value_and_grad(z)

@@ -1,4 +1,4 @@
-"""Chains that start at trained networks. Training, warm-up and sampling end early if the time is short."""
+"""Chains that start at trained networks. Training, warm-up and sampling can end early, to keep to a time limit."""
 
 import time
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Compiled(Sampler):
 
 
 class TimedChains:
-    """Chains of MCLMC that start at trained networks, in C and in single precision. They may end early.
+    """Chains of MCLMC that start at trained networks, in C and in single precision. The chains may end early.
 
     The constructor compiles the C code, and measures how long steps take.
 
@@ -69,10 +69,10 @@ class TimedChains:
 
     Attributes:
         seconds: Wall time of the constructor without the C compiler.
-        compile_seconds: Wall time of the C compiler; about 0 if the same text was compiled before.
-        num_warmup: Warm-up draws of each chain in the last run, which are fewer than planned if warm-up ended early.
+        compile_seconds: Wall time of the C compiler; about 0 if the same C code was compiled before.
+        num_warmup: Number of warm-up draws of each chain in the last run; smaller than planned if warm-up ended early.
         seconds_of_descent, seconds_of_step: Wall time of a step of Adam, and of a step of a chain. Several chains run
-            together, so each of these two times is the joint time of the chains, divided by their number.
+            at the same time, so both wall times are divided by the number of chains.
 
     Raises:
         NotInCError: If C cannot compute the density, or the C compiler takes too long.

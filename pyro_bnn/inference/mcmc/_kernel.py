@@ -25,17 +25,16 @@ energy error of a step, divided by P."""
 
 @dataclass(frozen=True)
 class Draws:
-    """What a kernel reports when chains finish a draw. Shapes are (K,) unless stated otherwise.
+    """Report of a kernel about chains that have finished a draw. Shapes are (K,) unless stated otherwise.
 
-    Fields that are not listed here are described in :class:`ChainStatistics`. These fields are None if the sampler does
-    not report them.
+    :class:`ChainStatistics` describes the other fields. A field is None if the sampler does not report it.
 
     Args:
-        finished: Which chains have finished a draw. The rows of other chains have no meaning.
+        finished: Whether each chain has finished a draw. The rows of unfinished chains have no meaning.
         z: Positions, shape (K, P).
         diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite.
-        energy_errors: Energy error of each of T steps, in nats, shape (K, T); NaN for a step that was not taken. These
-            errors are reported only if the sampler's warm-up uses them.
+        energy_errors: Energy error of each of T steps, in nats, shape (K, T); NaN for a step that was not taken. None
+            if the sampler's warm-up does not use energy errors.
     """
 
     finished: Tensor
@@ -60,7 +59,7 @@ MOST_DIVERGING = 0.01
 
 @dataclass(frozen=True, repr=False)
 class ChainStatistics(Shown):
-    """What the sampler reported for each draw. Shapes are (K, S) unless stated otherwise; unreported fields are None.
+    """Statistics of each draw, from the sampler. Shapes are (K, S) unless stated otherwise; unreported fields are None.
 
     Args:
         log_density: Log joint density in unconstrained space, in nats.
@@ -72,7 +71,7 @@ class ChainStatistics(Shown):
         inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
         seconds: Wall time of warm-up and sampling together.
         energy_error: Mean squared energy error, in squared nats, of the steps of a draw, divided by the number P of
-            latent numbers. This error is reported only if the sampler's warm-up uses it.
+            latent numbers. None if the sampler's warm-up does not use energy errors.
 
     Example:
         >>> import torch
@@ -101,12 +100,12 @@ class ChainStatistics(Shown):
 
     @property
     def num_diverging(self) -> int | None:
-        """Number of divergent draws of all chains; None if they are not reported."""
+        """Number of divergent draws of all chains; None if the sampler does not report divergences."""
         return None if self.diverging is None else int(self.diverging.sum())
 
     @property
     def share_diverging(self) -> float | None:
-        """Share of divergent draws of all chains; None if they are not reported."""
+        """Share of divergent draws of all chains; None if the sampler does not report divergences."""
         return None if self.diverging is None else float(self.diverging.double().mean())
 
     @property
@@ -134,7 +133,7 @@ class Kernel(ABC):
 
     Args:
         value_and_grad: The potential.
-        z: First points, shape (K, P).
+        z: First positions of the chains, shape (K, P).
     """
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor) -> None:
@@ -153,31 +152,28 @@ class Kernel(ABC):
         """Run until at least one chain finishes a draw. Step size and inverse mass may change between two calls."""
 
     def at(self, z: Tensor) -> "Kernel | None":
-        """Return a kernel of the same potential at other points, shape (K, P).
+        """Return a kernel for the same potential, with chains that begin at the positions z, shape (K, P).
 
-        The result is None if making a new kernel takes no longer.
+        By default, the result is None, and the caller makes a new kernel from the potential.
         """
         return None
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the chains between two draws: numbers, tensors, and lists and dictionaries of these.
+        """Return the state of the chains between two draws, as numbers, tensors, lists and dictionaries.
 
         This state, the step sizes, the inverse masses and the state of torch's generators determine the next draws.
         """
         raise self._stateless()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`state` returned, possibly in another process.
+        """Restore a state that :meth:`state` returned, possibly in another process.
 
         The tensors of the state may be on the CPU.
         """
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
-        """Raise a `ValueError` if a state lacks the entry `name`.
-
-        All states of this class of kernels have this entry.
-        """
+        """Raise a `ValueError` if a state lacks the entry `name`, which all states of this class of kernels have."""
         if name not in state:
             raise ValueError(
                 "`resume` must be a file of the same sampler, but one of the two runs draws in C and the other in "
@@ -191,7 +187,7 @@ class Kernel(ABC):
         )
 
     def momentum(self, chain: int) -> Tensor:
-        """Draw the standard normal numbers, shape (P,), from which a chain's first momentum is made."""
+        """Draw the standard normal numbers, shape (P,), from which a chain's first momentum is computed."""
         return torch.randn_like(self.inverse_mass[chain])
 
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
@@ -228,7 +224,7 @@ NOT_ASKED = "`compile` is False"
 
 
 class NotInCError(ValueError):
-    """Error if ``compile=True`` was passed, but C cannot compute the draws. `reason` is a clause that says why."""
+    """Error if ``compile=True`` was passed, but C cannot compute the draws; `reason` is a clause that says why not."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -265,7 +261,7 @@ def leapfrog(
 class Sampler(ABC):
     """An MCMC algorithm with its settings, an argument of :func:`~pyro_bnn.fit_mcmc`.
 
-    Subclasses are frozen dataclasses. A sampler holds only the settings of its own algorithm. Chains, warm-up and
+    Subclasses are frozen dataclasses. A sampler stores only the settings of its algorithm. Chains, warm-up and
     diagnostics are the same for all samplers.
     """
 
@@ -275,17 +271,17 @@ class Sampler(ABC):
         return type(self).__name__
 
     def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
-        """Make the adaptation of one chain.
+        """Return the object that adapts one chain during warm-up.
 
-        By default, this adaptation learns a mass matrix, and a step size for the acceptance rate `target_accept`.
+        By default, the object learns a mass matrix, and a step size for the acceptance rate `target_accept`.
 
-        `start` is the first point of the chain, shape (P,).
+        `start` is the first position of the chain, shape (P,).
         """
         return Adaptation(num_warmup, target_accept, start)
 
     @abstractmethod
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
-        """Make the kernel for one potential and the first points z, shape (K, P).
+        """Make the kernel for one potential and K chains that begin at the positions z, shape (K, P).
 
         If the sampler cannot draw in C, ``compile=True`` raises a `NotInCError`, and ``"auto"`` draws in torch.
         """

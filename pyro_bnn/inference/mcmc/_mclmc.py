@@ -1,11 +1,11 @@
 r"""Microcanonical Langevin Monte Carlo: chains that move at unit speed, without an accept/reject step.
 
-A point has a position z of P numbers and a direction u of length 1. With the potential U, the dynamics
+A chain has a position z of P numbers and a direction u of length 1. With the potential U, the dynamics
 
 .. math:: \dot z = u, \qquad \dot u = -(1 - u u^T)\, \nabla U(z) / (P - 1)
 
-leave the density exp(-U) of z unchanged. Noise is added to the direction after each step, which leaves the density
-unchanged, too. A step is not taken if its energy error is divergent.
+leave the density exp(-U) of z unchanged. Noise is added to the direction after each step; this noise also leaves the
+density unchanged. A step is not taken if its energy error is divergent.
 """
 
 import math
@@ -67,7 +67,7 @@ class MCLMC(Sampler):
         energy_error: Target at the end of warm-up: the mean squared energy error of a step, in squared nats, divided by
             the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
             square root of this target. The bias is small for a target of 5e-4.
-        first_energy_error: Target for the same error at the beginning of warm-up. The target changes linearly during
+        first_energy_error: Target for the energy error at the beginning of warm-up. The target changes linearly during
             warm-up.
 
     References:
@@ -116,14 +116,15 @@ class MCLMC(Sampler):
 
 
 class MCLMCAdaptation(AnyAdaptation):
-    r"""What one chain of MCLMC learns during warm-up.
+    r"""Step size and length of one chain of MCLMC, which are learned during warm-up.
 
     The variance of the energy error grows with the sixth power of the step size h. With the error E of a step and
     :math:`\xi = E^2 / (P \tau)` for a target :math:`\tau`, the step size is :math:`\langle \xi / h^6 \rangle^{-1/6}`.
     The angle brackets denote an average over about a hundred steps with the weights
     :math:`\exp(-(\log \xi / 9)^2 / 2)`.
 
-    `targets` contains :math:`\tau` at the beginning and at the end of warm-up. `start` is the first point, shape (P,).
+    `targets` contains :math:`\tau` at the beginning and at the end of warm-up. `start` is the first position of the
+    chain, shape (P,).
 
     References:
         Robnik et al. (2023), https://arxiv.org/abs/2212.08549, section 4.
@@ -293,7 +294,10 @@ class _MCLMCChain(NativeChain):
     """One chain of MCLMC. `point` contains a position, a direction, a gradient, a potential, and T energy errors."""
 
     def draw(self, setting: tuple[float, float]) -> Tensor:
-        """Return the point of the next draw. `setting` contains a step size and the standard deviation of the noise."""
+        """Make a draw, and return the new `point`.
+
+        `setting` contains a step size and the standard deviation of the noise.
+        """
         point, num_weights = self.point.clone(), self.sampler.num_weights
         direction = point[num_weights : 2 * num_weights]
         if not bool(direction.any()):  # before the first draw

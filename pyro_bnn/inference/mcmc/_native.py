@@ -120,7 +120,7 @@ class Native:
 class NativeChain(ABC):
     """One chain, whose draws are computed in C.
 
-    `point` contains all numbers with which the next draw starts. The first P numbers are the position.
+    `point` contains the P numbers of the chain's position, and then all other numbers with which the next draw starts.
     """
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
@@ -133,14 +133,14 @@ class NativeChain(ABC):
 
     @abstractmethod
     def draw(self, setting: Any) -> Tensor:
-        """Return the point of the next draw. This method may run in any thread."""
+        """Make a draw, and return the new `point`. This method may run in any thread."""
 
     def state(self) -> dict[str, Any]:
         """Return everything on which the next draw depends, except the numbers that are set during warm-up."""
         return {"point": self.point, "generator": self.generator.get_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`state` returned."""
+        """Restore a state that :meth:`state` returned."""
         self.point = state["point"].clone()
         self.generator.set_state(state["generator"])
 
@@ -170,7 +170,7 @@ class NativeKernel(Kernel):
         """Return the report of the chains that have finished a draw, given the points of all chains."""
 
     def draw(self) -> Draws:
-        """Run until at least one chain finishes a draw. The other chains continue in their threads."""
+        """Run until at least one chain finishes a draw. Unfinished chains continue in their threads."""
         self._seed()
         waiting = [k for k in range(len(self._chains)) if self.is_needed[k] and k not in self._before]
         new: dict[int, Tensor] = {}
@@ -209,7 +209,7 @@ class NativeKernel(Kernel):
         self._is_seeded = state["is_seeded"]
 
     def _seed(self) -> None:
-        """Seed the chains from torch's generator, unless they are seeded or :meth:`restore` has set their states."""
+        """Seed the chains from torch's generator if they have no seeds yet."""
         if not self._is_seeded:
             for chain, seed in zip(self._chains, torch.randint(2**62, (len(self._chains),)).tolist(), strict=True):
                 chain.generator.manual_seed(seed)
@@ -222,7 +222,7 @@ class NativeKernel(Kernel):
 def native(
     value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int = 10, *, timeout: float | None = None
 ) -> Native:
-    """Compile the samplers of a potential. z is one point, shape (1, P).
+    """Compile the samplers of a potential. z is one position, shape (1, P).
 
     Raises:
         UnsupportedError: If C cannot compute the potential, the C compiler fails or takes more than `timeout` seconds,
@@ -258,9 +258,9 @@ def native(
 def native_or_reason(
     value_and_grad: ValueAndGrad, z: Tensor, compile: Compile, max_tree_depth: int = 10
 ) -> tuple[Native | None, str]:
-    """Return the compiled samplers and an empty text; if there are none, return None and the reason.
+    """Return the compiled samplers and an empty text; if C is impossible, return None and the reason.
 
-    If `compile` is True, the reason is raised as an error instead.
+    If C is impossible and `compile` is True, raise a `NotInCError` with the reason.
     """
     if not compile:
         return None, NOT_ASKED
@@ -301,7 +301,7 @@ def _require_small(potential: Emitted) -> None:
 
 
 def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Raise an `UnsupportedError` unless C and torch give the same potential and gradient, up to rounding."""
+    """Raise an `UnsupportedError` if C and torch differ in the potential or the gradient by more than rounding."""
     for name, own, theirs in zip(("potential", "gradient"), found, expected, strict=True):
         tolerance = TOLERANCES[own.dtype]
         size = theirs.abs().nan_to_num(0.0, posinf=0.0).amax().clamp_min(1.0)
@@ -317,8 +317,8 @@ def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 def _compiler() -> list[str] | None:
     """Return the command of the C compiler; None if there is no compiler.
 
-    The command is the environment variable `CC`, which may include options. Without `CC`, the command is the first
-    known compiler that is found.
+    The command is the environment variable `CC`, which may include options. Without `CC`, the command is the first of
+    cc, gcc and clang that is installed.
     """
     named = os.environ.get("CC")
     commands = [shlex.split(named)] if named else [["cc"], ["gcc"], ["clang"]]
@@ -328,7 +328,7 @@ def _compiler() -> list[str] | None:
 def _loaded(text: str, timeout: float | None) -> ctypes.CDLL:
     """Compile a C text, and return the library.
 
-    If the process still holds the library of this text, nothing is compiled.
+    If the process has compiled the same text before and has kept the library, this library is returned.
     """
     with _LOCK:
         library = _kept.pop(text, None) or _compile(text, timeout)
@@ -354,7 +354,7 @@ def _compile(text: str, timeout: float | None) -> ctypes.CDLL:
 def _called(command: Sequence[str], timeout: float | None) -> tuple[int, str]:
     """Run a command, and return its exit status and its error output.
 
-    If the command takes too long or is interrupted, the programs that it started are ended, too.
+    If the command takes too long or is interrupted, it is killed together with the programs that it started.
     """
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(command, stdout=nothing, stderr=pipe, text=True, start_new_session=True) as process:

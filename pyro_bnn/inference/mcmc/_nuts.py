@@ -1,7 +1,7 @@
 """The No-U-Turn Sampler for many chains at once.
 
-One evaluation of the potential serves all chains. No chain waits for another: each takes the next leapfrog step of its
-own tree. `_tree.py` has the algorithm.
+One evaluation of the potential serves all chains. No chain waits for another: at each evaluation, every chain takes the
+next leapfrog step of its own tree. `_tree.py` has the algorithm.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ class NUTS(Sampler):
 
     A trajectory doubles until it, or one of its balanced subtrees, turns back on itself. The next draw is one of the
     points of the trajectory. Let v be the velocity at an end of the trajectory, and :math:`\rho` the sum of the momenta
-    of its points. In this sum, the momenta at the two ends have the weight 1/2. The trajectory turns back if
+    along the trajectory. In this sum, the momenta at the two ends have the weight 1/2. The trajectory turns back if
     :math:`v \cdot \rho \le 0` at either end.
 
     Args:
@@ -82,7 +82,7 @@ class NUTSKernel(TorchKernel):
         self._position = 0  # number of steps whose numbers were used
 
     def draw(self) -> Draws:
-        """Run all chains until at least one finishes a draw. The other chains continue their trees at the next call."""
+        """Run all chains until at least one finishes a draw. Unfinished chains continue at the next call."""
         normal = torch.randn_like(self._tree.proposal)
         constants = TreeConstants(self.step_size, self.inverse_mass, *self._tables)
         self._tree, self._subtree = begin(self._tree.finished, self._tree, self._subtree, constants, normal)
@@ -112,7 +112,7 @@ class NUTSKernel(TorchKernel):
         self._log_uniform, self._position = to(state["log_uniform"]), state["position"]
 
     def _next_log_uniform(self) -> Tensor:
-        """Return the logarithms of the uniform numbers for one step, shape (3, K)."""
+        """Return the logarithms of the uniform random numbers for one step, shape (3, K)."""
         if self._position == len(self._log_uniform):
             self._log_uniform = self._tree.log_weight.new_empty(RANDOM_BLOCK, 3, len(self.step_size)).uniform_().log()
             self._position = 0
@@ -144,7 +144,7 @@ class _NUTSChain(NativeChain):
         self._state = torch.empty(sampler.size_of_state, dtype=torch.uint8)
 
     def draw(self, setting: tuple[float, Tensor]) -> Tensor:
-        """Return the point of the next draw. `setting` contains a step size and an inverse mass."""
+        """Make a draw, and return the new `point`. `setting` contains a step size and an inverse mass."""
         (step_size, inverse_mass), point = setting, self.point.clone()
         normal, is_new, is_done = self.normal(len(inverse_mass)), True, False
         while not is_done:

@@ -1,8 +1,10 @@
-"""Table of the torch operations that can be written in C. A density with any other operation runs in torch.
+"""Table of the torch operations that can be written in C.
+
+A density with an operation that is not in this table runs in torch.
 
 An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. Any other operation is given
-as a function. The arguments of this function are the writer, the result of the operation in the example run, and the
-arguments of the operation, with a :class:`Value` in place of each tensor.
+as a Python function. The arguments of this function are the writer, the result of the operation when the density was
+recorded, and the arguments of the operation, with a :class:`Value` in place of each tensor.
 """
 
 import operator
@@ -115,9 +117,9 @@ def _filled(number: float) -> Operation:
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
-    """Write code for the logarithm of the sigmoid. Like torch's operation, it has two results.
+    """Write code for the logarithm of the sigmoid.
 
-    The C code does not use the second result.
+    Return two results, as torch's `log_sigmoid_forward` does. The C code does not use the second result.
     """
     return [writer.stored(combined("log_sigmoid_({0})", source.shape, source)), source]
 
@@ -152,7 +154,7 @@ axis."""
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:
-    """Write the logarithm of the sum of exponentials along one axis. In the result, this axis has size 1."""
+    """Write the logarithm of the sum of exponentials along one axis, which has size 1 in the result."""
     if value.shape[axis] > LONGEST_TOTAL:
         raise UnsupportedError(f"of {value.shape[axis]} elements")
     largest = _largest(writer, value, axis)
@@ -162,7 +164,7 @@ def _log_total(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _largest(writer: Writer, value: Value, axis: int) -> Value:
-    """Write the largest element along an axis. In the result, this axis has size 1.
+    """Write the largest element along one axis, which has size 1 in the result.
 
     If the largest element is infinite, the result is 0, as in `logsumexp`.
     """
@@ -240,7 +242,7 @@ def gather(writer: Writer, result: Tensor, source: Value, axis: int, which: Valu
 
 
 def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: Value, source: Value) -> Value:
-    """In each row, add one number to one element."""
+    """In each row of `base`, add the number in `source` to the element at the index in `which`."""
     shape, axis = tuple(result.shape), axis % result.dim()
     if which.shape != (*shape[:axis], 1, *shape[axis + 1 :]):
         raise UnsupportedError(f"of {which.shape}")

@@ -25,7 +25,7 @@ OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}
 
 @dataclass(frozen=True)
 class ChainsRecord:
-    """What a file stores of an `MCMCPosterior`."""
+    """Record of an :class:`MCMCPosterior` in a file."""
 
     samples: dict[str, Tensor]
     statistics: ChainStatistics
@@ -39,14 +39,14 @@ class MCMCPosterior(Posterior):
 
     Args:
         chains: The draws of each chain in constrained space, ``{site: shape (K, S, *event)}``.
-        statistics: What the sampler reported.
+        statistics: Statistics of each draw, from the sampler.
         status: Result of the diagnostics.
         sampler: Name of the algorithm.
         path: How the draws were computed: ``"C"``, ``"pyro"``, or, for draws in torch, a text that begins with
             ``"replayed"`` or ``"eager"`` and says why no faster way was possible. The path is empty if a custom sampler
             does not set it.
-        modes: Agreement of the predictions for training rows, within chains and between chains. It is None unless each
-            chain began at its own mode. Files do not store it.
+        modes: Agreement of the predictions for training rows, within chains and between chains. None if the chains did
+            not begin at different modes. Files do not store this agreement.
 
     Raises:
         ValueError: If an argument has the wrong type, or if sites have different numbers of draws.
@@ -98,9 +98,9 @@ class MCMCPosterior(Posterior):
         x: Inputs | None = None,
         seconds: float | None = None,
     ) -> "MCMCPosterior":
-        """Make a posterior from the draws of Pyro's own `MCMC`, for `predict`, `compare`, diagnostics and files.
+        """Make a posterior from the draws of Pyro's `MCMC`, for `predict`, `compare`, diagnostics and files.
 
-        Only the statistics `diverging` and `seconds` are known.
+        The posterior's `statistics` contain only `diverging` and `seconds`.
 
         Args:
             mcmc: A `pyro.infer.MCMC` after its run. The draws are not copied.
@@ -177,7 +177,7 @@ class MCMCPosterior(Posterior):
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """If `num_samples` is None, return all draws with the sampler's statistics; else, draws without statistics."""
+        """Return `num_samples` draws without statistics, or, for None, all draws with the sampler's statistics."""
         if num_samples is not None:
             return super()._chains(num_samples, arguments, stream)
         statistics = self.statistics

@@ -27,7 +27,7 @@ Term = Callable[[Index, Index], str]
 def product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
     """Write a product of two matrices, of batches of matrices, or of a matrix and a vector.
 
-    If there are three arguments, the product is added to the first.
+    If there are three arguments, the product of the last two is added to the first.
     """
     *first, left, right = arguments
     left, right, shape = writer.stored(left), writer.stored(right), tuple(result.shape)

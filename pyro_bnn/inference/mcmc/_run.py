@@ -72,7 +72,7 @@ class Chain:
         self.records = {name: values[:num_samples] for name, values in self.records.items()}
 
     def recorded(self, name: str) -> Tensor | None:
-        """Return the recorded values of a field of `Draws`, shape (S, ...); None if there are none."""
+        """Return the recorded values of a field of `Draws`, shape (S, ...); None if no value was recorded."""
         return torch.stack(self.records[name]) if self.records[name] else None
 
     def state(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """The wall time so far, including the time before interruptions."""
+        """The wall time of the run until now, including the time before interruptions."""
         return self._seconds_before + time.perf_counter() - self._begin
 
     def recorded(self) -> dict[str, Tensor]:

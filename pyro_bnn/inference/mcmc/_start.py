@@ -18,8 +18,9 @@ from ._kernel import ValueAndGrad
 class FreshInit(Init):
     """Points of freshly initialised networks: Gaussian weights that keep the scale of activations across ReLU layers.
 
-    Weights have the standard deviation sqrt(2 / number of inputs). Sites with fewer than two axes have fixed starts: 0
-    for real sites, such as biases, and the prior's median for constrained sites, such as noise scales.
+    Weights have the standard deviation sqrt(2 / number of inputs). Variables with fewer than two axes have fixed
+    starts: 0 for unconstrained variables, such as biases, and the prior's median for constrained variables, such as
+    noise scales.
 
     References:
         He et al. (2015), https://arxiv.org/abs/1502.01852, section 2.2.
@@ -52,8 +53,8 @@ class FreshInit(Init):
 class Descent:
     """Starts at modes: Adam moves each chain from a random point to a nearby mode.
 
-    In this way, Adam trains one network per chain to maximise the posterior density. In C this training takes seconds;
-    see `compile` of :func:`~pyro_bnn.fit_mcmc`.
+    Adam trains one network per chain to maximise the posterior density. In C, this training takes seconds; see
+    `compile` of :func:`~pyro_bnn.fit_mcmc`.
 
     Args:
         num_steps: Number of steps of Adam, each on all data.
@@ -96,7 +97,7 @@ class Descent:
             _checks.kind("init", self.init, Init, "an Init or None")
 
     def __call__(self, value_and_grad: ValueAndGrad, z: Tensor, *, until: float = math.inf) -> Tensor:
-        """Return the point of lowest potential on each descent. The descents begin at the rows of z, shape (K, P).
+        """Run a descent from each row of z, shape (K, P); return the position of lowest potential on each descent.
 
         The descents stop when the clock `time.perf_counter` reaches `until`.
         """

@@ -36,7 +36,10 @@ operation."""
 
 
 class UnsupportedError(Exception):
-    """Raised if a faster computation is not possible. The message is the reason, as a clause without a full stop."""
+    """Raised if a density cannot be recorded or written in C.
+
+    The message is the reason, as a clause without a full stop.
+    """
 
 
 @contextmanager
@@ -135,10 +138,10 @@ def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
 
 
 class TorchKernel(Kernel):
-    """A kernel in torch. The potential is recorded if possible.
+    """A kernel in torch. The kernel records the potential if possible.
 
-    `not_in_c` is the reason why the kernel is not in C. The reason is empty if C computes the potential, which is then
-    not recorded.
+    `not_in_c` is the reason why the kernel is not in C. `not_in_c` is empty if C computes the potential, which needs no
+    recording.
     """
 
     fields: tuple[str, ...] = ()
@@ -164,7 +167,7 @@ class TorchKernel(Kernel):
 
 
 def replayed(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:
-    """Record the potential, and return a function that replays the record, for points of the same shape as z.
+    """Record the potential, and return a function that replays the record, for inputs of the same shape as z.
 
     Raises:
         UnsupportedError: If the potential cannot be recorded.

@@ -1,8 +1,9 @@
 """The trees of the No-U-Turn Sampler: their fields, and the functions that make them grow.
 
-`begin` starts a trajectory as a tree of one point. A subtree grows from one end of the tree: `grow` adds the point of
-one leapfrog step. The subtree has `ended` if it is complete (as large as the tree), turns back or diverges. `merge`
-adds a complete subtree to the tree, and `turn` starts the next subtree from a random end; `finish` does both.
+`begin` starts a trajectory as a tree of one point. A subtree grows from one end of the tree: `grow` takes one leapfrog
+step and adds the new point to the subtree. The subtree has `ended` if it is complete (as large as the tree), turns back
+or diverges. `merge` adds a complete subtree to the tree, and `turn` starts the next subtree from a random end; `finish`
+calls `merge` and `turn`.
 
 Every chain is one row of every tensor. Functions with an argument `chains` change only the rows that this argument
 marks.
@@ -23,7 +24,7 @@ from ._kernel import DIVERGENCE, ValueAndGrad, leapfrog
 
 
 class Tree(NamedTuple):
-    """The trajectory so far, and its proposal: the point that is the next draw if the trajectory ends here."""
+    """The present trajectory, and its proposal: the point that becomes the next draw if the trajectory has ended."""
 
     left_z: Tensor  # (K, P), like the other ends
     left_r: Tensor
@@ -78,7 +79,7 @@ class TreeConstants(NamedTuple):
 def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
     """Return the state of chains that have just finished a draw at z.
 
-    Only the proposed states matter, since `begin` replaces all other fields.
+    Only the fields of the proposal matter, since `begin` replaces the other fields.
     """
     count = torch.zeros_like(potential, dtype=torch.long)
     levels = z.new_zeros(len(z), num_levels, z.shape[1])
@@ -96,7 +97,7 @@ def begin(
 ) -> tuple[Tree, Subtree]:
     """For each chain that the mask `chains` marks, start a trajectory at the chain's proposal.
 
-    The momenta of these chains are made from standard normal numbers.
+    The momenta of these chains are computed from the standard normal numbers `normal`.
     """
     z, gradient, potential = tree.proposal, tree.proposal_gradient, tree.proposal_potential
     r = normal * constants.inverse_mass.rsqrt()
@@ -164,7 +165,7 @@ def finish(
 ) -> tuple[Tree, Subtree]:
     """For each chain that the mask `chains` marks, merge the subtree with the tree, and start the next subtree.
 
-    `for_merge` and `for_side` are logarithms of uniform numbers.
+    `for_merge` and `for_side` are logarithms of uniform random numbers.
     """
     tree = merge(chains, tree, subtree, constants, max_size, for_merge)
     return turn(chains & ~tree.finished, tree, subtree, constants, for_side)
@@ -244,7 +245,7 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 
 
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return two tables of truth values, which have a row for each leaf and a column for each level.
+    """Return two Boolean tables, which have a row for each leaf and a column for each level.
 
     For each leaf, the first table marks the level at which the leaf is stored. The second table marks the levels of the
     stored leaves with which the leaf is compared. The rows belong to the leaves of the last subtree of the largest
@@ -254,8 +255,8 @@ def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Ten
     needs the subtree's first leaf, so first leaves are stored, as checkpoints. The level of leaf n is the number of
     ones in the binary form of n // 2. Every leaf with an even number is the first leaf of a balanced subtree. A leaf
     with an odd number completes one or more balanced subtrees: their number c is the number of ones at the end of the
-    leaf's binary form. If this leaf has level m, the first leaves of these subtrees are stored at the levels from
-    m - c + 1 to m.
+    leaf's binary form. If a leaf of level m completes c subtrees, the first leaves of these subtrees are stored at the
+    levels from m - c + 1 to m.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
     stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)

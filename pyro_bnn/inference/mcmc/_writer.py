@@ -169,7 +169,7 @@ def order(shape: Sequence[int]) -> list[int]:
 
 
 def in_memory(name: str, offset: int, shape: Sequence[int]) -> Value:
-    """Return a tensor that is stored in an array, beginning at the element `offset`."""
+    """Return a tensor that is stored in the array `name`, beginning at the element `offset`."""
     axes = zip(places(shape), strides(shape), shape, strict=True)
     terms = [scaled(place, step) for place, step, n in axes if n > 1]
     return Value(tuple(shape), f"{name}[{' + '.join([str(offset), *terms])}]", is_stored=True)
@@ -193,7 +193,7 @@ class Writer:
         self.lines.append(line)
 
     def memory(self, shape: Sequence[int]) -> Value:
-        """Return a new tensor in memory, without values."""
+        """Return a new tensor in memory, whose elements have no values yet."""
         value = replace(in_memory("w", self.num_scratch, shape), is_scratch=True)
         self.num_scratch += -(-math.prod(shape) // 8) * 8  # whole cache lines
         return value
@@ -202,12 +202,12 @@ class Writer:
     def loops(
         self, shape: Sequence[int], axes: Sequence[int] | None = None, *, pragma: str = "", rows: str = "room"
     ) -> Iterator[list[str]]:
-        """Write loops over some axes, by default all axes, and yield the index.
+        """Write loops over some axes, by default all axes, and yield the index of the element inside the loops.
 
         The index is 0 along axes without a loop.
 
-        `pragma` belongs to the innermost loop. `rows` is the C variable for the number of rows of a block. It is "rows"
-        or "room"; "room" is rounded up to a multiple of `STEP`.
+        `pragma` is written before the innermost loop. `rows` is the C variable for the number of rows of a block:
+        "rows", or "room", which is rounded up to a multiple of `STEP`.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]
@@ -223,18 +223,15 @@ class Writer:
     def each(self, shape: Sequence[int], line: str) -> None:
         """Write nested loops over all axes, with a line of C code inside. The line has placeholders for the indices.
 
-        The line must compute each element independently of the others. If the length of the loop is known, the compiler
-        recognises independent elements without a pragma.
+        The line must compute each element independently of other elements. If the length of the loop is a constant, the
+        compiler recognises this independence without a pragma.
         """
         is_known = self.size == 0 or self.size != max(shape, default=0)
         with self.loops(shape, pragma="" if is_known else "omp simd") as index:
             self.add(line.format(*index))
 
     def fill(self, value: Value, axis: int) -> bool:
-        """If possible, set the elements after the last row of a block to zero.
-
-        Return whether these elements are zero.
-        """
+        """Set the elements after the last row of a block to zero if possible; return whether they are zero."""
         if not value.is_scratch:
             return value.is_filled
         self.add("if (rows < room) {")
@@ -260,9 +257,10 @@ class Writer:
         return result
 
     def sum(self, value: Value, axes: Sequence[int]) -> Value:
-        """Write a sum over some axes. In the result, these axes have size 1.
+        """Write a sum over some axes, which have size 1 in the result.
 
-        A sum of at most 16 terms is one expression, so that the loop around it can run over the longest axis.
+        A sum over at most 16 terms is written as one expression, so that the loop around the sum can run over the
+        longest axis.
         """
         shape = tuple(1 if axis in axes else n for axis, n in enumerate(value.shape))
         inner = [axis for axis in order(value.shape) if axis in axes and value.shape[axis] > 1]

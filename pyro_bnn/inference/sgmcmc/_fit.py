@@ -50,7 +50,7 @@ def fit_sgmcmc(
     There is no accept/reject step, so the draws have an error that grows with the step size and with the noise of the
     gradients. If the error of the draws is small, the predictions do not change when the step size is halved.
 
-    The chains run one after the other. On one CPU thread, this is faster than all chains at once. Under
+    The chains run one after the other. On one CPU thread, this order is faster than running all chains at once. Under
     `torch.func.vmap`, the gradients of four chains at once took 1.15 times as long as one chain after the other, for a
     network 784-400-400-10 with batches of 128, and 1.6 times as long for LeNet-5.
 
@@ -66,10 +66,10 @@ def fit_sgmcmc(
         steps: Plan of step sizes and stages; None is :class:`~pyro_bnn.inference.sgmcmc.ConstantSteps`, whose first
             half is warm-up.
         init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. None is
-            :class:`NetworkInit`, close to the network's own weights.
+            :class:`NetworkInit`, which starts close to the network's present weights.
         store: New safetensors file for the draws; None keeps them in memory. The draws are read from the file when they
             are used, so the file must exist as long as the posterior is used. A resumed run uses its existing file of
-            draws. If a call fails, it removes the file that it made.
+            draws. If a call fails, the file that it created is removed.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show a progress bar for each chain; see :func:`fit_svi` for the default.
         execution: How steps are computed.

@@ -20,7 +20,7 @@ be 0 or infinite in single precision."""
 
 @dataclass(frozen=True)
 class Stage:
-    """What a chain does at one step: its step size, whether it adds noise, and whether it keeps draws.
+    """Settings of one step of a chain: the step size, whether noise is added, and whether draws are kept.
 
     Args:
         factor: Step size as a fraction of the sampler's step size, from 0 to 1.
@@ -38,15 +38,15 @@ class StepSizes(ABC):
 
     @abstractmethod
     def stage(self, step: int, num_steps: int) -> Stage:
-        """Return the stage of a chain at one step.
+        """Return the settings of one step of a chain.
 
-        `step` is the number of this step, counted from 0, and `num_steps` the number of all steps of the chain.
+        `step` is the number of the step, counted from 0, and `num_steps` the number of all steps of the chain.
         """
 
 
 @dataclass(frozen=True)
 class ConstantSteps(StepSizes):
-    """Steps of one size. During the first steps, the chain moves to the posterior; these draws are not kept.
+    """Steps of one size. In the first steps, the chain moves to the posterior, and no draws are kept.
 
     Args:
         warmup: Fraction of the steps that belong to the warm-up, at least 0 and below 1.
@@ -125,7 +125,7 @@ class StochasticGradientSampler(ABC):
             point: The point z, or a part of it.
             gradient: Unbiased estimate of :math:`\nabla U(z)`, of the point's shape; it may be overwritten.
             memory: State that the sampler keeps for this point between steps; empty at first.
-            stage: The stage of the chain.
+            stage: Settings of the step.
         """
 
 
@@ -302,7 +302,7 @@ class ChainOptimizer(SkippingOptimizer):
         point.copy_(torch.where(is_bad, before, point))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state, and the number of steps so far."""
+        """Return the optimizer's state, and the number of steps until now."""
         return {**super().state_dict(), "count": self._count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

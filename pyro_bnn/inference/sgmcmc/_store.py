@@ -1,4 +1,4 @@
-"""The draws that chains keep, in memory or in a file that identifies its run."""
+"""Storage for the draws of chains, in memory or in a file with an identifier of the run."""
 
 import json
 import os
@@ -78,7 +78,10 @@ class Store:
         return self._run
 
     def join(self, run: str) -> None:
-        """Take the identifier of the run from a checkpoint. The file and the earlier chains must belong to this run."""
+        """Take the identifier of the run from a checkpoint.
+
+        The file of draws and the earlier chains must have the same identifier.
+        """
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -119,7 +122,7 @@ class Store:
 
     @contextmanager
     def removed_on_failure(self) -> Iterator[None]:
-        """Remove the file after an error in the context, if this run created the file.
+        """Remove the file of draws after an error in the context, if this run created the file.
 
         Checkpoints still have the draws.
         """
@@ -154,7 +157,7 @@ def read_header(path: Path) -> Header:
 
 @dataclass(frozen=True)
 class ChainState:
-    """What a checkpoint stores of a chain: the draws so far, ``{site: shape (number so far, *event)}``."""
+    """Record of a chain in a checkpoint: the draws until now, ``{site: shape (number of draws, *event)}``."""
 
     run: str
     num_samples: int
@@ -183,7 +186,7 @@ class Record:
         return self._layout.views(self._store.draws()[self._chain])
 
     def keep(self, step: int) -> None:
-        """Store the present point if a draw is due after this step."""
+        """Store the chain's present values as a draw, if a draw is to be kept after step number `step`."""
         if self._num_kept < len(self._kept) and step == self._kept[self._num_kept]:
             draws = self._draws()
             for name, value in self._point.locations().items():

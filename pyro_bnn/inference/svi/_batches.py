@@ -29,9 +29,9 @@ class Batches:
     """Gives the batches of each epoch, on a device.
 
     The data are a tuple with all rows, or a loader. `generator` shuffles the rows of a tuple in each epoch; a loader
-    has its own order. For `device`, `like` and `paired` see :class:`Arguments`. If several processes share a fit, each
-    process takes its share of every batch of a tuple. Batches from a loader are not divided: the loader of each process
-    must give only the rows that belong to this process.
+    itself chooses the order of its rows. For `device`, `like` and `paired` see :class:`Arguments`. If several processes
+    share a fit, each process takes its share of every batch of a tuple. Batches from a loader are not divided: the
+    loader of each process must give only the rows that belong to this process.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Batches:
     def first(self) -> Batch:
         """Return an example batch: the first rows of a tuple, or a loader's first batch.
 
-        The first epoch of a loader gives this batch again.
+        The first epoch of a loader gives the example batch again.
         """
         if self._loader is not None:
             return self._loader.first()
@@ -138,8 +138,8 @@ class Batches:
         """Return the states of all generators that draw the order of the rows: `generator` and those of a `DataLoader`.
 
         To repeat the order of an epoch, restore the states that this method returned before the epoch began. If a
-        loader has no generator of its own, torch's generator draws its order, but that generator's state is not
-        included.
+        loader has no generator, torch's generator draws the order, but the result does not include the state of torch's
+        generator.
         """
         return [generator.get_state() for generator in self._generators()]
 
@@ -190,7 +190,7 @@ def count_batches(data: Data, batch_size: int | None, *, num_data: int, executio
 def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
     """Return the position of the first row of each batch, and the position after its last row.
 
-    If the last batch has fewer rows than there are processes, the batch before it takes these rows.
+    If the last batch would have fewer rows than there are processes, its rows are added to the second-last batch.
     """
     begins = list(range(0, num_rows, batch_size))
     if len(begins) > 1 and num_rows - begins[-1] < num_processes:
@@ -223,10 +223,9 @@ def _require_kind(data: object) -> None:
 class Loader:
     """Batches of an iterable that is read once per epoch.
 
-    The number of batches is the length of the loader. Each epoch must have exactly this number of batches. The
-    exception is a `DataLoader` of an iterable data set, whose length is only an estimate. If the loader has no length,
-    the number of batches is estimated: it is `num_data` divided by the total number of rows in the first batches of all
-    processes.
+    The number of batches is the length of the loader. Each epoch must have exactly this number of batches, except for a
+    `DataLoader` of an iterable data set, whose length is only an estimate. If the loader has no length, the number of
+    batches is estimated as `num_data` divided by the total number of rows in the first batches of all processes.
     """
 
     def __init__(
@@ -259,7 +258,7 @@ class Loader:
         return isinstance(self._data, Iterator)
 
     def first(self) -> Batch:
-        """Return an example batch. The first epoch gives this batch again, even if the data can be read only once."""
+        """Return an example batch. The first epoch gives it again, even if the data can be read only once."""
         if self._first is None:
             taken = list(itertools.islice(self._data, 1))
             if not taken:
@@ -333,9 +332,9 @@ class Loader:
         return arguments
 
     def generators(self) -> list[torch.Generator]:
-        """Return the loader's own generators, which draw its order.
+        """Return the generators that belong to the loader and draw the order of the rows.
 
-        If the loader has no generators, torch's generator draws the order.
+        If no generator belongs to the loader, torch's generator draws the order.
         """
         owners = [self._data, *_samplers(self._data)] if isinstance(self._data, DataLoader) else []
         found = [getattr(owner, "generator", None) for owner in owners]

@@ -34,7 +34,7 @@ class FitRecord:
 
 
 def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -> None:
-    """Load a checkpoint into a loop that has made no step. Raise if the checkpoint is from a different fit."""
+    """Load a checkpoint into a loop that has made no step. Raise an error if the checkpoint is from a different fit."""
     with understood(path, KIND):
         state = record(FitRecord, read_state(path, KIND), "file")
     for kind, expected in fingerprint.items():
@@ -53,7 +53,7 @@ def fingerprint_of(
 ) -> dict[str, str]:
     """Describe a fit that has not made a step yet. The result has one text for each topic, such as the optimizer.
 
-    A fit can resume only from a checkpoint that contains the same description.
+    A fit can resume from a checkpoint only if the checkpoint and the fit have the same description.
     """
     step, tensors = loop.step, loop.batches.tensors
     elbo = Trace_ELBO() if elbo is None else elbo
@@ -105,14 +105,20 @@ def _optimizer(optimizer: Optimizer) -> dict[str, str]:
 
 
 def _weight(weight: float | KLWeight) -> str:
-    """Return a text that describes the weight of the KL term; for a function of the user, "a schedule"."""
+    """Return a text that describes the weight of the KL term.
+
+    The text is "a schedule" if the weight is a function of the user.
+    """
     if not callable(weight):
         return repr(float(weight))
     return words(weight) if is_dataclass(weight) else "a schedule"
 
 
 def words(value: object) -> str:
-    """Return a text that describes a value, the same in every process. A function is described by its name only."""
+    """Return a text that describes a value. All processes return the same text.
+
+    A function is described by its name only.
+    """
     if isinstance(value, Tensor):
         return str(value.tolist()) if value.numel() <= MOST_NUMBERS else digest(value)
     if isinstance(value, Mapping):

@@ -93,7 +93,7 @@ class DirectStep(GradientStep):
     4. Compute the gradients of the guide's parameters from those of the weights, and add the gradients of the
        divergence.
 
-    The guide's :class:`~pyro_bnn.inference.guides.FlatState` performs the first and the last operation.
+    The guide's :class:`~pyro_bnn.inference.guides.FlatState` performs operations 1 and 4.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class DirectStep(GradientStep):
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
         """Compute the outputs of frozen layers for all rows, and use them in later steps.
 
-        In each later step, the batch must be the one that `batches` returned last. Set `is_watched` if code of the user
-        runs between epochs, since such code may change frozen layers.
+        In each later step, the batch must be the latest batch from `batches`. Set `is_watched` if code of the user runs
+        between epochs, since such code may change frozen layers.
         """
         self._features = Features(self._joint.model, batches, self._execution, is_watched=is_watched)
         return self._features
@@ -158,7 +158,7 @@ class DirectStep(GradientStep):
         return weight * terms[1] - terms[0], terms
 
     def _require_same_model(self) -> None:
-        """Raise if a prior was changed, the model was moved, or hooks were set since this step was prepared."""
+        """Raise an error if a prior was changed, the model was moved, or hooks were set after the step was prepared."""
         model, value, like = self._joint.model, self._state.value, self._joint.model.like
         is_same = [tensor._version for tensor in self._in_priors] == self._versions
         if not is_same or model.sample_statements != self._statements:
@@ -175,7 +175,10 @@ class DirectStep(GradientStep):
             )
 
     def _draw_once(self, batch: Batch, weight: float) -> Tensor:
-        """Set the gradients of one draw. Return the draw's log-likelihood and divergence in nats, shape (2,)."""
+        """Compute the gradients for one draw of the weights.
+
+        Return the log-likelihood and the divergence of the draw, in nats, shape (2,).
+        """
         given = self._state.draw()
         version = self._state.value._version
         log_likelihood = self._backward_of_network(given, batch)
@@ -204,7 +207,7 @@ class DirectStep(GradientStep):
         return terms[0] if len(parts) == 1 else torch.stack(terms).sum()
 
     def _log_likelihood(self, given: Mapping[str, Any], batch: Batch) -> Tensor:
-        """Return the log-likelihood of the targets and, if the state needs it, of simulated targets."""
+        """Return the log-likelihood of the targets and, if the guide's state needs them, of simulated targets."""
         model = self._joint.model
         evaluate = model.log_likelihoods if self._state.simulates else model.log_likelihood
 
@@ -234,7 +237,7 @@ class DirectStep(GradientStep):
 
 
 def _cut(batch: Batch, num_parts: int) -> list[tuple[Batch, float]]:
-    """Cut a batch into nearly equal parts. Return each part, and the fraction of the batch's rows that it has."""
+    """Cut a batch into nearly equal parts. Return each part, and the fraction of the batch's rows in the part."""
     if num_parts == 1:
         return [(batch, 1)]
     rows = num_rows(batch[0])

@@ -16,12 +16,13 @@ class Execution:
         cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which saves most of the time of a
             small network. With recording, the Python code of the network runs only in the first four steps for each
             batch shape. The optimizer must have ``fused=True``. None records steps where possible, but only if all
-            modules of the network come from torch or this package. Recording then skips no Python code of yours.
+            modules of network and likelihood come from torch or this package, so that no Python code of yours is
+            skipped.
         num_parts: Number of parts into which each batch is cut, to save memory. The network runs on one part after the
             other with the same weights, and the gradients are added up. Batch normalisation computes its statistics for
             each part separately.
-        autocast: ``torch.bfloat16`` lets the network compute in this type where torch considers it safe. Likelihood,
-            guide and prior keep the model's dtype. None computes everything in the model's dtype.
+        autocast: ``torch.bfloat16`` lets the network compute in bfloat16 where torch considers this type safe.
+            Likelihood, guide and prior keep the model's dtype. None computes everything in the model's dtype.
         distributed: Whether the processes of a `torch.distributed` process group, if there is one, share the fit. Each
             process takes its share of the rows and draws its own noise. Gradients are averaged over the processes.
 

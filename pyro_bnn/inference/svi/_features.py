@@ -27,7 +27,7 @@ UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 class Features:
     """Stores the outputs of frozen layers for the steps of a fit.
 
-    Only outputs that depend on no random or learned parameter are stored. The network runs once over all rows, in parts
+    Outputs that depend on a random or learned parameter are not stored. The network runs once over all rows, in parts
     of the size of a batch, and leaves generators and buffers unchanged. The outputs of the frozen layers are stored in
     tables with one entry for each row, and a step takes the rows of its batch from the tables. All layers run in each
     step if the network mixes rows, if the tables would be too large, or after frozen layers have changed. If
@@ -62,7 +62,7 @@ class Features:
         self.in_words = f"; features of the frozen layers were computed once for {batches.num_rows:,} rows ({size})"
 
     def run(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Call `compute`, which runs the network once on the current batch. The tables replace the frozen layers."""
+        """Call `compute`, which runs the network once on the current batch; tables replace the frozen layers."""
         memory = self._filled()
         if memory is None:
             return compute()
@@ -76,7 +76,7 @@ class Features:
         return compute()
 
     def check(self) -> None:
-        """Stop using the tables if frozen layers have changed, even if torch's version counters do not show it."""
+        """Stop using the tables if frozen layers have changed, even without a change of torch's version counters."""
         with EXCLUSIVE:
             if self._memories and not (
                 self._state.is_same(deep=True) and all(_is_equal(tensor, value) for tensor, value in self._fixed)
@@ -114,7 +114,7 @@ class Features:
 
         Return two results: whether the tables can be used, and the buffers that the network changed.
 
-        The buffers get their earlier values back.
+        The values of these buffers are restored at the end.
         """
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():
@@ -141,7 +141,7 @@ class Features:
             self._fixed = [(tensor, tensor.detach().clone()) for tensor in tensors]
 
     def _compute(self) -> bool:
-        """Fill the tables. Return whether the outputs of the frozen layers could be stored for all rows."""
+        """Fill the tables with the outputs of the frozen layers; return whether this was possible for all rows."""
         keys: list[tuple[nn.Module, int, int]] = []
         for begin, end in self._batches.bounds():
             memory = self._recorded(take(self._x, slice(begin, end)))

@@ -88,12 +88,12 @@ def fit_svi(
     random parameter run only once for each row, unless their outputs take more than 1 GB.
 
     Args:
-        model: The model. :func:`svi_step` says more about `model`, `guide`, `elbo`, `estimator` and `execution`.
+        model: The model. For details of `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
         guide: The guide, which is fitted in place. If the guide is a function, ``posterior.guide`` is a module with the
             fitted parameters.
         data: A tuple (x, y) with all rows, or a loader of such pairs: any iterable that starts anew at each epoch. x is
-            a tensor, an array, a list of numbers or a data frame; for networks with several inputs a tuple or a
-            dictionary of these. Everything is moved to the model's device.
+            a tensor, an array, a list of numbers or a data frame; for networks with several inputs, x is a tuple or a
+            dictionary of inputs. All tensors are moved to the model's device.
         optimizer: Function that takes a list of parameters and returns a torch optimizer, such as
             ``functools.partial(torch.optim.Adam, lr=1e-3)``. The function may also return a pair of an optimizer and a
             learning-rate scheduler (:func:`scheduled`). To clip gradients, see :func:`clipped`.
@@ -106,18 +106,18 @@ def fit_svi(
             :mod:`pyro_bnn.kl`.
         callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
-            :class:`TensorBoard`, is entered when the fit begins and left when it ends.
+            :class:`TensorBoard`, is entered when the fit begins and left when the fit ends.
         progress: Whether to show a progress bar with the ELBO in nats, or a line every ten seconds where there is no
             terminal or notebook. By default (None), a bar appears after two seconds on a terminal or in a notebook, and
             nothing is shown elsewhere.
         execution: How steps are computed, for example in bfloat16 or by several processes.
         checkpoint: File for the state of the fit. The file is written every ten minutes, and at the end of each epoch
-            unless writing takes more than 2 % of the time. For other intervals pass a :class:`Checkpoint`. With a
-            checkpoint file, Ctrl-C and SIGTERM write a checkpoint after the current step and end the fit.
+            if writing takes at most 2 % of the time. For other intervals pass a :class:`Checkpoint`. With a checkpoint
+            file, Ctrl-C and SIGTERM write a checkpoint after the current step and end the fit.
         resume: Checkpoint from which to continue. Pass the other arguments as in the interrupted fit; only `num_epochs`
             may be larger. At the end, history and parameters are bit for bit the same as without the interruption.
             `checkpoint` may be the same path as `resume`.
-        seed: Seed that makes the fit repeatable; None draws one. The state of torch's generators does not change.
+        seed: Seed that makes the fit repeatable; None draws a seed. The state of torch's generators does not change.
 
     Returns:
         The fitted guide as a posterior with `history` and `status`; ``history.path`` says how gradients were computed.
@@ -131,9 +131,9 @@ def fit_svi(
 
     Warns:
         PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. There is no warning if the
-            objective fell or still rises at the end, since a loop of short fits would repeat the warning. In both cases
-            `posterior.status` is false and names the reason: check the status, or call :func:`~pyro_bnn.fit` with
-            ``method="svi"``, which warns.
+            objective fell or still rises at the end, since a loop of short fits would repeat the warning. If the
+            objective fell or still rises, `posterior.status` is false and names the reason: check the status, or call
+            :func:`~pyro_bnn.fit` with ``method="svi"``, which warns.
 
     Example:
         >>> import torch
@@ -246,8 +246,8 @@ def _rise(history: History) -> str:
     """Return a clause that says by how much the objective still rises at the end of a fit.
 
     The clause is empty if the objective does not rise, if there were too few steps, or if the KL weight or the learning
-    rate changed in the last part of the fit. A lower learning rate makes the steps less noisy, and this alone makes the
-    objective rise.
+    rate changed in the last part of the fit. A lower learning rate makes the steps less noisy, and less noise alone
+    makes the objective rise.
     """
     num_steps = max(math.ceil(LAST * len(history.elbo)), FEWEST_LAST)
     end = slice(-num_steps, None)

@@ -53,7 +53,7 @@ class GradientNoise(Shown):
     """Result of :func:`gradient_noise`. Printing the result shows a table.
 
     Args:
-        parameters: One row per learned parameter.
+        parameters: Signal and noise of each learned parameter.
         num_samples: Number of gradients, one for each draw of the weights.
 
     Example:

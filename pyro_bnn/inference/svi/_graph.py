@@ -41,13 +41,13 @@ class GraphStep:
     """Records one step of each kind as a CUDA graph and replays it. The step must not wait for the GPU.
 
     Steps of one kind have the same batch shape and KL weight. Recordings also contain numbers of the optimizer, such as
-    its learning rate, so they are made again once these numbers change. A kind of step is recorded only when it occurs
-    for the second time with the same numbers of the optimizer. If these numbers change at every step, no step is
-    recorded. Each batch is copied into the tensors that the recording reads. The network's Python code does not run in
-    a replay.
+    its learning rate, so a step is recorded again after one of these numbers has changed. A kind of step is recorded
+    only when it occurs for the second time with the same numbers of the optimizer. If these numbers change at every
+    step, no step is recorded. Each batch is copied into the tensors that the recording reads. The network's Python code
+    does not run in a replay.
 
-    If a step cannot be recorded, an error says so. If `is_required` is false, a warning replaces the error, and no
-    further step is recorded.
+    If a step cannot be recorded, a `RecordingError` is raised. If `is_required` is false, a warning replaces the error,
+    and no further step is recorded.
     """
 
     def __init__(self, step: GradientStep, *, is_required: bool = True) -> None:
@@ -121,7 +121,7 @@ def has_graphs(device: torch.device) -> bool:
 
 
 def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
-    """Run a function on a new CUDA stream. Torch requires this for the steps before a recording."""
+    """Run a function on a new CUDA stream. Torch requires a new stream for the steps before a recording."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -134,7 +134,7 @@ def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) 
     """Record the kernels that a function launches, without running them.
 
     The recording shares its memory with an earlier recording, the graph `beside`. The two graphs must not run at the
-    same time, and neither may read what the other wrote to this memory.
+    same time, and neither graph may read what the other graph wrote to the shared memory.
     """
     graph = torch.cuda.CUDAGraph()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]

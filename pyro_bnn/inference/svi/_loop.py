@@ -1,4 +1,7 @@
-"""The loop over epochs and batches. The loop can stop after any step, and a resumed loop gives the same numbers."""
+"""The loop over epochs and batches.
+
+The loop can stop after any step. A resumed loop gives the same numbers as an uninterrupted loop.
+"""
 
 import time
 import warnings
@@ -30,7 +33,7 @@ Callback = Callable[[History], bool | None]
 class StatefulCallback(Protocol):
     """A callback whose state is saved in checkpoints.
 
-    The state must consist of numbers, texts, tensors, and lists and dictionaries of these.
+    The state must consist of numbers, texts, tensors, lists and dictionaries.
 
     Example:
         >>> class Best:
@@ -63,8 +66,8 @@ class StatefulCallback(Protocol):
 class Loop:
     """A fit in progress: its step, its data, its random numbers, and its history.
 
-    Steps draw from the generators of `stream`, so other computations do not affect their random numbers. Callbacks use
-    torch's own generators. `batches` has its own generator, from which the order of the rows is drawn.
+    Steps draw from the generators of `stream`, so other computations do not affect the random numbers of steps.
+    Callbacks use torch's own generators. `batches` has its own generator, from which the order of the rows is drawn.
     """
 
     def __init__(
@@ -156,11 +159,10 @@ class Loop:
         return True
 
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
-        """Check a batch of the first epoch. In every epoch, these checks would be too costly.
+        """Check a batch of the first epoch. The checks are too costly for every epoch.
 
-        Inputs must be finite. On the CPU, this method also checks the outputs of the first step. On other devices, this
-        method checks the targets instead. Steps on these devices do not check targets, since the program would have to
-        wait for the device.
+        Inputs must be finite. On the CPU, this method also checks the outputs of the first step. On a GPU, this method
+        checks the targets, since a step does not: a check of targets in each step would have to wait for the GPU.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):
@@ -175,7 +177,7 @@ class Loop:
         return nullcontext()
 
     def _end_epoch(self, begin: float) -> EpochRecord:
-        """Add the epoch to the history. Here the program waits for a GPU, once in each epoch and not in each step."""
+        """Add the epoch to the history. To read results, the program waits for a GPU here, once in each epoch."""
         rows = torch.stack(self._values).tolist()
         seconds, sizes = time.perf_counter() - begin, []
         for index, (row, weight) in enumerate(zip(rows, self._weights, strict=True)):

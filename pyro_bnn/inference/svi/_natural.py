@@ -147,7 +147,7 @@ class NaturalGradient(SkippingOptimizer):
 
     @contextmanager
     def lent(self, guide: MeanFieldGuide, joint: Joint, *, adds_up: bool) -> Iterator[NaturalState]:
-        """Inside the `with` block, this optimizer updates the guide. :class:`NaturalState` explains `adds_up`."""
+        """Let this optimizer update the guide inside the `with` block. :class:`NaturalState` explains `adds_up`."""
         if self._state is not None:
             raise ValueError("another step uses this optimizer already; make one for each step.")
         settings = {name: self._group[name] for name in ("initial_hessian", "gauss_newton_every")}
@@ -161,7 +161,7 @@ class NaturalGradient(SkippingOptimizer):
                 self._state = None
 
     def _share_momentum(self) -> None:
-        """Move the averaged gradients into a vector of the state. The optimizer keeps views of that vector."""
+        """Move the averaged gradients into a vector of the guide's state. The optimizer keeps views of this vector."""
         state = self._state
         assert state is not None
         views = state.joint.layout.views(state.momentum).values()

@@ -61,7 +61,7 @@ def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
 
 
 def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedule]) -> ScheduledMaker:
-    """Add a learning-rate schedule to an optimizer; :func:`fit_svi` steps it once per epoch.
+    """Add a learning-rate schedule to an optimizer; :func:`fit_svi` calls the scheduler's `step` once per epoch.
 
     Args:
         optimizer: Function that takes a list of parameters and returns a torch optimizer.
@@ -131,8 +131,8 @@ def prepare_recording(optimizer: Optimizer) -> None:
 def recorded_numbers(optimizer: Optimizer) -> object:
     """Return the numbers, such as the learning rate, that a recording of the next step of an optimizer contains.
 
-    Once these numbers change, old recordings are of no use. The result is None if the step must not be recorded. If a
-    number is a tensor, a recording reads its current value.
+    If one of the numbers changes, old recordings cannot be used. The result is None if the step must not be recorded.
+    Numbers in tensors are left out, since a recording reads the current values of tensors.
     """
     if isinstance(optimizer, SkippingOptimizer):
         return optimizer.recorded_numbers()
@@ -171,7 +171,7 @@ def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
 
 
 def require_maker(optimizer: object) -> None:
-    """Raise if a value, such as an optimizer of Pyro, cannot make torch optimizers from parameters."""
+    """Raise an error if a value, such as an optimizer of Pyro, cannot make torch optimizers from parameters."""
     is_class = isinstance(optimizer, type) and not issubclass(optimizer, Optimizer)
     if isinstance(optimizer, PyroOptim) or not callable(optimizer) or is_class:
         raise ValueError(f"{NEEDED}, got {_checks.described(optimizer)}.")
@@ -190,7 +190,7 @@ def require_schedule(schedule: Any) -> Schedule:
 
 
 def require_usable(optimizer: Optimizer) -> None:
-    """Raise if an optimizer does not work with noisy, dense gradients."""
+    """Raise an error if an optimizer does not work with noisy, dense gradients."""
     if isinstance(optimizer, LBFGS):
         raise ValueError(
             "`optimizer` must work with noisy gradients, got LBFGS, whose line search evaluates the same loss several "

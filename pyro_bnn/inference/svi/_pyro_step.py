@@ -1,4 +1,4 @@
-"""A step with one of Pyro's own ELBOs, for any model and guide."""
+"""A step with one of Pyro's ELBOs, for any model and guide."""
 
 import copy
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class PyroStep(GradientStep):
         vars(self._elbo)["_get_trace"] = recorded
 
     def close(self) -> None:
-        """Do nothing, since this step leaves the parameters in their own memory."""
+        """Do nothing, since this step does not move the parameters in memory."""
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         try:
@@ -118,8 +118,8 @@ def _contexts(
     """Return two Pyro handlers that apply the gradient estimator to the network.
 
     The first handler is for a KL that is estimated from draws of the weights. The second handler is for a KL that
-    `elbo` computes itself. If `elbo` is a `TraceMeanField_ELBO`, some weights need no draw. The second handler sets
-    these weights to their means.
+    `elbo` computes itself. If `elbo` is a `TraceMeanField_ELBO`, some weights need no draw, and the second handler sets
+    them to their means.
     """
     if estimator is None:
         return nullcontext(), nullcontext()

@@ -29,7 +29,7 @@ class PyroFunction(nn.Module):
     """A module that calls a function. The function is a Pyro model or guide.
 
     The function's `pyro.param` statements return the module's own parameters. The first call of the function creates
-    the parameters from the values in Pyro's global store or, if there are none, from the initial values in the
+    the parameters from the values in Pyro's global store or, if the store has no values, from the initial values in the
     statements.
     """
 
@@ -57,7 +57,7 @@ class PyroFunction(nn.Module):
         return constraints
 
     def value_of(self, name: str) -> Tensor:
-        """Return the value of the parameter whose `pyro.param` statement has this name."""
+        """Return the value of the parameter whose `pyro.param` statement has the name `name`."""
         assert self._constraints is not None
         names = [*self._constraints]
         if name not in names:
@@ -72,7 +72,7 @@ class PyroFunction(nn.Module):
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Write the parameters' values into Pyro's global store, where a call of the plain function finds them."""
+        """Write the parameters' values into Pyro's global store, where direct calls of the function find them."""
         store = pyro.get_param_store()
         with EXCLUSIVE:
             for name, constraint in (self._constraints or {}).items():
@@ -111,7 +111,7 @@ def as_module(name: str, value: object) -> nn.Module:
 
 
 def check_model(model: object, guide: object) -> None:
-    """Raise if a model is given as a guide, or a guide as a model."""
+    """Raise an error if a model is given as a guide, or a guide as a model."""
     if isinstance(model, (FlatGuide, AutoGuide)):
         raise ValueError(f"`model` must be a model, got the guide {type(model).__name__}; pass the guide's model.")
     if isinstance(guide, BayesianModel):
@@ -131,7 +131,7 @@ def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
 
 
 def traced_guide(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch) -> Any:
-    """Trace one call of a guide. Raise unless the guide draws all latent variables; Pyro would only warn."""
+    """Trace one call of a guide. Raise an error if a latent variable is not drawn; Pyro would only warn."""
     check_signature("model", model, batch)
     check_signature("guide", guide, batch)
     example = next(guide.parameters(), None)  # if there are none, this call makes them, with the seed of the fit
@@ -157,7 +157,7 @@ def _drawn(model: Any, batch: Batch) -> set[str]:
 
 
 def check_own_statements(model: BayesianModel, latent: set[str], batch: Batch) -> None:
-    """Raise if a `pyro.sample` statement in the network or likelihood draws a variable that the guide does not draw."""
+    """Raise an error if a `pyro.sample` statement of network or likelihood draws a variable that the guide lacks."""
     with short_errors(), seeded(0), torch.no_grad(), poutine.block():
         buffers = running_statistics(model)
         before = [buffer.clone() for buffer in buffers]
@@ -175,7 +175,7 @@ def check_own_statements(model: BayesianModel, latent: set[str], batch: Batch) -
 def learned_parameters(
     model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch, trace: Any, *, is_direct: bool
 ) -> list[nn.Parameter]:
-    """Return all parameters to learn. Raise if the sites in the guide's trace do not match the model or the ELBO."""
+    """Return all parameters to learn. Raise an error if the guide's trace does not match the model or the ELBO."""
     latent = [node for node in trace.nodes.values() if node["type"] == "sample" and not node["is_observed"]]
     if isinstance(model, BayesianModel) and any(node["name"] == "obs" for node in latent):
         raise ValueError(

@@ -65,14 +65,14 @@ class NonFiniteError(RuntimeError):
 
 @dataclass(frozen=True)
 class StepTerms:
-    """The ELBO of a step and its two terms.
+    """The ELBO of a step, and the two terms of the ELBO.
 
     The values are in nats, refer to the whole data set, and are on the model's device. Reading a property does not wait
     for a GPU; ``float(terms.elbo)`` does.
 
     Args:
         values: Expected log-likelihood, KL divergence, a flag, and the number of rows, shape (4,). The flag is 1 if all
-            losses and gradients so far were finite, else 0.
+            losses and gradients until now were finite, else 0.
     """
 
     values: Tensor
@@ -94,7 +94,7 @@ class StepTerms:
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether all losses and gradients so far were finite. Once `is_finite` is false, steps have no effect."""
+        """Whether all losses and gradients until now were finite. Once `is_finite` is false, steps have no effect."""
         return self.values[2].bool()
 
     @property
@@ -125,11 +125,11 @@ class GradientStep(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give each parameter its own memory again."""
+        """Move each parameter from a shared vector into separate memory again."""
 
     @abstractmethod
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
-        """Set the gradients. Return the loss, and a vector of the expected log-likelihood and the KL in nats."""
+        """Set the gradients. Return the loss, and a vector with the expected log-likelihood and the KL in nats."""
 
     @abstractmethod
     def _bad_site(self) -> str | None:

@@ -82,7 +82,7 @@ class SVIStep:
             kl_weight: Weight of the KL term in this step; 1 gives the ELBO, None takes the weight of :func:`svi_step`.
 
         Returns:
-            The ELBO of the step and its two terms.
+            The ELBO of the step, and the two terms of the ELBO.
 
         Raises:
             ValueError: If the batch does not match the model.
@@ -137,7 +137,7 @@ class SVIStep:
         return self._step
 
     def close(self) -> None:
-        """Give each parameter its own memory again. Afterwards no step can be made."""
+        """Move each parameter from a shared vector into separate memory again. No step can be made after this call."""
         self._is_closed = True
         if self._step is not None:
             self._step.close()
@@ -193,9 +193,9 @@ class SVIStep:
         return is_known and has_graphs(model.device)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise if `natural_gradient` or an option of the user cannot be used in this fit.
+        """Raise an error if `natural_gradient` or an option of the user cannot be used in this fit.
 
-        If the direct path is impossible, `obstacle` says why; options that need this path then raise an error.
+        If the direct path is impossible, `obstacle` says why, and options that need the direct path raise an error.
         """
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):

@@ -12,7 +12,7 @@ correlate."""
 
 @dataclass(frozen=True)
 class Trend:
-    """The rise of a straight line that is fitted to an objective. A positive rise is an improvement."""
+    """The rise of a straight line that is fitted to an objective. A positive rise means that the objective improved."""
 
     num_values: int  # steps or epochs
     rise: float  # in nats
