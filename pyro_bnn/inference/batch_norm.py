@@ -158,9 +158,9 @@ class RefreshedPosterior(CarryingPosterior):
     r"""Draws of a posterior, each with its own statistics of batch normalisation.
 
     For each draw the network runs over x once, with batch normalisation in train mode. The statistics of the draw are
-    the means over the batches of x. Each call of :func:`~pyro_bnn.predict` therefore also takes the time of a
-    prediction at x. A :class:`~pyro_bnn.StoredPosterior` computes the statistics once and keeps them. The model is not
-    changed. Predictions must use the model that was passed to the constructor.
+    the means over the batches of x. Each call of :func:`~pyro_bnn.predict` also takes the time of a prediction at x. A
+    :class:`~pyro_bnn.StoredPosterior` computes the statistics once and keeps them. The model is not changed.
+    Predictions must use the model that was passed to the constructor.
 
     Args:
         model: The model.

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tensor:
     """Copy the slices of x along one axis into a tensor of zeros.
 
-    The axis has the length `size` in the result, and the slices are at the indices `begin`, `begin + step` and so on.
+    Along the axis, the result has the length `size`, and the slices are at `begin`, `begin + step` and so on.
     """
     shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
     end = begin + step * (x.shape[axis] - 1) + 1
@@ -130,8 +130,8 @@ def _is_pooled_simply(
 class _Windows:
     """The windows of a pooling.
 
-    A loop over this object yields each position in a window, as a tuple of indices. For each position, one element of
-    every window is at this position; these elements form a tensor of shape (N, C, *windows).
+    A loop over this object yields each position in a window, as a tuple of indices. The elements at the same position
+    in all windows form a tensor of shape (N, C, *windows).
     """
 
     def __init__(self, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> None:
@@ -151,8 +151,8 @@ class _Windows:
     def back(self, parts: Sequence[Tensor]) -> Tensor:
         """Apply the adjoint of :meth:`of`, summed over all positions in a window; the result has the shape of x.
 
-        `parts` contains one tensor of shape (N, C, *windows) for each position in a window. Each element of such a
-        tensor belongs to one window, and is added to the result at the tensor's position in this window.
+        `parts` contains one tensor of shape (N, C, *windows) for each position in a window. Each element of a tensor is
+        added to the result in one window, at the tensor's position in the window.
         """
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 

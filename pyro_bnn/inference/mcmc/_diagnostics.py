@@ -171,7 +171,7 @@ class Diagnostics(Shown):
 
 
 def _above(r_hat: float) -> str:
-    """Return an R-hat that is too large as text, with enough digits to show that it exceeds the limit."""
+    """Describe an R-hat above the limit, with enough digits to show that it exceeds the limit."""
     digits = 3 if r_hat >= LARGEST_R_HAT + 0.0005 else 6
     return f"{r_hat:.{digits}f}, above {LARGEST_R_HAT}"
 

@@ -316,7 +316,8 @@ class ChainProcesses(Processes):
     def own_seed(self, seed: int | None) -> int:
         """Return the seed of this process.
 
-        Different processes have different seeds. If `seed` is None, the first process draws a seed for all processes.
+        Different processes have different seeds. If `seed` is None, the first process draws a number from which all
+        seeds are computed.
         """
         return self.seed(self.of_first(lambda: int(torch.randint(2**62, ())) if seed is None else seed))
 

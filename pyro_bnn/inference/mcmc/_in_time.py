@@ -72,7 +72,7 @@ class TimedChains:
         compile_seconds: Wall time of the C compiler; about 0 if the same C code was compiled before.
         num_warmup: Number of warm-up draws of each chain in the last run; smaller than planned if warm-up ended early.
         seconds_of_descent, seconds_of_step: Wall time of a step of Adam, and of a step of a chain. Several chains run
-            at the same time, so both wall times are divided by the number of chains.
+            at the same time, so the wall times are divided by the number of chains.
 
     Raises:
         NotInCError: If C cannot compute the density, or the C compiler takes too long.

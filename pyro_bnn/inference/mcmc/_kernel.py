@@ -33,8 +33,8 @@ class Draws:
         finished: Whether each chain has finished a draw. The rows of unfinished chains have no meaning.
         z: Positions, shape (K, P).
         diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite.
-        energy_errors: Energy error of each of T steps, in nats, shape (K, T); NaN for a step that was not taken. None
-            if the sampler's warm-up does not use energy errors.
+        energy_errors: Energy error of each of T steps, in nats, shape (K, T); NaN for a step that was not taken.
+            `energy_errors` is None if the sampler's warm-up does not use them.
     """
 
     finished: Tensor
@@ -71,7 +71,7 @@ class ChainStatistics(Shown):
         inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
         seconds: Wall time of warm-up and sampling together.
         energy_error: Mean squared energy error, in squared nats, of the steps of a draw, divided by the number P of
-            latent numbers. None if the sampler's warm-up does not use energy errors.
+            latent numbers. `energy_error` is None if the sampler's warm-up does not use energy errors.
 
     Example:
         >>> import torch

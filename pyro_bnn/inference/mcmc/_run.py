@@ -217,7 +217,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """The wall time of the run until now, including the time before interruptions."""
+        """The total wall time of the run, including the time before interruptions."""
         return self._seconds_before + time.perf_counter() - self._begin
 
     def recorded(self) -> dict[str, Tensor]:
@@ -300,7 +300,7 @@ def _require_same_settings(path: Path, before: Mapping[str, Any], now: Mapping[s
 
 
 def _require_same_densities(path: Path, before: Tensor, now: Tensor) -> None:
-    """Raise an error if the density at the first points has changed, which shows that the model has changed."""
+    """Raise an error if the density at the chains' first positions has changed, since the model has then changed."""
     if not torch.allclose(before, now, rtol=SAME_DENSITY, atol=SAME_DENSITY):
         raise ValueError(
             f"`resume` must be a file of the same model, but the posterior density differs from that in {path}: a "

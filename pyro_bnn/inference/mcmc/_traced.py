@@ -140,8 +140,8 @@ def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
 class TorchKernel(Kernel):
     """A kernel in torch. The kernel records the potential if possible.
 
-    `not_in_c` is the reason why the kernel is not in C. `not_in_c` is empty if C computes the potential, which needs no
-    recording.
+    `not_in_c` is the reason why the kernel is not in C. If C computes the potential, `not_in_c` is empty, and the
+    potential is not recorded.
     """
 
     fields: tuple[str, ...] = ()

@@ -97,7 +97,7 @@ def begin(
 ) -> tuple[Tree, Subtree]:
     """For each chain that the mask `chains` marks, start a trajectory at the chain's proposal.
 
-    The momenta of these chains are computed from the standard normal numbers `normal`.
+    The momenta of the marked chains are computed from the standard normal numbers `normal`.
     """
     z, gradient, potential = tree.proposal, tree.proposal_gradient, tree.proposal_potential
     r = normal * constants.inverse_mass.rsqrt()
@@ -222,7 +222,7 @@ def turn(
 ) -> tuple[Tree, Subtree]:
     """For each chain that the mask `chains` marks, start a subtree at a random end of the tree.
 
-    Both ends have the same probability.
+    The two ends of the tree have the same probability.
     """
     right = (log_uniform < math.log(0.5))[:, None]
     ends = ((tree.right_z, tree.left_z), (tree.right_r, tree.left_r), (tree.right_gradient, tree.left_gradient))

@@ -50,9 +50,9 @@ def fit_sgmcmc(
     There is no accept/reject step, so the draws have an error that grows with the step size and with the noise of the
     gradients. If the error of the draws is small, the predictions do not change when the step size is halved.
 
-    The chains run one after the other. On one CPU thread, this order is faster than running all chains at once. Under
-    `torch.func.vmap`, the gradients of four chains at once took 1.15 times as long as one chain after the other, for a
-    network 784-400-400-10 with batches of 128, and 1.6 times as long for LeNet-5.
+    The chains run one after the other. On one CPU thread, running the chains one after the other is faster than running
+    them at the same time. Under `torch.func.vmap`, the gradients of four chains at once took 1.15 times as long as one
+    chain after the other, for a network 784-400-400-10 with batches of 128, and 1.6 times as long for LeNet-5.
 
     Args:
         model: The model. Learnable parameters of the model do not change: only variables with a prior are drawn.
@@ -69,7 +69,7 @@ def fit_sgmcmc(
             :class:`NetworkInit`, which starts close to the network's present weights.
         store: New safetensors file for the draws; None keeps them in memory. The draws are read from the file when they
             are used, so the file must exist as long as the posterior is used. A resumed run uses its existing file of
-            draws. If a call fails, the file that it created is removed.
+            draws. If the call fails after it has created the file, the file is removed.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show a progress bar for each chain; see :func:`fit_svi` for the default.
         execution: How steps are computed.

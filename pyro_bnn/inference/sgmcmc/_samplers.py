@@ -302,7 +302,7 @@ class ChainOptimizer(SkippingOptimizer):
         point.copy_(torch.where(is_bad, before, point))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state, and the number of steps until now."""
+        """Return the optimizer's state, and the number of finished steps."""
         return {**super().state_dict(), "count": self._count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

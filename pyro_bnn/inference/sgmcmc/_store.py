@@ -157,7 +157,7 @@ def read_header(path: Path) -> Header:
 
 @dataclass(frozen=True)
 class ChainState:
-    """Record of a chain in a checkpoint: the draws until now, ``{site: shape (number of draws, *event)}``."""
+    """Record of a chain in a checkpoint: the draws that were kept, ``{site: shape (number of draws, *event)}``."""
 
     run: str
     num_samples: int

@@ -88,7 +88,7 @@ class Batches:
     def first(self) -> Batch:
         """Return an example batch: the first rows of a tuple, or a loader's first batch.
 
-        The first epoch of a loader gives the example batch again.
+        The first epoch of a loader also contains the rows of the example batch.
         """
         if self._loader is not None:
             return self._loader.first()
@@ -258,7 +258,10 @@ class Loader:
         return isinstance(self._data, Iterator)
 
     def first(self) -> Batch:
-        """Return an example batch. The first epoch gives it again, even if the data can be read only once."""
+        """Return an example batch.
+
+        The first epoch also contains the rows of this batch, even if the data can be read only once.
+        """
         if self._first is None:
             taken = list(itertools.islice(self._data, 1))
             if not taken:

@@ -93,7 +93,8 @@ class DirectStep(GradientStep):
     4. Compute the gradients of the guide's parameters from those of the weights, and add the gradients of the
        divergence.
 
-    The guide's :class:`~pyro_bnn.inference.guides.FlatState` performs operations 1 and 4.
+    The guide's :class:`~pyro_bnn.inference.guides.FlatState` draws the weights, and computes the gradients of the
+    guide's parameters.
     """
 
     def __init__(

@@ -114,7 +114,7 @@ class Features:
 
         Return two results: whether the tables can be used, and the buffers that the network changed.
 
-        The values of these buffers are restored at the end.
+        The values of changed buffers are restored at the end.
         """
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():

@@ -72,7 +72,7 @@ class StepTerms:
 
     Args:
         values: Expected log-likelihood, KL divergence, a flag, and the number of rows, shape (4,). The flag is 1 if all
-            losses and gradients until now were finite, else 0.
+            losses and gradients up to this step were finite, else 0.
     """
 
     values: Tensor
@@ -94,7 +94,7 @@ class StepTerms:
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether all losses and gradients until now were finite. Once `is_finite` is false, steps have no effect."""
+        """Whether all losses and gradients up to this step were finite. After a false value, steps have no effect."""
         return self.values[2].bool()
 
     @property
