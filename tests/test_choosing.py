@@ -1,5 +1,6 @@
 """Choice of a design: held-out rows choose network and noise, and the time limit determines the lengths of chains."""
 
+import math
 import re
 import time
 
@@ -292,6 +293,13 @@ def test_all_parts_of_chains_end_early_when_their_time_is_over():
     assert longer.num_stored > posterior.num_stored
     assert 0 < chains.seconds_of_step < 1e-2
     assert 0 < chains.seconds_of_descent < 1e-1
+
+
+def test_steps_are_timed_on_a_machine_too_busy_for_a_step_within_the_time(monkeypatch):
+    monkeypatch.setattr("pyro_bnn.inference.mcmc._in_time.TIMED_SECONDS", 0.0)
+    chains = TimedChains(makers()["curve"](60), as_tensors(*wave(60)), timeout=600, seed=0)
+    assert 0 < chains.seconds_of_step < math.inf
+    assert 0 < chains.seconds_of_descent < math.inf
 
 
 def test_a_compiler_that_takes_too_long_is_ended(monkeypatch, tmp_path):

@@ -1,6 +1,7 @@
 """Chains that start at trained networks. Training, warm-up and sampling can end early, to keep to a time limit."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -94,17 +95,14 @@ class TimedChains:
         self.seconds = time.perf_counter() - begin - self.compile_seconds
 
     def _measure(self, z: Tensor) -> None:
-        begin, num_steps = time.perf_counter(), 0
-        while time.perf_counter() < begin + TIMED_SECONDS:
+        def descend() -> int:
             Descent(4)(self._native.value_and_grad, z)
-            num_steps += 4
-        middle = time.perf_counter()
-        self.seconds_of_descent = (middle - begin) / num_steps / len(z)
-        kernel, num_steps = NativeMCLMCKernel(self._native, z, 1, num_threads=torch.get_num_threads()), 0
+            return 4 * len(z)
+
+        self.seconds_of_descent = _seconds_of_step(descend)
+        kernel = NativeMCLMCKernel(self._native, z, 1, num_threads=torch.get_num_threads())
         kernel.step_size[:], kernel.length[:] = TIMED_STEP, 1.0
-        while time.perf_counter() < middle + TIMED_SECONDS:
-            num_steps += int(kernel.draw().finished.sum())
-        self.seconds_of_step = (time.perf_counter() - middle) / num_steps
+        self.seconds_of_step = _seconds_of_step(lambda: int(kernel.draw().finished.sum()))
 
     def explore(
         self, lengths: ChainLengths, ends: Ends, *, is_judged: bool = True, progress: bool | None = False
@@ -140,3 +138,12 @@ class TimedChains:
             path=run.path,
             modes=judgement.modes,
         )
+
+
+def _seconds_of_step(take_steps: Callable[[], int]) -> float:
+    """Return the wall time of a step. `take_steps` takes one or more steps, and returns their number."""
+    begin = time.perf_counter()
+    num_steps = take_steps()  # at least once, since a busy machine may take longer for one call than TIMED_SECONDS
+    while time.perf_counter() < begin + TIMED_SECONDS:
+        num_steps += take_steps()
+    return (time.perf_counter() - begin) / num_steps
