@@ -3,13 +3,13 @@
 
 A language model is adapted to a task by LoRA; only the adapters are random.
 
-The task is that of ``transformer.py``: from which library is a docstring? A small Llama with random weights first
-learns to predict the next word of all training texts, without their labels. It then gets adapters (`peft`) and a new
-head, and learns the task from few labelled texts, in four ways. AdamW finds a point estimate. Adam and natural
-gradients each fit a mean-field posterior of the adapters. Laplace's method puts a Gaussian around the point estimate.
-The table has means over seeds and their standard errors; each seed has its own labelled texts and its own start. The
-script needs `transformers` and `peft`, and downloads nothing. The texts and the results depend on the installed
-versions.
+As in ``transformer.py``, the task is to tell from which library a docstring comes. A small Llama with random weights
+first learns to predict the next word of all training texts, without their labels. The Llama then gets adapters (`peft`)
+and a new head, and learns the task from few labelled texts, in four ways. AdamW finds a point estimate. Adam and
+natural gradients each fit a mean-field posterior of the adapters. Laplace's method puts a Gaussian around the point
+estimate. The table has means over seeds and their standard errors; the seed determines the labelled texts and the
+initial weights. The script needs `transformers` and `peft`, and downloads nothing. The texts and the results depend on
+the installed versions.
 """
 
 import argparse

@@ -2,7 +2,8 @@
 ========================================
 
 At each step one of five arms is chosen for a context of two numbers, and only the reward of this arm is seen. The first
-arm always pays 0.5. Each of the other arms pays 2 near its own corner, and 0 elsewhere. Rewards have noise.
+arm always pays 0.5. Each of the other four arms pays 2 near one corner of the square of contexts, and 0 elsewhere.
+Rewards have noise.
 
 Thompson sampling draws one network for each context, and takes the arm that is best in this network. So it chooses an
 arm with the probability that this arm is the best. The greedy rule takes the arm with the largest expected reward, and
@@ -10,7 +11,7 @@ may never see what the other arms pay. Both rules fit the same network to all re
 batch of contexts.
 
 The script prints the regret of a step: the expected reward of the best arm minus that of the chosen arm. It writes
-`bandit.png`, the regret summed over the steps.
+`bandit.png`, a picture of the regret summed over the steps.
 """
 
 import argparse
@@ -40,8 +41,8 @@ def expected_rewards(contexts: Tensor) -> Tensor:
 def fit(
     contexts: Tensor, arms: Tensor, rewards: Tensor, seed: int
 ) -> tuple[pb.BayesianModel, pb.Posterior]:
-    """A network with one output for each arm, and its posterior. Rewards that
-    were not seen have weight 0.
+    """A network with one output for each arm, and its posterior. The rewards of
+    arms that were not chosen have weight 0.
     """
     likelihood = pb.GaussianLikelihood(NOISE).with_row_weights()
     seen = nn.functional.one_hot(arms, NUM_ARMS)

@@ -7,7 +7,7 @@ Each task shuffles the pixels of digits in its own way. With `--dataset mnist` t
 first is to distinguish 0 from 1, the second 2 from 3, and the last 8 from 9. Each of these tasks has its own output
 layer. A network learns the tasks one after the other, and never sees the images of an earlier task again. Two methods
 are compared: a plain network whose training continues, and a posterior that becomes the prior of the next task (Nguyen
-et al., 2018, https://arxiv.org/abs/1710.10628). The script prints the test accuracy of all tasks after the last one,
+et al., 2018, https://arxiv.org/abs/1710.10628). After the last task, the script prints the test accuracy of all tasks,
 and writes `continual_learning.png`.
 """
 

@@ -1,12 +1,12 @@
 """What the two directions of the KL divergence prefer
 ======================================================
 
-The script fits a Gaussian q to the mixture p = 0.5 N(0, 0.4) + 0.5 N(3, 1), given by means and standard deviations. The
-reverse divergence KL(q || p), used in variational inference, is large if q has probability where p has none. If q
-starts in the narrow mode, it stays there. If it starts in the broad mode, it stays near this mode, and becomes wide
-only because the two modes overlap. The forward divergence KL(p || q) is large if q misses a part of p: the best q
-has the mean and variance of p. The script prints both divergences of every fit, with standard errors, and writes
-`kl_divergence.png`. First it compares the Monte Carlo estimate for two Gaussians with the closed form.
+The script fits a Gaussian q to the mixture p = 0.5 N(0, 0.4) + 0.5 N(3, 1); N(m, s) has mean m and sd s. The reverse
+divergence KL(q || p), used in variational inference, is large if q has probability where p has none. If q starts in the
+narrow mode, q stays in this mode. If q starts in the broad mode, q stays near this mode, and becomes wide only because
+the two modes overlap. The forward divergence KL(p || q) is large if q misses a part of p: the best q has the mean and
+variance of p. The script prints both divergences of every fit, with standard errors, and writes `kl_divergence.png`.
+Before the fits, the script compares the Monte Carlo estimate of the divergence of two Gaussians with the closed form.
 """
 
 import argparse

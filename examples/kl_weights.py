@@ -13,12 +13,13 @@ and W random parameters. The list begins with the largest weights (warm) and end
                       ELBO if the likelihood is summed over one batch; here the
                       likelihood is that of the whole data set.
     Blundell, sum 1   2^(M-i) / (2^M - 1) in batch i: M times colder than the
-                      ELBO on average, for the same reason.
+                      ELBO on average, since the likelihood is that of the
+                      whole data set.
     1/W               one over the number of weights: W times colder.
     0                 no prior at all.
 
-With the two schemes whose KL weights are 1 on average, this mean-field Gaussian stays at the prior instead of fitting
-the curve. Weight 1 and the last four weights are from an earlier study, which counted the likelihood twice; this script
+With the first two KL weights, which are 1 on average, the mean-field Gaussian stays at the prior instead of fitting the
+curve. Weight 1 and the last four weights are from an earlier study, which counted the likelihood twice; this script
 counts it once. The script prints a table, and writes `kl_weights_kl.png`, `kl_weights_prediction.png` and
 `kl_weights_mse.png`.
 """

@@ -73,8 +73,8 @@ def texts_of(path: Path) -> Iterator[list[str]]:
 
 
 def collect(library: str, num_texts: int, places: range) -> list[list[str]]:
-    """Return texts from those files of a library whose position modulo 5 is in
-    `places`; at most 20 texts from a file.
+    """Return texts of a library, at most 20 from a file. Only files are read whose
+    number modulo 5 is in `places`.
     """
     files = [
         path
