@@ -17,8 +17,8 @@ FAR = 3
 def agreement(result: Comparison, num_chains: int) -> str:
     """Say in sentences whether the second method of a comparison predicts like NUTS, which is the first method.
 
-    The chains of NUTS need not have converged. If they have not converged, more draws could change the result. The
-    distance between each chain and the other chains shows by how much.
+    The chains of NUTS need not have converged. If they have not converged, more draws could change the result; the text
+    then has the largest distance between a chain and the other chains.
     """
     pair, nuts = result.pairs[0], next(iter(result.predictions.values()))
     name, distance, close = _distance(pair, nuts)

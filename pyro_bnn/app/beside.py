@@ -47,8 +47,9 @@ def compare_with_chains(
 ) -> Comparison:
     """Draw four chains from the exact posterior of a run, and compare their predictions with those of the run.
 
-    Numbers that the run learned, such as the scale of the noise, keep their values. The test rows are predicted, or the
-    training rows if there are no test rows. The result is in the units of the target, see :func:`units_of`.
+    In the chains, parameters that the run learned as numbers, such as the noise scale, keep the learned values. The
+    test rows are predicted, or the training rows if there are no test rows. The result is in the units of the target,
+    see :func:`units_of`.
     """
     model, posterior = load_run(run, rows)
     model.requires_grad_(False)
@@ -85,7 +86,8 @@ def units_of(target: Target) -> str:
 def _in_units(result: Comparison, target: Target) -> Comparison:
     """Convert a comparison of standardised predictions to the units of the target.
 
-    The result is unchanged for classes, and for several targets, whose units may differ.
+    A comparison of class probabilities is returned unchanged, and so is a comparison with several targets, whose units
+    may differ.
     """
     if len(target.scale) != 1:
         return result

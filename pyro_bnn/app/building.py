@@ -40,7 +40,7 @@ def build_model(config: RunConfig, data: Dataset, num_data: int) -> BayesianMode
 def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module | None]:
     """Build the model and the guide of a run without its data, so that its posterior can be loaded into them.
 
-    The guide is None for a run of chains.
+    The guide is None for a run that draws Markov chains.
     """
     is_whole = facts.arrays is not None and facts.arrays.is_whole
     _checks.in_memory("input_shape", math.prod(facts.input_shape), CHECKED_ROWS * 8, "take the folder from a copy")
@@ -84,7 +84,7 @@ def _guide(config: RunConfig, model: BayesianModel) -> nn.Module:
 def _likelihood(spec: str, target: Target) -> Likelihood:
     """Make the likelihood of a run.
 
-    A known noise scale is in units of the target. It is divided by the target's scale, since targets are standardised.
+    A known noise scale is in units of the target, and is divided by the target's scale, since targets are standardised.
     """
     name, _, number = spec.partition(":")
     if name != "gaussian" or not number:

@@ -1,4 +1,4 @@
-"""Fits to tables and arrays by Markov chains in C: held-out rows choose a network, and chains explore its modes."""
+"""Fits of Markov chains in C to tables and arrays, after a comparison on held-out rows has chosen the network."""
 
 import functools
 from collections.abc import Collection, Mapping
@@ -35,10 +35,9 @@ OF_NET = ("hidden", "activation")
 
 @dataclass(frozen=True)
 class Choice:
-    """Which settings were chosen automatically for a run that draws Markov chains.
+    """The settings that were chosen automatically for a run that draws Markov chains.
 
-    `made` has the names of the settings that were chosen by a comparison on held-out rows. If there was no time for the
-    comparison, `made` still has these names.
+    `made` has the names of the settings that a comparison on held-out rows chooses, even if there was no time for it.
     """
 
     sentence: str  # what was compared, chosen and left out
@@ -50,8 +49,8 @@ def fit_chains(
 ) -> tuple[RunConfig, Choice, BayesianModel, MCMCPosterior]:
     """Choose the settings of `CHOSEN` that are not named in `given`, and explore the network's modes with chains.
 
-    Returns the chosen settings, what was chosen, the model, and the chains. A run with the returned settings repeats
-    the fit without comparing settings again.
+    Returns the settings of the run, a :class:`Choice` that describes how they were chosen, the model, and the chains. A
+    run with the returned settings repeats the fit without comparing settings again.
 
     Raises:
         UnsuitableError: If chains cannot run here, C code supports none of the networks, or the time is too short.
@@ -75,9 +74,10 @@ def fit_chains(
 
 
 def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
-    """Return the status of chains with a sentence that judges whether they were long enough.
+    """Return the status of chains, with a sentence that says whether the chains were long enough.
 
-    If they were too short, the status says what to type. A linear model has one mode, so its chains must agree.
+    If the chains were too short, the remedy in the status names a command-line option to type. A linear model has one
+    mode, so its chains must agree.
     """
     status, modes, limit = chosen.posterior.status, chosen.posterior.modes, LARGEST_WITHIN
     if modes is None:
@@ -121,10 +121,10 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
 
 
 def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good"], str]:
-    """Return how bad the fault of chains is, and say in a clause what it is. The clause is empty if all is well.
+    """Return the level of a fault of chains, and a clause that names the fault; the clause is empty without a fault.
 
-    `predict`, `evaluate` and `report` all judge chains by this function. Chains that are too short are only a note,
-    since they often predict well, which is seen from the scores on the test rows.
+    `predict`, `evaluate` and `report` all judge chains by this function. Chains that are too short only get the level
+    "note", since such chains often predict well. The scores on the test rows show whether they do.
     """
     if posterior.statistics.has_many_diverging:
         return "problem", "many steps of the chains diverged"

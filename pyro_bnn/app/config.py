@@ -108,7 +108,7 @@ def setting(
     kinds: tuple[str, ...] = tuple(KINDS),
     check: Callable[[str], object] | None = None,
 ) -> Any:
-    """Make a field of :class:`RunConfig` with a :class:`Setting` in its metadata."""
+    """Make a field of :class:`RunConfig` with a :class:`Setting` in the field's metadata."""
     return field(default=default, metadata={"setting": Setting(panel, help, shown, choices, kinds, check)})
 
 

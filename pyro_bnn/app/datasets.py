@@ -1,4 +1,4 @@
-"""The data of a run: reading of image sets, and the facts about data that are stored in the run's folder."""
+"""The data of a run: functions that read image sets, and the facts about data that are stored in the run's folder."""
 
 import hashlib
 import math
@@ -19,7 +19,7 @@ from .own.targets import Target
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the data of a run. The run's folder stores them, to build the network and to encode new rows."""
+    """Facts about the data of a run, which the run's folder stores to build the network and to encode new rows."""
 
     sha256: str  # checksum of the rows
     num_train: int  # rows to train on, without those that calibrate
@@ -43,14 +43,14 @@ class Facts:
 
     @property
     def shift(self) -> float:
-        """How much standardisation raises the log-density of all training targets together, in nats.
+        """Increase of the log-density of all training targets together by standardisation, in nats.
 
-        This is the log-density of the standardised targets minus the log-density of the targets in their own units.
+        The increase is the log-density of the standardised targets minus the log-density of the original targets.
         """
         return self.num_train * sum(math.log(scale) for scale in self.target.scale)
 
     def in_units(self, history: History) -> History:
-        """Convert a history of standardised targets to log-densities of the targets in their own units."""
+        """Convert a history of standardised targets to log-densities of the original targets."""
         shift = self.shift
         epochs = [
             replace(record, elbo=record.elbo - shift, expected_log_likelihood=record.expected_log_likelihood - shift)
@@ -83,9 +83,10 @@ class Dataset:
 
 
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
-    """Raise unless the data have the checksum in `facts`.
+    """Raise ValueError if the data do not have the checksum in `facts`.
 
-    The error message shows the path `shown`. For images it is the path of the run, otherwise the path of the file.
+    The error message shows the path `shown`, which is the path of the run for images, and the path of the data for
+    tables and arrays.
     """
     if facts is None or facts.sha256 == sha256:
         return
@@ -131,7 +132,7 @@ def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Te
 def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Dataset, Tensor]:
     """Return the images of a run, and the test images of its held-out classes.
 
-    If the run has validation images, they take the place of the test images.
+    If the run has validation images, the validation images are returned as test images.
     """
     images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
     if config.validation:
@@ -168,8 +169,8 @@ def load_with_unknown(
     """Return the images of a run, unknown images, and a description of the unknown images.
 
     The unknown images have the shape (M, H, W), where M may be 0. They are the test images of the data set `ood`. If
-    `ood` is None, they are the test images of the run's held-out classes, or of the data set in `SIBLINGS` if the run
-    has no held-out classes.
+    `ood` is None, the unknown images are the test images of the run's held-out classes; without held-out classes, they
+    are the test images of the data set in `SIBLINGS`.
     """
     known, unknown = load_data(config, root=root, download=download)
     name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)
@@ -197,9 +198,9 @@ In the published data sets, no test image is also a training image.
 
 
 def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:
-    """Raise if too many of the images `x` are training images.
+    """Raise if too many of the images `x` are also in the training images `x_train`.
 
-    The error message describes these images by `name`, which is "test" or "unknown".
+    The error message describes the images `x` by `name`, which is "test" or "unknown".
     """
     trained = {row.tobytes() for row in x_train.float().numpy()}
     seen = sum(row.tobytes() in trained for row in x.float().numpy())

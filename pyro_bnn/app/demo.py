@@ -29,7 +29,7 @@ NUM_SCALES = 2.0
 
 
 def digits_demo(folder: Folder, *, seed: int = 0) -> ClassifierScores:
-    """Train on the digits 0 to 6, and measure whether 7, 8 and 9 are noticed as unknown."""
+    """Train on the digits 0 to 6, and measure whether 7, 8 and 9 are detected as unknown."""
     config = replace(find_recipe("digits", "default"), seed=seed)
     images, unknown = load_data(config, root=None)
     model, posterior = fit(config, images, folder)
@@ -37,15 +37,15 @@ def digits_demo(folder: Folder, *, seed: int = 0) -> ClassifierScores:
 
 
 def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
-    """Fit 92 noisy points of a sine with NUTS, and plot the predictive bands inside and outside their range.
+    """Fit 92 noisy points of a sine with NUTS, and plot predictive bands inside and outside the range of the points.
 
     Returns:
         A dictionary of numbers. `epistemic_scale_inside` and `epistemic_scale_outside` are the mean epistemic standard
         deviations inside and outside the range of the points. `aleatoric_scale_inside` is the mean aleatoric standard
-        deviation inside this range, and `noise_scale_true` is the standard deviation of the true noise. The inner band
-        of the picture is the mean ± 2 epistemic standard deviations: `band_inside` is its mean width inside the range,
-        `band_at_end` is its width at x = -1, and `truth_in_band` is the fraction of the true curve that lies in the
-        band.
+        deviation inside the range of the points, and `noise_scale_true` is the standard deviation of the true noise.
+        The inner band of the picture is the mean ± 2 epistemic standard deviations: `band_inside` is the mean width of
+        this band inside the range, `band_at_end` is the band's width at x = -1, and `truth_in_band` is the fraction of
+        the true curve that lies in the band.
     """
     x, y = regression_problem(seed=seed)
     with seeded(seed):

@@ -1,4 +1,6 @@
-"""Folders that the program writes. A folder appears whole or not at all, and no file of another program is ever lost.
+"""Folders that the program writes.
+
+A folder appears at its path only when it is complete, and files of other programs are never deleted.
 
 The folder ``NAME`` is first written as ``.NAME.part`` in the same parent, while the lock ``.NAME.lock`` is held. At the
 end, an earlier folder ``NAME`` is replaced: files of other programs move from the earlier folder to the new one, and
@@ -36,7 +38,10 @@ NOTHING_KEPT = (
 
 @dataclass
 class Folder:
-    """A folder to which this process writes. A file appears there when it is complete and listed in the manifest."""
+    """A folder to which this process writes.
+
+    A file appears in the folder only when it is complete and listed in the manifest.
+    """
 
     path: Path  # where the files are written
     place: Place  # its final path
@@ -46,7 +51,7 @@ class Folder:
     def in_format(self, name: str) -> str:
         """Return the name that a file gets in this folder.
 
-        In the name of a picture, such as ``loss.png``, the ending is replaced by that of the folder's picture format.
+        In the name of a picture, such as ``loss.png``, the ending of the folder's picture format replaces ``.png``.
         """
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
@@ -87,7 +92,7 @@ class Folder:
             self.manifest.write(self.path)
 
     def check_free(self, *names: str) -> None:
-        """Raise FileExistsError if another program wrote a file of these names, here or in the earlier folder."""
+        """Raise FileExistsError if another program wrote a file of these names to this folder or the earlier one."""
         earlier = _manifest_of(self.place.real) or Manifest("")
         for name in names:
             for folder, manifest in ((self.path, self.manifest), (self.place.real, earlier)):
@@ -101,7 +106,7 @@ class Folder:
         (self.path / PROGRESS).write_text(progress)
 
     def require(self, num_bytes: int) -> None:
-        """Raise OSError if the disk has no room for this many bytes."""
+        """Raise OSError if the disk has no room for `num_bytes` bytes."""
         free = shutil.disk_usage(self.path).free
         if free < num_bytes:
             raise OSError(
@@ -114,9 +119,9 @@ class Folder:
 def creating(out: str | Path, *, command: str, force: bool = False, picture_format: str = "png") -> Iterator[Folder]:
     """Yield a new folder to write to. This folder appears at the path `out` at the end of the `with` block.
 
-    After an exception, an earlier folder at `out` is unchanged, and the new folder is removed. A new folder with a
-    checkpoint stays, so that :func:`resuming` can continue from it. If `force`, an earlier folder that the program
-    wrote is replaced, and the files in it that the program did not write move to the new folder.
+    An exception leaves an earlier folder at `out` unchanged. It removes the new folder, except if the new folder has a
+    checkpoint from which :func:`resuming` can continue. With `force`, the new folder replaces an earlier folder that
+    the program wrote; files of other programs move from the earlier folder to the new one.
     """
     place = Place.of(out)
     _check_target(place)
@@ -186,9 +191,9 @@ def updating(
 
 
 def find_run(run: str | Path) -> Path:
-    """Return the path `run`; raise unless a finished run is there.
+    """Return the path `run`; raise if there is no finished run at this path.
 
-    If a process was killed before it could rename a finished run to this path, rename it.
+    If a process was killed before it could rename a finished run to the path `run`, rename the finished run.
     """
     place = Place.of(run)
     part = _manifest_of(place.part)
@@ -212,7 +217,7 @@ def find_run(run: str | Path) -> Path:
 
 
 def is_resumable(place: Place) -> bool:
-    """Return whether a place has an unfinished folder with a checkpoint."""
+    """Return whether there is an unfinished folder with a checkpoint for a path."""
     manifest = _manifest_of(place.part)
     return manifest is not None and not manifest.is_finished and (place.part / CHECKPOINT).is_file()
 
@@ -284,7 +289,7 @@ def _progress(place: Place) -> str:
 
 
 def _check_target(place: Place) -> None:
-    """Raise if no folder can be made at this place."""
+    """Raise if no folder can be made at a path."""
     shown, real = place.shown, place.real
     if real.exists() and not real.is_dir():
         raise FileExistsError(f"{shown} is a file; choose another --out.")
@@ -296,7 +301,7 @@ def _check_target(place: Place) -> None:
 
 
 def _make_room(place: Place, force: bool) -> None:
-    """Raise if the earlier folder must not be replaced; otherwise remove what a killed process left in `place.part`."""
+    """Raise if the earlier folder must not be replaced; otherwise remove files of a killed process in `place.part`."""
     part, shown = place.part, place.shown
     manifest = _manifest_of(part) or Manifest("")
     others = manifest.others(part) if part.is_dir() else []

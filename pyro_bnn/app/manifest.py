@@ -26,7 +26,7 @@ FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 @dataclass
 class Manifest:
-    """The list of the files that the program wrote to a folder. The program never deletes any other file there."""
+    """The list of the files that the program wrote to a folder. The program deletes no other file in the folder."""
 
     command: str  # the command that made the folder
     is_finished: bool = False  # whether that command has written everything
@@ -34,7 +34,7 @@ class Manifest:
     files: dict[str, str] = field(default_factory=dict)  # checksum of each file, by its name
 
     def write(self, folder: Path) -> None:
-        """Write the manifest to its folder, whole or not at all."""
+        """Write the manifest to its folder atomically."""
         content = {"format": FORMAT, "version": VERSION, **asdict(self)}
         text = json.dumps({**content, "sha256": _checksum_of(content)}, indent=1) + "\n"
         write_atomically(folder / MANIFEST, lambda file: file.write(text.encode()))

@@ -1,4 +1,4 @@
-"""The paths of a folder that is being written, and its lock."""
+"""The paths and the lock of a folder that is being written."""
 
 import os
 import socket
@@ -44,11 +44,11 @@ class Place:
 
 @contextmanager
 def locked(place: Place, command: str) -> Iterator[None]:
-    """Hold the lock of a place in a `with` block, so that no other command writes there.
+    """Hold the lock of a folder in a `with` block, so that no other command writes the folder.
 
     The system releases the lock if the process dies. Unlike lock libraries, this function removes the lock file at the
-    end. So another process may remove the lock file after this process has opened the file. In this case, this process
-    makes a new lock file.
+    end. Another process may therefore remove the lock file after this process has opened it; then this process makes a
+    new lock file.
     """
     if fcntl is None:
         raise OSError(f"{place.shown} cannot be locked: this system has no POSIX file locks; on Windows, use WSL.")

@@ -16,7 +16,7 @@ from .places import Place
 
 
 class Follower(Folder):
-    """The folder of a command, for all processes except the first. These processes write nothing to the folder."""
+    """The folder of a command for all processes except the first, which alone writes to the folder."""
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
@@ -34,8 +34,8 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
 
     Without a launcher, this process is alone.
 
-    The launcher keeps one store of addresses for all its restarts. Each restart uses its own part of the store.
-    Otherwise a restarted process would look for the other processes at outdated addresses (PyTorch issue 135712).
+    The launcher keeps one store of addresses for all its restarts. Each restart uses a separate part of the store; in a
+    shared part, a restarted process would look for the other processes at outdated addresses (PyTorch issue 135712).
 
     Yields:
         The processes, and the device of this process. If `device` is ``cuda``, each process gets a GPU of its own.

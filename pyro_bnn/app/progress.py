@@ -14,7 +14,7 @@ from .datasets import Dataset
 class FitProgress(AbstractContextManager["FitProgress"]):
     """A callback of `fit_svi` that shows a progress bar.
 
-    It also shows the time until the last epoch or until the deadline, whichever comes first.
+    The bar also shows the time until the last epoch or until the deadline, whichever comes first.
 
     The bar shows the negative ELBO of the last epoch in the same units as `pyro-bnn train`: in nats per row, for the
     targets in their own units.
@@ -22,7 +22,7 @@ class FitProgress(AbstractContextManager["FitProgress"]):
     Args:
         config: Settings of the run, which include the number of epochs.
         data: The rows of the run.
-        deadline: When the time limit ends the fit; None without a limit.
+        deadline: Time at which the fit must end; None without a time limit.
         shown: Whether to show the bar. If several processes fit together, only the first shows the bar.
     """
 

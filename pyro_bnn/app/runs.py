@@ -69,10 +69,10 @@ def fit(
 
     A variational fit also writes its history. The method "auto" chooses the settings of the network that are not named
     in `given`, and the written configuration has the chosen settings. Without `deadline`, the time limit of the
-    configuration begins now.
+    configuration begins with this call.
 
     During a variational fit the folder contains a checkpoint. If the folder contains a checkpoint at the start,
-    training continues from there.
+    training continues from the checkpoint.
     """
     deadline = deadline or Deadline.after(config.time_limit or None)
     if config.method == "svi":
@@ -105,7 +105,7 @@ def write_posterior(folder: Folder, model: BayesianModel, posterior: RunPosterio
 
 
 def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> RunCalibration | None:
-    """Make a conformal calibration, for sets of classes or intervals of numbers, from held-out rows; None without any.
+    """Make a conformal calibration of class sets or intervals from held-out rows; None without held-out rows.
 
     The number and the seed of the weight draws are the defaults of ``pyro-bnn predict``. The conformal scores of
     classes are randomised. Without randomisation, the least probable class of a row always has the score 1. If a few
@@ -227,7 +227,7 @@ def read_facts(folder: Path) -> Facts:
 
 
 def load_choice(run: str | Path) -> Choice:
-    """Load from the folder of a run of chains how its settings were chosen."""
+    """Load the :class:`Choice` of settings from the folder of a run that drew Markov chains."""
     return _read(Path(run), CHOICE, lambda text: record(Choice, parsed(text), "choice"))
 
 

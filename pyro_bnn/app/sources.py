@@ -55,7 +55,7 @@ def load(
 
 
 def _near(path: str | Path) -> Path:
-    """Return a path. For a file in the current folder, the path is relative, so that messages are short."""
+    """Return a path, which is relative for a file in the current folder, so that messages are short."""
     path, here = Path(path), Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -128,8 +128,8 @@ def without_held_out(
 ) -> tuple[list[int], list[int]]:
     """Divide the training rows into rows for the fit and rows for the calibration, both in ascending order.
 
-    If `cells` (the column of --split-by) are given, the latest rows are used for the calibration. Otherwise the rows
-    for the calibration are chosen at random.
+    If `cells` (the column of --split-by) are given, the latest rows are used for the calibration. Without `cells`, the
+    rows for the calibration are chosen at random.
     """
     if not config.calibrate:
         return [*training], []
@@ -197,7 +197,7 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
-    """Return notes on columns of numbers that are not written like 1234.5, one note for each other format."""
+    """Return a note on each format of numbers that differs from 1234.5, with the columns in this format."""
     return [
         f"Numbers in {listed([name for name in written if written[name] == form])} are read as in {form}: {form} is "
         "1234.5."
@@ -353,7 +353,7 @@ def _row_bytes(x: Tensor, y: Tensor) -> list[bytes]:
 
 
 def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | None, Tensor, list[str]]:
-    """Return the targets of new rows (None without any), whether each row has a target, and notes for the user."""
+    """Return the targets of new rows or None, a mask of the rows that have a target, and notes for the user."""
     none = torch.zeros(len(table), dtype=torch.bool)
     if name not in table.names:
         return None, none, []

@@ -196,9 +196,9 @@ def make_estimator(spec: str) -> Estimator | None:
 def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.Parameter]], Optimizer]:
     """Return the function that makes the optimizer of a specification. The function is passed to `fit_svi`.
 
-    `fit_svi` minimises the loss of the whole data set, which is the loss of a batch times the number of batches. So the
-    learning rate of SGD is divided by the number of batches. The steps of Adam and of natural gradients do not depend
-    on the scale of the loss.
+    `fit_svi` minimises the loss of the whole data set, which is the loss of a batch times the number of batches.
+    Therefore `make_optimizer` divides the learning rate of SGD by the number of batches. The steps of Adam and of
+    natural gradients do not depend on the scale of the loss.
     """
     import torch  # imported late: importing takes long
 

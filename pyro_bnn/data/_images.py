@@ -53,7 +53,7 @@ class MissingDataError(FileNotFoundError):
 
 
 def data_folder(root: object) -> Path:
-    """Return the folder `root`; if it is None, the folder that ``$PYRO_BNN_DATA`` names, or else ``data``."""
+    """Return the folder `root`; for None, the folder in ``$PYRO_BNN_DATA``, which is ``data`` by default."""
     return Path(os.environ.get("PYRO_BNN_DATA") or "data") if root is None else _checks.path("root", root)
 
 
@@ -191,7 +191,7 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
 def _provide(
     published: str, root: Path, folder: Path, missing: Sequence[str], files: Sequence[str], download: bool
 ) -> None:
-    """Raise if files are missing, or download them if `download` is true."""
+    """Download missing files if `download` is true; otherwise raise an error if files are missing."""
     if missing and download:
         _download(published, root, folder)
     elif missing:

@@ -118,7 +118,7 @@ def _decoded(content: bytes, name: str, path: Path) -> Tensor:
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """Read the arrays of an archive. Raise an error unless the archive is complete and consistent."""
+    """Read the arrays of an archive. Raise an error if the archive is incomplete or inconsistent."""
     if not path.is_file():
         raise MissingDataError(
             f"there is no file {path.absolute()}; packed images are an archive of numpy.savez with {_layout()}."

@@ -89,9 +89,10 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
     Args:
         name: ``concrete``, ``energy``, ``kin8nm``, ``power-plant``, ``wine-quality-red`` or ``yacht``.
         split: Number of the split, from 0 to 19.
-        root: Folder that contains ``uci/NAME``. There must be ``data.txt``, ``index_features.txt``,
-            ``index_target.txt`` and, for each split K, ``index_train_K.txt`` and ``index_test_K.txt``. By default the
-            folder is ``$PYRO_BNN_DATA``, or ``./data`` if this variable is not set.
+        root: Folder that contains ``uci/NAME``. The folder ``uci/NAME`` must contain ``data.txt``,
+            ``index_features.txt``, ``index_target.txt`` and, for each split K, ``index_train_K.txt`` and
+            ``index_test_K.txt``. By default the folder is ``$PYRO_BNN_DATA``, or ``./data`` if this variable is not
+            set.
 
     Raises:
         ValueError: If the name or the split is unknown.

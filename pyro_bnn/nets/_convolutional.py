@@ -86,7 +86,7 @@ class _MaxPool(nn.MaxPool2d):
 
 
 class _Images(nn.Module):
-    """A module that adds the channel axis to grey images, and raises unless images have 28 x 28 pixels."""
+    """A module that adds the channel axis to grey images, and raises an error if images do not have 28 x 28 pixels."""
 
     def __init__(self, num_channels: int) -> None:
         super().__init__()
@@ -114,9 +114,9 @@ def resnet20(
     fan-in. Images may have any height and width.
 
     The modules are ``conv``, ``norm``, ``relu``, ``stage1`` to ``stage3``, ``pool``, ``flatten`` and ``linear``. A
-    block has the modules ``conv1``, ``norm1``, ``conv2`` and ``norm2``. So ``where=["**.conv*.weight",
-    "net.linear.*"]`` makes the weights of all layers except batch normalisation random, and ``where="net.linear.*"``
-    makes only the last layer random.
+    block has the modules ``conv1``, ``norm1``, ``conv2`` and ``norm2``. In :class:`~pyro_bnn.BayesianModel`,
+    ``where=["**.conv*.weight", "net.linear.*"]`` makes all parameters random except those of batch normalisation, and
+    ``where="net.linear.*"`` makes only the last layer random.
 
     Args:
         num_classes: Number of outputs, C.
@@ -124,8 +124,9 @@ def resnet20(
         width: Number of channels of the first stage. With a width of 16, as in the article, there are 269,722
             parameters.
         norm: Function that takes a convolution's number of output channels and returns the layer that follows the
-            convolution. The running statistics of batch normalisation come from the weight draws of the fit, not
-            from those of a prediction; ``functools.partial(nn.GroupNorm, 8)`` has no such statistics.
+            convolution. Batch normalisation uses running statistics, which come from the weight draws of the fit and
+            not from the weight draws of a prediction; ``functools.partial(nn.GroupNorm, 8)`` makes layers without
+            running statistics.
 
     Returns:
         A network from images of shape (N, D, H, W) to logits of shape (N, C).

@@ -14,11 +14,11 @@ from .._core.signatures import explained
 class Standardize(nn.Module):
     r"""A module that subtracts a mean from the inputs and divides by a scale.
 
-    A network with this module contains its own preprocessing.
+    With this module, the preprocessing of the inputs is a part of the network.
 
     Args:
-        mean: Mean of the inputs; its shape broadcasts to that of one input.
-        scale: Scale of the inputs, above 0; its shape broadcasts to that of one input.
+        mean: Mean of the inputs, with a shape that broadcasts to the shape of one input.
+        scale: Scale of the inputs, above 0, with a shape that broadcasts to the shape of one input.
 
     Example:
         >>> import torch

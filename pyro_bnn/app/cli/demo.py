@@ -4,7 +4,7 @@ The JSON of `demo` has `folder`, `pictures` (file names), `seconds`, `digits` an
 `rows`, `ood`, `num_test` and `num_unknown` of the JSON of `evaluate`. `regression` has the standard deviations
 `epistemic_scale_inside`, `epistemic_scale_outside`, `aleatoric_scale_inside` and `noise_scale_true`, and
 `truth_in_band`, which is the fraction of the true curve in the band of ± 2 epistemic standard deviations. `band_inside`
-is the mean width of this band over the range of the points, and `band_at_end` is its width at x = -1.
+is the mean width of the band over the range of the points, and `band_at_end` is the band's width at x = -1.
 """
 
 import time
@@ -29,8 +29,9 @@ def demo(
 ) -> None:
     """Run two demonstrations in half a minute.
 
-    Neither needs a download. The first trains a classifier on scikit-learn's digits 0 to 6, and then shows it the
-    unknown digits 7, 8 and 9. The second fits a curve to noisy points of a sine.
+    The demonstrations need no download. The first demonstration trains a classifier on scikit-learn's digits 0 to 6,
+    and then shows the classifier the unknown digits 7, 8 and 9. The second demonstration fits a curve to noisy points
+    of a sine.
     """
     options.check_folder(out, force=force)
     with loading():

@@ -3,14 +3,15 @@
 The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the first line of `pyro-bnn report`, null for
 image sets), and the items of metrics.json.
 
-For image sets, these items are `rows`, `ood`, `num_test` and `num_unknown`. Each row has the `name` of a prediction and
-its `accuracy`, `nll` (nats), `ece` and `brier`. The keys of `ood` are the names of the scores that should detect
-unknown images. Each of these scores has `auroc`, `aupr` and `fpr95`. `num_test` and `num_unknown` count images.
+For image sets, the items of metrics.json are `rows`, `ood`, `num_test` and `num_unknown`. Each item of `rows` has the
+`name` of a prediction and its `accuracy`, `nll` (nats), `ece` and `brier`. The keys of `ood` are the names of the
+scores that should detect unknown images. Each score in `ood` has `auroc`, `aupr` and `fpr95`. `num_test` and
+`num_unknown` count images.
 
-For tables and arrays, these items are `target`, `num_test`, `is_class`, `rows` and `calibration`. Each row has the
-`name` of a prediction and its `scores`. `calibration` is null without --calibrate, and otherwise has `level`,
-`num_calibration` and `rows`. Each row of `calibration` has `name`, `inside` (a share), `width`, and `thirds` (a share
-for each third of the test rows).
+For tables and arrays, the items of metrics.json are `target`, `num_test`, `is_class`, `rows` and `calibration`. Each
+item of `rows` has the `name` of a prediction and its `scores`. `calibration` is null without --calibrate, and otherwise
+has `level`, `num_calibration` and `rows`. Each row of `calibration` has `name`, `inside` (a share), `width`, and
+`thirds` (a share for each third of the test rows).
 """
 
 from . import options
@@ -35,10 +36,10 @@ def evaluate(
     picture_format: options.Format = "png",
     as_json: options.Json = False,
 ) -> None:
-    """Measure accuracy and calibration, and whether unknown images are detected.
+    """Measure accuracy, calibration and the detection of unknown images.
 
     The command prints the results, and writes metrics and pictures into the run's folder. For tables and arrays, the
-    last line says whether the run is usable; for images, `pyro-bnn report` says so.
+    last line says whether the run is usable; for images, `pyro-bnn report` says whether it is.
     """
     options.check_run(run)
     with loading():

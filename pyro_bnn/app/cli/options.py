@@ -15,7 +15,7 @@ from ..remedies import no_run
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
-    """Return a function by which the shell completes a half-typed word to one of the choices."""
+    """Return a function that the shell calls to complete a half-typed word to one of the choices."""
 
     def complete(incomplete: str) -> list[str]:
         return [choice for choice in choices if choice.startswith(incomplete)]
@@ -84,7 +84,7 @@ ALL = "pyro_bnn.help_all"
 
 
 class PlainFlags:
-    """Base class of commands. Their help shows no type beside a flag, since a flag takes no value."""
+    """Base class of commands whose help shows no type beside a flag, since a flag takes no value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters of the command. Flags get an empty text where the help would show a type."""
@@ -190,7 +190,7 @@ def read_names(text: str) -> tuple[str, ...]:
 
 
 def check_run(run: Path) -> None:
-    """Raise if the folder of a run does not exist, finished or unfinished. This needs no slow imports."""
+    """Raise if there is neither a finished nor an unfinished folder of a run. The check needs no slow imports."""
     part = run.parent / f".{run.name}.part"
     if not os.path.lexists(run) and not os.path.lexists(part) and run.parent.is_dir():
         runs = [path.parent.name for path in run.parent.glob("*/manifest.json")]
@@ -198,7 +198,7 @@ def check_run(run: Path) -> None:
 
 
 def check_rows(rows: Path) -> None:
-    """Raise if the file with the rows does not exist. This needs no slow imports."""
+    """Raise if the file with the rows does not exist. The check needs no slow imports."""
     if not os.path.lexists(rows) and rows.parent.is_dir():
         files = [path.name for path in rows.parent.iterdir() if path.is_file()]
         raise FileNotFoundError(f"there is no file {rows}{recipes.near(rows.name, files)}.")
@@ -215,14 +215,14 @@ def check_file(out: Path, *, force: bool) -> None:
 
 
 def check_folder(out: Path, *, force: bool) -> None:
-    """Raise if `out` is a folder with files that must not be replaced. This needs no slow imports."""
+    """Raise if `out` is a folder with files that must not be replaced. The check needs no slow imports."""
     is_readable = out.is_dir() and os.access(out, os.R_OK | os.X_OK)
     if is_readable and not force and out.resolve() not in [Path.cwd(), *Path.cwd().parents] and any(out.iterdir()):
         raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
 
 
 def check_device(name: str) -> str:
-    """Return the name of a device; raise unless torch can use the device."""
+    """Return the name of a device; raise if torch cannot use the device."""
     import torch  # imported late: importing takes long
 
     try:

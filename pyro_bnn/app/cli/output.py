@@ -1,4 +1,4 @@
-"""The output of a command, which has sentences and tables for people, and with `--json` a document for programs."""
+"""The output of a command: text for people, and with `--json` also a document for programs."""
 
 import io
 import math
@@ -33,8 +33,8 @@ class Output:
     def say(self, text: str = "", *, style: str = "", wraps: bool = True, indent: int = 0) -> None:
         """Write lines of text, in one of rich's styles if the terminal has colours.
 
-        On a terminal, or if the environment variable COLUMNS is set, long lines are wrapped between words, unless
-        `wraps` is false, and continue after `indent` spaces. A number stays together with the sign % or ± beside it.
+        If `wraps`, long lines are wrapped between words on a terminal, or if the environment variable COLUMNS is set. A
+        wrapped line continues after `indent` spaces. A number stays together with the sign % or ± beside it.
         """
         if wraps and (width := self._width()):
             bound = together(text)
@@ -74,7 +74,7 @@ class Output:
         return shutil.get_terminal_size().columns if has_limit else 0
 
     def document(self, **content: Any) -> None:
-        """Write the JSON document if the user asked for it. In it, numbers that are not finite become null."""
+        """Write the JSON document if the user asked for it. Numbers that are not finite become null in JSON."""
         if self._as_json:
             from pydantic_core import to_json  # imported late: importing takes long
 

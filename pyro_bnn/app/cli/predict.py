@@ -2,7 +2,7 @@
 
 The JSON of `predict` has `folder`, `file` (null without --out), `num_rows`, `scores` (of the rows with known targets),
 `notes`, and `predictions`. Without --out, `predictions` is a list with an object for each row, whose keys are the names
-of the columns in the CSV. With --out, it is null.
+of the columns in the CSV. With --out, `predictions` is null.
 """
 
 import sys
@@ -67,12 +67,13 @@ def predict(
     A numeric target is predicted by its mean, its standard deviation (sd) and intervals, in the units of the target.
     The parts of the standard deviation are aleatoric_sd (from the noise) and epistemic_sd (from the uncertainty about
     the weights). For a target of classes, the prediction has the most probable class, the probability of each class,
-    and the entropy and its two parts, in nats. If the run was trained with --calibrate, the intervals are conformal,
-    and each class has a column that says whether the class is in the conformal set (1) or not (0).
+    and the entropy with its aleatoric and its epistemic part, in nats. If the run was trained with --calibrate, the
+    intervals are conformal, and each class has a column that says whether the class is in the conformal set (1) or not
+    (0).
 
-    The first column has the row numbers, and rows keep their order. If the rows have the target, scores are printed,
-    too. A terminal shows a rounded table, and a file or pipe gets all digits. With --json and without --out, the JSON
-    document contains the predictions.
+    The first column has the row numbers, and rows keep their order. If the file contains the target, the command also
+    prints scores. A terminal shows a rounded table, and a file or pipe gets all digits. With --json and without --out,
+    the JSON document contains the predictions.
     """
     levels = options.read_numbers(float, ".95" if level is None else level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):

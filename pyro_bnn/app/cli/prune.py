@@ -1,8 +1,9 @@
 """`pyro-bnn prune`.
 
 The JSON of `prune` has `folder`, `pictures` (file names), `report`, `gains` and `pruned`. For each share of removed
-weights, `report` contains the costs, and `gains` contains the savings (bytes and seconds). `report` and `gains` are the
-same as in pruning.json. `pruned` has the `folder` and the `status` of the pruned copy, or is null without --keep.
+weights, `report` contains the scores, and `gains` contains the size in bytes and the times in seconds. `report` and
+`gains` are the same as in pruning.json. `pruned` has the `folder` and the `status` of the pruned copy, or is null
+without --keep.
 """
 
 from contextlib import nullcontext
@@ -49,7 +50,7 @@ def prune(
     as_json: options.Json = False,
     force: options.Force = False,
 ) -> None:
-    """Measure what removing weights costs and saves.
+    """Measure how removing weights changes scores, file size and speed.
 
     For each share of removed weights, the command prints scores, the file size and the speed. The weights with the
     lowest signal-to-noise ratio |mean| / sd are removed first. Tables and pictures are written into the run's folder.

@@ -14,7 +14,7 @@ SMALL_LOSS = 0.01
 
 
 def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
-    """Return a sentence that says how many weights can go, and two tables with notes, with empty lines between them."""
+    """Return two tables with notes, and a sentence that says how many weights can be removed, between empty lines."""
     first = report.rows[0]
     name, form = ("RMSE", ".4g") if first.accuracy is None else ("accuracy", ".2%")
     heads = [f"{name}, mean", "NLL, mean", f"{name}, draws", "NLL, draws"]
@@ -52,7 +52,7 @@ def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
 def _can_go(report: pruning.PruningReport) -> list[str]:
     """Say which share of the weights can be removed without loss.
 
-    Return an empty list if the whole network was not scored, or if no pruned network was scored.
+    Return an empty list if the report lacks the scores of the network with all weights, or of a pruned network.
     """
     rows = sorted(report.rows, key=lambda row: row.fraction)
     if rows[0].fraction > 0 or len(rows) < 2:

@@ -16,7 +16,7 @@ LOADING = "loading ...\r"  # shorter than the message after Ctrl-C, which replac
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let Ctrl-C in a `with` block end the program with a message and exit code 130, after it has cleaned up."""
+    """Let Ctrl-C in a `with` block end the program with a message and exit code 130, after cleaning up."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -27,7 +27,10 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Show on a terminal that the program is loading, and let Ctrl-C end it at once. Use this for slow imports."""
+    """Show on a terminal that the program is loading, and let Ctrl-C end the program at once.
+
+    Use this for slow imports.
+    """
     is_shown = sys.stderr.isatty()
     if is_shown:
         sys.stderr.write(LOADING)
@@ -44,8 +47,8 @@ def loading() -> Iterator[None]:
 def quickly_stoppable() -> Iterator[None]:
     """Let Ctrl-C in a `with` block end the program at once, without cleaning up.
 
-    Some libraries catch or replace every exception during their import. There, the KeyboardInterrupt of Ctrl-C could be
-    lost, or end in a traceback.
+    Some libraries catch or replace every exception during their import. In such an import, the KeyboardInterrupt of
+    Ctrl-C could be lost, or end in a traceback.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

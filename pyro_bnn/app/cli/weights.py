@@ -1,8 +1,9 @@
 """`pyro-bnn weights`.
 
-The JSON of `weights` has `folder`, `pictures` (file names) and the list `sites`. Each site has `site` (its name),
-`num_weights`, `num_removed`, `mean_size`, `median_scale` and `decibel`, which has the 5 %, 50 % and 95 % quantiles of
-the signal-to-noise ratio. If all weights of a site were removed, `mean_size`, `median_scale` and `decibel` are null.
+The JSON of `weights` has `folder`, `pictures` (file names) and the list `sites`. Each item of `sites` describes a
+tensor of weights by `site` (the tensor's name), `num_weights`, `num_removed`, `mean_size`, `median_scale` and
+`decibel`, which has the 5 %, 50 % and 95 % quantiles of the signal-to-noise ratio. If all weights of a tensor were
+removed, `mean_size`, `median_scale` and `decibel` are null.
 """
 
 from typing import Annotated
@@ -39,8 +40,8 @@ def weights(
 ) -> None:
     """Show the posterior of a trained network's weights.
 
-    The command prints a summary of each site, and writes pictures of all sites and of one weight into the run's folder.
-    The run must be variational (`train --method svi`, or images).
+    The command prints a summary of each tensor of weights, and writes pictures of all tensors and of one weight into
+    the run's folder. The run must be variational: trained with `train --method svi`, or on images.
     """
     place = options.read_numbers(int, index, "--index")
     options.check_run(run)

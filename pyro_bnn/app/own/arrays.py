@@ -22,7 +22,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class ArrayEncoding:
-    """How arrays become inputs: numbers are standardised, or left as they are."""
+    """The conversion of arrays to inputs: numbers are standardised, or left unchanged."""
 
     shape: list[int]  # of one row
     mean: list[float]  # subtracted from inputs, one for each feature or one for all; empty if inputs stay as they are
@@ -98,7 +98,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def pairs_of(arrays: Mapping[str, np.ndarray], shown: str, *, checks_targets: bool) -> tuple[Pair, Pair | None]:
-    """Return the training rows and the test rows. If the file has no test rows, return None in their place.
+    """Return the training rows and the test rows, or None as the test rows if the file has no test rows.
 
     Raise if an input is not a finite number. If `checks_targets`, raise also if a target is not a finite number.
     """

@@ -57,7 +57,7 @@ class Cells:
 
     @property
     def present(self) -> pd.Series:
-        """The cells of the column that are not missing. The index of the series has their row numbers."""
+        """The cells of the column that are not missing. The index of the series has the row numbers of these cells."""
         return self.texts.dropna()
 
     @property
@@ -79,8 +79,8 @@ class Cells:
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
         """Read the cells as numbers. Return the numbers and their format, or None if the cells are texts.
 
-        A missing cell becomes NaN. The format is `preferred`, which is a key of `NUMBERS`, if this format fits all
-        cells.
+        A missing cell becomes NaN. The returned format is a key of `NUMBERS`, or "" for numbers such as 1234.5. If the
+        format `preferred` fits all cells, it is used.
         """
         present = self.present
         readings = {"": pd.to_numeric(present, errors="coerce").astype(float)}
@@ -106,10 +106,10 @@ class Cells:
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
-        """Choose a format that fits all cells, and if possible the format `preferred`.
+        """Choose a format that fits all cells; if the format `preferred` fits all cells, choose `preferred`.
 
-        Return the values, the name of the chosen format, and a list. The list names the other formats that fit all
-        cells but yield different values. Return None if no format fits all cells.
+        Return the values, the name of the chosen format, and the names of other formats that fit all cells but yield
+        different values. Return None if no format fits all cells.
         """
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
@@ -137,7 +137,8 @@ class Cells:
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
         """Read the cells as dates. Return the days since 1970 and the format, or None if the cells are not dates.
 
-        A missing cell becomes NaN. The format is `preferred`, which is a key of `DATES`, if this format fits all cells.
+        A missing cell becomes NaN. The returned format is a key of `DATES`. If the format `preferred` fits all cells,
+        it is used.
         """
         present = self.present
         if len(present) and present.str.fullmatch(DATE_LIKE).sum() <= MOSTLY * len(present):

@@ -39,11 +39,11 @@ LARGEST = 1e9
 
 @dataclass(frozen=True)
 class Feature:
-    """How the cells of a column become inputs.
+    """The conversion of the cells of a column to inputs, which depends on the kind of the column.
 
-    This depends on the kind of the column. A ``number`` or ``date`` is standardised. A ``category`` has an input for
-    each of the categories. The inputs of a ``text`` are computed from its letters. All inputs of a missing cell are 0.
-    If `has_missing`, one more input is 1 for missing cells and 0 for the others.
+    A ``number`` or ``date`` is standardised. A ``category`` has an input for each of the categories. The inputs of a
+    ``text`` are computed from its letters. All inputs of a missing cell are 0. If `has_missing`, the column has one
+    more input, which is 1 for missing cells and 0 for other cells.
     """
 
     name: str  # of the column
@@ -81,7 +81,10 @@ class Feature:
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """How the rows of a table become inputs. `features` has an item for each used column, in the order of inputs."""
+    """The conversion of the rows of a table to inputs.
+
+    `features` has an item for each used column, in the order of inputs.
+    """
 
     features: list[Feature]
     identifiers: list[str] = field(default_factory=list)  # columns that are not used, since they name the rows
@@ -228,7 +231,7 @@ def _parts(values: np.ndarray) -> np.ndarray:
 
 
 def _counts_rows(numbers: np.ndarray) -> bool:
-    """Return whether the numbers in a column are row numbers. Up to half of the original rows may be missing."""
+    """Return whether the numbers in a column are row numbers, of which up to half may be missing."""
     rises = len(numbers) > FEW and bool((np.diff(numbers) > 0).all())
     return rises and bool((numbers == np.floor(numbers)).all()) and numbers[0] >= 0 and numbers[-1] <= 2 * len(numbers)
 
@@ -240,7 +243,7 @@ def has_name_of_identifier(name: str) -> bool:
 
 
 def _names_rows(name: str, numbers: np.ndarray) -> bool:
-    """Return whether the numbers in a column are identifiers of the rows, judged by its name and its numbers."""
+    """Return whether a column contains identifiers of the rows, judged by the column's name and its numbers."""
     return (
         has_name_of_identifier(name)
         and len(numbers) > FEW

@@ -21,7 +21,7 @@ from ..specs import parts_of
 
 
 def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-    """Return the network that a function of the user returns.
+    """Call a function of the user, and return the network that it makes.
 
     A module is imported from the current folder, or else from Python's search path. The function is called with
     `input_shape` and `num_outputs` as keywords if it has arguments of these names.
@@ -69,14 +69,14 @@ class OwnCodeError(ValueError):
 def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[None]:
     """Run the user's code in a `with` block.
 
-    An error in the block becomes an `OwnCodeError`, whose message has the user's line. The current folder is restored
-    at the end.
+    An error in the block becomes an `OwnCodeError`, whose message shows the line of the user's code. The current folder
+    is restored at the end.
 
     Args:
         spec: The specification of the network. ``mlp`` means that no code of the user runs.
         doing: End of the message, which says what the code was doing.
-        otherwise: Beginning of the message if no line of the user's code raised the error. If it is empty, such an
-            error is raised unchanged.
+        otherwise: Beginning of the message if no line of the user's code raised the error. If `otherwise` is empty, an
+            error of other code is raised unchanged.
     """
     here = Path.cwd()
     try:
@@ -150,7 +150,7 @@ def _arguments(spec: str, function: Callable[..., Any], offered: dict[str, Any])
 
 
 def check_network(spec: str, net: nn.Module, x: Tensor, num_outputs: int, reason: str) -> None:
-    """Raise unless a network returns `num_outputs` outputs for each row.
+    """Raise if a network does not return `num_outputs` outputs for each row.
 
     `reason` says in the error message what the outputs are for, such as ``3 classes``.
     """

@@ -48,7 +48,7 @@ class Table:
         return Cells(name, self.shown, self.frame[name], self.separator)
 
     def require(self, names: Sequence[str], *, is_typed: bool = True) -> None:
-        """Raise ValueError unless the table has columns of these names. Set `is_typed` if the user typed the names."""
+        """Raise ValueError if a name is no column of the table. Set `is_typed` if the user typed the names."""
         missing = [name for name in names if name not in self.frame]
         if missing:
             lower = {name.lower(): name for name in self.names}
@@ -160,7 +160,7 @@ def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
 def feature_names(table: Table, *, target: str, features: Sequence[str], ignore: Sequence[str]) -> list[str]:
     """Return the names of the columns to predict from.
 
-    These are `features`, or all columns but the target if `features` is empty. Columns in `ignore` are left out.
+    The names are `features`, or all columns except the target if `features` is empty. Columns in `ignore` are left out.
     """
     table.require([target, *features, *ignore])
     names = [name for name in features or table.names if name != target and name not in ignore]

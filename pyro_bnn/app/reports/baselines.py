@@ -36,10 +36,11 @@ SMALLEST = 1e-12
 
 
 def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
-    """Predict the test rows without a network, with log-densities.
+    """Predict the test rows by methods without a network, with the log-densities of the targets.
 
     If the training rows have more than `MOST_NUMBERS` inputs, linear methods are fitted to a random part of the rows.
-    Trees come last, if their fit is short. For numbers that are not counts, trees predict only the mean.
+    If the data are small enough for a fit in a second or two, trees are the last method. For numbers that are not
+    counts, trees predict only the mean.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor  # late: takes long
     from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor

@@ -23,8 +23,8 @@ predicted entropy if the target is a class."""
 def interval_of(prediction: RegressionPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Return the lower and upper ends of intervals of the probability `level`, shape (2, N, O).
 
-    If `calibration` is None, the intervals are the central intervals of the prediction. The prediction must then have
-    the components of its mixture. A calibration on standardised targets is also valid for a prediction in the target's
+    If `calibration` is None, the intervals are the central intervals of the prediction. Central intervals need a
+    prediction with `components`. A calibration on standardised targets is also valid for a prediction in the target's
     units, since conformal scores have no unit.
     """
     if calibration is not None:
@@ -110,7 +110,7 @@ def before_and_after(
 ) -> BeforeAndAfter:
     """Compare the coverage on test rows before and after calibration.
 
-    A prediction of numbers must have the components of its mixture.
+    A regression prediction must have `components`.
     """
     rows = []
     for name, used in (("network", None), ("calibrated", calibration)):

@@ -24,16 +24,16 @@ TINY = 1e-30
 
 @dataclass(frozen=True)
 class Driver:
-    """How much the predictions change if the values of a column are permuted among the test rows.
+    """The change of the predictions if the values of a column are permuted among the test rows.
 
     Attributes:
         name: Name of the column.
-        mean: For numbers, the root mean square change of the predicted means, divided by their standard deviation over
-            the rows. For classes, the mean change of the probabilities (total variation).
+        mean: For numbers, the root mean square change of the predicted means, divided by the standard deviation of the
+            means over the rows. For classes, the mean change of the probabilities (total variation).
         epistemic: Mean absolute change of the epistemic uncertainty, divided by the mean epistemic uncertainty of the
             rows. For numbers, this uncertainty is the epistemic standard deviation, and for classes the mutual
             information.
-        growth: Mean of the epistemic uncertainty after the permutation, divided by its mean before.
+        growth: Mean of the epistemic uncertainty after the permutation, divided by the mean before the permutation.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Driver:
 
 
 def columns_of(run: Trained) -> dict[str, slice]:
-    """Return for each column the positions of its inputs. If the rows are not vectors, there are no columns."""
+    """Return for each column the positions of its inputs; the dictionary is empty if rows are not vectors."""
     facts = run.rows.facts
     if facts.table is not None:
         return facts.table.slices
@@ -59,8 +59,8 @@ def drivers_of(run: Trained) -> list[Driver]:
     The most important column is the first in the list.
 
     All inputs of a column are permuted together, `NUM_PERMUTATIONS` times. After each permutation, the same weights
-    predict the rows again. This function measures the change of the predictions. Breiman (2001,
-    https://doi.org/10.1023/A:1010933404324) measures the change of the error instead. The list is empty for images, and
+    predict the rows again. The change of the predictions is measured, unlike in Breiman (2001,
+    https://doi.org/10.1023/A:1010933404324), who measures the change of the error. The list is empty for images, and
     for data sets with more than `MOST_COLUMNS` columns.
     """
     columns = columns_of(run)

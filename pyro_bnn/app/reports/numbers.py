@@ -37,8 +37,8 @@ def number(value: float, sign: str = "") -> str:
 def with_error(value: float, error: float, sign: str = "") -> str:
     """Return a number ± its standard error.
 
-    Both are rounded to the decimal place of the error's second significant digit. If this digit is to the left of the
-    decimal point, both are rounded to whole numbers.
+    The number and the error are rounded to the decimal place of the error's second significant digit. If this digit is
+    to the left of the decimal point, the number and the error are rounded to whole numbers.
 
     Example:
         >>> from pyro_bnn.app.reports.numbers import with_error

@@ -25,7 +25,7 @@ MOST_DRAWN = 200
 
 
 def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
-    """Return the names of those pictures in `names` that the folder contains, with the ending of its format."""
+    """Return the names of the pictures that are in `names` and in the folder, with the ending of the picture format."""
     pictures = [folder.in_format(name) for name in names if name.endswith(PNG)]
     return [name for name in pictures if name in folder]
 

@@ -1,4 +1,4 @@
-"""Makes a table of predictions of new rows, with the uncertainty and its parts."""
+"""Makes a table of predictions of new rows, with the aleatoric and the epistemic uncertainty."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -52,7 +52,7 @@ def table_of_predictions(
 
     For classes, the columns are the most probable class, the probability of each class, and ``entropy`` with its parts
     ``aleatoric`` and ``epistemic``, in nats. With a calibration, further columns say whether each class is in the set
-    of each level (1 or 0). A copied column with one of these names gets the ending `` (input)``.
+    of each level (1 or 0). A copied column with the name of a predicted column gets the ending `` (input)``.
     """
     tables = []
     scores: list[tuple[int, dict[str, float]]] = []  # number of scored rows and their scores, by chunk
@@ -91,7 +91,7 @@ def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
 def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
     """Return the mean scores of all rows, given the scores of chunks of rows.
 
-    For the RMSE, its square is averaged. The ECE is left out.
+    For the RMSE, the squares are averaged, and the root of their mean is returned. The ECE is left out.
     """
     means = {}
     for name in [name for name in parts[0][1] if name != "ece"] if parts else []:

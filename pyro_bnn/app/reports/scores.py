@@ -1,4 +1,4 @@
-"""The report on a run with the user's own data. It scores the network and baselines on the test rows."""
+"""The report on a run with the user's own data. The report scores the network and baselines on the test rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -145,8 +145,7 @@ def scores_of(
 ) -> dict[str, float]:
     """Score a prediction that has targets, in units of the target. Intervals are calibrated if there is a calibration.
 
-    The coverage is measured at `levels`. The CRPS and the coverage are missing unless the prediction has the components
-    of its mixture.
+    The coverage is measured at `levels`. The CRPS and the coverage are missing if the prediction has no `components`.
     """
     if isinstance(prediction, ClassificationPrediction):
         return prediction.score()

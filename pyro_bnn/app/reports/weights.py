@@ -20,7 +20,7 @@ FILES = ("weight.png", "weights.png")
 
 @dataclass(frozen=True)
 class SiteSummary:
-    """Summary of the posterior of one site. The statistics are computed without the removed weights."""
+    """Summary of the posterior of one tensor of weights. The statistics are computed without the removed weights."""
 
     site: str
     num_weights: int
@@ -56,7 +56,8 @@ def report_weights(
     """Summarise the weights of a trained network, and write two pictures.
 
     ``weight.png`` shows the posterior density of one weight, by default the weight with the highest signal-to-noise
-    ratio in the first site that has weights left. ``weights.png`` shows histograms of means and scales by site.
+    ratio in the first tensor from which not all weights were removed. ``weights.png`` shows histograms of means and
+    scales for each tensor.
     """
     guide = pruning.mean_field(posterior)
     ratios = pruning.signal_to_noise(guide)

@@ -22,7 +22,7 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 class IntervalRecord:
     """The scores of the calibration rows, shape ``(n, *O)``.
 
-    Intervals with the score ``"quantile"`` have no such record, since their scores depend on the level.
+    Intervals with the score ``"quantile"`` have no :class:`IntervalRecord`, since these scores depend on the level.
     """
 
     score: str
@@ -126,8 +126,9 @@ class ConformalIntervals(Shown, Calibration):
             level: Probability that an interval contains the target, strictly between 0 and 1.
 
         Returns:
-            The ends: ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``, a lower end could
-            exceed its upper end; both are then set to their mean.
+            The ends: ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``, the calibration
+            could move a lower end above the upper end; such an interval is a single number, the mean of the two
+            uncalibrated ends.
 
         Raises:
             ValueError: If there are too few calibration rows for the level.

@@ -1,4 +1,4 @@
-"""Calibration rows: their choice, checks of their predictions and targets, and the quantile of their scores."""
+"""Calibration rows: a random choice of rows, checks of predictions and targets, and the quantile of scores."""
 
 import math
 
@@ -13,7 +13,7 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
     """Split rows at random, and return the indices of the rows for the fit and of the rows for the calibration.
 
-    Both lists are in ascending order.
+    The two lists of indices are in ascending order.
 
     Args:
         name: Name of the argument `share` in error messages.
@@ -32,14 +32,14 @@ def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[i
 
 
 def require_numbers(prediction: RegressionPrediction) -> None:
-    """Raise a `ValueError` unless `prediction` is a prediction of numbers."""
+    """Raise a `ValueError` if `prediction` is not a prediction of numbers."""
     _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
 
 
 def deviations(prediction: RegressionPrediction) -> Tensor:
     """Return the predictive standard deviations, shape ``(N, *O)``.
 
-    Raise a `ValueError` if one of them is 0, since scores are divided by them.
+    Raise a `ValueError` if a standard deviation is 0, since scores are divided by the standard deviations.
     """
     require_numbers(prediction)
     if bool((prediction.total <= 0).any()):
@@ -50,7 +50,7 @@ def deviations(prediction: RegressionPrediction) -> Tensor:
 
 
 def require_classes(prediction: ClassificationPrediction) -> None:
-    """Raise a `ValueError` unless the prediction has one label for each row."""
+    """Raise a `ValueError` if `prediction` is not a prediction of one label for each row."""
     _checks.kind("prediction", prediction, ClassificationPrediction, "a prediction of classes, made by predict")
     if prediction.probs.dim() != 2:
         raise ValueError(
@@ -75,7 +75,7 @@ def prediction_labels(prediction: ClassificationPrediction, y: Tensor) -> Tensor
 
 
 def check_scores(scores: Tensor) -> None:
-    """Raise a `ValueError` unless there is at least one row, and all scores are finite numbers."""
+    """Raise a `ValueError` if there are no rows, or if a score is not a finite number."""
     if not scores.is_floating_point() or scores.dim() == 0 or not len(scores):
         raise ValueError(
             f"the scores of the calibration rows must be numbers of shape (n, *O), got {scores.dtype} of shape "
@@ -96,8 +96,7 @@ def rank_of(level: float, num_rows: int) -> int:
         num_rows: Number of calibration rows, n.
 
     Raises:
-        ValueError: If there are fewer than `level` / (1 - `level`) rows. With so few rows, no finite bound is large
-            enough.
+        ValueError: If there are fewer than `level` / (1 - `level`) rows, for which no finite bound is large enough.
     """
     level = _checks.between_zero_and_one("level", level)
     rank = max(math.ceil((num_rows + 1) * level - 1e-9), 1)  # 0.9 is not 9 / 10
@@ -110,7 +109,7 @@ def rank_of(level: float, num_rows: int) -> int:
 
 
 def fewest_rows(level: float) -> int:
-    """Return the smallest number of calibration rows with which a level is possible."""
+    """Return the smallest number of calibration rows for which intervals of a level are finite."""
     return math.ceil(level / (1 - level) - 1e-9)
 
 

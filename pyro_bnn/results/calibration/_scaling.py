@@ -91,7 +91,7 @@ def _log_probs(probs: Tensor, temperature: float) -> Tensor:
 
 @dataclass(frozen=True)
 class SpreadFactor(Calibration):
-    """A factor for the predictive standard deviations of each output.
+    """A factor for each output, by which its predictive standard deviations are multiplied.
 
     Args:
         value: The factors, shape ``(*O)``.

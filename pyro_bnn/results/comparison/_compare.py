@@ -43,19 +43,19 @@ def compare(
 
     Every number about a pair has a Monte Carlo standard error. The standard error comes from a jackknife over 20
     successive groups of draws. The score ``agreement`` changes in jumps, so its standard error comes from a bootstrap
-    of these groups. For MCMC, each group is a part of a chain. The standard error then accounts for slow mixing if this
-    part is longer than the chain's correlation time.
+    of the 20 groups. For MCMC, each group is a part of a chain. If the groups are longer than the correlation time of
+    the chains, the standard error accounts for slow mixing.
 
     Distances are never negative, so Monte Carlo noise makes them larger: two sets of draws from one posterior have a
-    distance above 0. To measure this noise level, pass the same guide twice, or two runs of the same sampler. Near the
-    noise level the standard errors are up to 1.7 times too large; at much larger distances the standard errors are
-    right.
+    distance above 0. To measure the noise level of a distance, pass the same guide twice, or two runs of the same
+    sampler. Near the noise level the standard errors are up to 1.7 times too large; at much larger distances the
+    standard errors are right.
 
     Args:
         model: The model of the posteriors: a :class:`~pyro_bnn.BayesianModel`, or a Pyro model of your own.
         posteriors: The methods by name. A method is a posterior or a guide. If the posterior belongs to another model
             than `model`, pass a pair (model, posterior). The model in a pair may be a :class:`~pyro_bnn.BayesianModel`
-            or a Pyro model, too.
+            or a Pyro model.
         x: Inputs, shape (N, ...).
         y: Targets at x, for the NLL and for coverage or accuracy.
         regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.

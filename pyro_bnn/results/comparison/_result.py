@@ -20,8 +20,8 @@ class Comparison(Advised, Shown):
     """Result of :func:`compare`: tables, and the predictions behind them.
 
     `print` shows all methods, the pairs that include the first method, and :attr:`verdict`; :meth:`rows`,
-    :meth:`to_csv` and :meth:`to_json` have all pairs. The Python prompt shows only the pairs that include the
-    first method. A notebook shows these pairs and the scores of all methods.
+    :meth:`to_csv` and :meth:`to_json` have all pairs. The Python prompt shows only the pairs that include the first
+    method. A notebook shows the pairs that include the first method, and the scores of all methods.
 
     Args:
         methods: Scores of the methods, one row per region and method.
@@ -77,10 +77,10 @@ class Comparison(Advised, Shown):
 
     @property
     def differences(self) -> str:
-        """How far the predictions of the other methods are from those of the first method: one line for each region.
+        """The distances of the other methods' predictions from those of the first method: a line for each region.
 
-        The status of the first method has no effect. If there are several other methods, each line is about the closest
-        of them.
+        The distances are shown even if the status of the first method is not ok. If there are several other methods,
+        each line is about the method that is closest to the first.
         """
         return in_words(self._from_first)
 

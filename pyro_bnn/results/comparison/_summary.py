@@ -162,7 +162,7 @@ def jackknife(values: Sequence[float]) -> Estimate:
 
 
 def over_points(values: Tensor) -> Estimate:
-    """Return the mean over points, with the standard error of a mean of independent values."""
+    """Return the mean over points, with its standard error for independent points."""
     values = values.double().flatten()
     return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan)
 

@@ -1,4 +1,4 @@
-"""The picture of how well scores separate unknown from known inputs."""
+"""The picture of scores that should separate unknown from known inputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -98,7 +98,7 @@ R = TypeVar("R")
 def style() -> Iterator[None]:
     """Apply the style of this module's pictures to all plots that are made inside a `with` block.
 
-    All functions of this module already draw in this style. Matplotlib's settings are restored at the end of the block.
+    All functions of this module already apply the style. Matplotlib's settings are restored at the end of the block.
     Other threads that need the style wait until the block ends.
 
     Example:
@@ -133,7 +133,7 @@ def _as_tensors(value: Any) -> Any:
 
 @styled
 def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> np.ndarray:
-    """Make a grid of axes on a new figure, and return it as an array of shape (rows, columns).
+    """Make a new figure with a grid of axes, and return the axes as an array of shape (rows, columns).
 
     Args:
         rows: Number of rows.
@@ -234,7 +234,7 @@ def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: fl
 
 
 def check_axes(axes: object, num_axes: int) -> None:
-    """Raise unless `axes` is None or consists of `num_axes` axes."""
+    """Raise an error if `axes` is given and does not consist of `num_axes` axes."""
     if axes is None:
         return
     given = _checks.items("axes", axes, f"{num_axes} axes of matplotlib, or None")

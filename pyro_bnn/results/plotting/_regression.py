@@ -154,7 +154,7 @@ def _add_legend(ax: Axes) -> None:
 
 
 def _check(x: object, prediction: object) -> None:
-    """Raise unless rows have one input and one output, and `x` has as many rows as the prediction."""
+    """Raise an error if rows have several inputs or outputs, or if `x` does not have one row for each prediction."""
     x = _checks.rows("x", x)
     _checks.finite("x", x)
     _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, the result of `predict`")

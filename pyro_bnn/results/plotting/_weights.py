@@ -27,9 +27,9 @@ FEW = 500
 def signal_to_noise(
     ratios: Mapping[str, Tensor], axes: Sequence[Axes] | None = None, *, width: Width = "page"
 ) -> Sequence[Axes]:
-    """Draw the density of signal-to-noise ratios in decibels, and their cumulative distributions.
+    """Draw the density and the cumulative distributions of signal-to-noise ratios in decibels.
 
-    The cumulative distributions are those of all weights, and of the weights of each layer. A ratio of zero is minus
+    There is a cumulative distribution for all weights, and one for the weights of each layer. A ratio of zero is minus
     infinity in decibels; the density leaves out such ratios, and a cumulative distribution has them at its left end.
 
     Args:
@@ -248,7 +248,7 @@ def weight_histograms(
     *,
     width: Width = "page",
 ) -> np.ndarray:
-    """Draw histograms of the posterior means and standard deviations for each site, without removed weights.
+    """Draw histograms of the posterior means and standard deviations of each tensor, without removed weights.
 
     Args:
         locations: Means, ``{site: shape (*event)}``, as from ``guide.locations()``.

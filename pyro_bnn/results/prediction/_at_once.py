@@ -1,4 +1,4 @@
-"""Runs of a network for a block of draws: one draw after the other or, for a small network, all draws at once."""
+"""Evaluation of a network for a block of draws: one draw after the other or, for a small network, all at once."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -70,7 +70,7 @@ class Block:
         """Number of draws in the next block."""
 
     def take(self, draw: Draw) -> None:
-        """Add a draw. The network runs immediately with this draw, or later with several draws at once."""
+        """Add a draw. The network runs immediately with the new draw, or later with several draws at once."""
         if not self._work:
             num_weights = sum(draw[name].numel() for name in self._model.site_names)
             self._work = max(num_weights * num_rows(self._x), 1)
@@ -88,7 +88,7 @@ class Block:
         return remembered(self._model, self._memory, partial(self._model.output_given, draw, self._x))
 
     def run(self) -> tuple[Tensor, Draw]:
-        """Return the outputs for all K draws, shape (K, N, ...), and these draws of the likelihood's variables."""
+        """Return the outputs for all K draws, shape (K, N, ...), and the K draws of the likelihood's variables."""
         draws, self.draws = self.draws, []
         at_once, is_first = self._at_once, self.size == 1
         if at_once is None:
@@ -154,9 +154,9 @@ def faster(
     expected: Tensor,
     replayed: Callable[[], AbstractContextManager[None]],
 ) -> tuple[BatchedNetwork, int] | None:
-    """Return a function that runs a network for many draws at once, and the memory that it needs.
+    """Return a function that runs a network for many draws at once, and the memory that the function needs.
 
-    This memory is the size of the largest tensor in a run, in bytes per draw. `example` has K draws of all random
+    The memory is the size of the largest tensor in a run, in bytes per draw. `example` has K draws of all random
     weights, by path, and `expected` has the outputs for these draws, shape (K, N, ...). Return None if no function
     gives the expected outputs up to rounding. Each trial run takes place in a context that `replayed` returns.
     """
@@ -182,7 +182,8 @@ def faster(
 def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Tensor) -> int:
     """Return the bytes of the largest tensor in a chain of linear and elementwise layers.
 
-    A chain is not run in :class:`_Largest`, since this would load torch's compiler, which takes two seconds.
+    A chain is not run in :class:`_Largest`, since :class:`_Largest` would load torch's compiler, which takes two
+    seconds.
     """
     width = max(layer.out_features for layer in net.modules() if isinstance(layer, nn.Linear))
     numbers = max(expected.shape[:2].numel() * width, *(value.numel() for value in example.values()))
@@ -202,7 +203,7 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """Return the absolute value of each output, or the lower quartile of all absolute values if this is larger.
+    """Return the absolute value of each output, or the lower quartile of all absolute values if the quartile is larger.
 
     A small output may be the difference of large terms, and then has the rounding errors of these terms.
     """

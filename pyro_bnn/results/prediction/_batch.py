@@ -35,7 +35,7 @@ used only if it gives the same outputs for these draws."""
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add all draws to the first batches of rows, and return the number of these batches, at least 1.
+    """Add all draws to the first batches of rows, and return the number of batches that got draws, at least 1.
 
     If all batches together would take too much memory, the last batches get no draws. Each seed determines one draw,
     and the random numbers that the network uses with this draw.
@@ -72,7 +72,7 @@ def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int],
 
 @dataclass(frozen=True)
 class Way:
-    """How a network runs for the draws of a posterior."""
+    """Settings for the runs of a network with the draws of a posterior."""
 
     constant: Collection[str] = ()  # sites with the same value in all draws
     centers: Sequence[Draw | None] = ()  # points of linearisation, in turn; None runs the network without linearisation
@@ -82,7 +82,7 @@ class Way:
 
 
 class Batch(Generic[P]):
-    """A batch of rows, and its prediction so far; `plan` has the modules that may run only once."""
+    """A batch of rows, and the prediction from all draws so far; `plan` has the modules that may run only once."""
 
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._way = model, x, y, way
@@ -134,7 +134,7 @@ class Batch(Generic[P]):
             return self._model.observation(self._x)
 
     def add_taken(self) -> None:
-        """End a block of draws, and add the predictions from the draws in this block to the running sum."""
+        """End a block of draws, and add the predictions from the draws in the block to the running sum."""
         self.memory.end_block()
         if self.block.draws:
             self._add(self._model.observe(*self.block.run()))

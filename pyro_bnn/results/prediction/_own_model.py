@@ -77,7 +77,7 @@ def predict_own(
 
 
 def may_be_model(value: object) -> bool:
-    """Return whether a value may be a BayesianModel or a Pyro model. A guide can be called, too, but is none."""
+    """Return whether a value may be a BayesianModel or a Pyro model. A guide is no model, although it can be called."""
     return callable(value) and not isinstance(value, (type, Posterior, FlatGuide, AutoGuide))
 
 
@@ -86,7 +86,7 @@ KINDS = {"model": may_be_model, "posterior": lambda value: isinstance(value, Pos
 
 
 def require_model(model: object) -> None:
-    """Raise unless `model` is a BayesianModel, or may be a Pyro model."""
+    """Raise an error if `model` is no BayesianModel and cannot be a Pyro model."""
     if not may_be_model(model):
         raise ValueError(
             f"`model` must be a BayesianModel, got {_checks.described(model)}; or pass a Pyro model, whose observed "
@@ -164,9 +164,9 @@ def _sum_of(
 
 
 def _accumulator_of(distribution: Distribution) -> Accumulator | None:
-    """Return an empty running sum for predictions by distributions of this kind.
+    """Return an empty running sum for predictions by a distribution, or None if the distribution cannot be averaged.
 
-    The kind may be classes, or independent numbers with finite moments. Return None for other distributions.
+    A distribution of classes, or of independent numbers with finite moments, can be averaged.
     """
     if isinstance(distribution, (Categorical, Bernoulli)):
         return ClassAccumulator()
@@ -180,7 +180,7 @@ def _accumulator_of(distribution: Distribution) -> Accumulator | None:
 
 
 def _require_latents(nodes: Mapping[str, Any], draw: Draw, num_rows: int) -> None:
-    """Raise unless the names and shapes in a draw are those of the model's latent variables.
+    """Raise an error if the names and shapes in a draw differ from those of the model's latent variables.
 
     A sample site in a plate, or with an axis of one element per row, counts as an observation.
     """
@@ -208,7 +208,10 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed: list[str]) -> None:
-    """Raise unless the return value can be predicted; `observed` has the sites that could be predicted instead."""
+    """Raise an error if a model's return value is no tensor of floats with `rows` rows, which can be predicted.
+
+    If `observed` has several sites, the error asks to choose one of the sites for the prediction.
+    """
     if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == (rows,):
         return
     got = f"shape {_checks.shape(value)}" if isinstance(value, Tensor) else _checks.described(value)
@@ -228,7 +231,7 @@ def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed
 def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
     """Return the targets with the dtype and device of the site's values.
 
-    Raise if the targets cannot be values of this site, such as negative targets for a Poisson distribution.
+    Raise if the targets cannot be values of the site, such as negative targets for a Poisson distribution.
     """
     distribution, value = node["fn"], node["value"]
     if y.shape != distribution.shape():

@@ -247,8 +247,8 @@ def predict_point(
         batch_size: Number of rows in each run of the network; see :func:`predict`.
 
     Returns:
-        A prediction with one draw. Such a prediction has no epistemic part, and properties that need this part raise an
-        error.
+        A prediction with one draw. A prediction from a single value has no epistemic part, and properties that need the
+        epistemic part raise an error.
 
     Raises:
         ValueError: If a latent variable has no value, if a name is unknown, or if :func:`predict` would raise an error.

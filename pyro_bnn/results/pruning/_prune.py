@@ -80,15 +80,15 @@ def prune(
 ) -> GuidePosterior:
     """Return a posterior in which the weights with the lowest signal-to-noise ratios are exactly 0.
 
-    These weights are 0 in draws and in the mean. `guide` is not changed. The pruned guide is ``result.guide``. You can
-    save a pruned guide, load it into a new guide of the same model, prune it further, and train it further. Removed
+    Removed weights are 0 in draws and in the mean. `guide` is not changed. The pruned guide is ``result.guide``. You
+    can save a pruned guide, load it into a new guide of the same model, prune it further, and train it further. Removed
     weights stay 0, add nothing to the KL divergence, and get no gradient.
 
     Args:
         guide: A mean-field guide, or the posterior from a fit of such a guide.
-        fraction: Fraction of the weights to remove, from 0 to 1. The weights with the lowest ratios are removed; their
-            number is rounded to a whole number, and includes weights that were removed before. Give either `fraction`
-            or `threshold`.
+        fraction: Fraction of the weights to remove, from 0 to 1. The weights with the lowest ratios are removed. The
+            number of removed weights is rounded to a whole number, and includes weights that were removed before. Give
+            either `fraction` or `threshold`.
         threshold: Weights with a ratio below this number are removed.
         per: Whether `fraction` refers to the weights of the whole "network" or of each "layer" (including biases).
         where: The weights that may be removed: a glob on site names, a selection such as ``layers(nn.Linear)``, a
@@ -101,9 +101,9 @@ def prune(
         The posterior; its status says how many weights are removed.
 
     Raises:
-        ValueError: If not exactly one of `fraction` and `threshold` is given, if a number is out of range, if no
-            site matches, if a ratio is NaN, if elements depend on each other under the prior, or if the prior is
-            learned or depends on other variables.
+        ValueError: If both or neither of `fraction` and `threshold` are given, if a number is out of range, if no site
+            matches, if a ratio is NaN, if elements depend on each other under the prior, or if the prior is learned or
+            depends on other variables.
 
     Example:
         >>> import torch
@@ -174,7 +174,7 @@ def _selected(
 
 
 def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel | None) -> list[Owned]:
-    """Return the sites with their layers; sites outside of the network belong to no layer."""
+    """Return the weights of each site with their layer; a site outside of the network belongs to no layer."""
     paths = {} if model is None else model.parameter_paths
     if model is not None and not {site.name for site in guide.sites} >= paths.keys():
         raise ValueError("`model` must be the guide's model, got one with other sites; pass the model that was fitted.")
@@ -190,7 +190,7 @@ def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel |
 
 
 def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the given signal-to-noise ratios. Raise if the weights of one of the chosen sites cannot be removed."""
+    """Return the given signal-to-noise ratios. Raise if the weights of a site in `ratios` cannot be removed."""
     for site in (site for site in guide.sites if site.name in ratios):
         elementwise(site.name, site.prior, site.start.shape)
         if not site.is_fixed:
@@ -221,7 +221,7 @@ def count(guide: MeanFieldGuide) -> tuple[int, int]:
 
 
 def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Return the signal-to-noise ratios of each layer, ``{site: ratios}`` for the sites of this layer."""
+    """Return for each layer the signal-to-noise ratios of its weights and biases, ``{site: ratios}``."""
     layers: dict[str, dict[str, Tensor]] = {}
     for site, ratio in ratios.items():
         layers.setdefault(site.rpartition(".")[0], {})[site] = ratio
@@ -229,7 +229,7 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Return masks of the weights to keep; the given fraction with the lowest ratios is not kept.
+    """Return masks that are False for the given fraction of the weights with the lowest ratios.
 
     If weights have equal ratios, those that come first are removed first.
     """

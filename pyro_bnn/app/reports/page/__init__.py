@@ -43,8 +43,8 @@ def verdicts_on(subject: Subject) -> tuple[str, list[Verdict], list[Section]]:
 
     Returns:
         The first line of the report, the verdicts, and the sections. The first line says whether the run is usable. A
-        verdict that the training was too short comes first, since this can cause the other faults. The worst verdicts
-        follow.
+        verdict that the training was too short comes first, since short training can cause the other faults. The other
+        verdicts follow, the worst first.
     """
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     found = sorted((v for section in sections for v in section.verdicts), key=_rank)
@@ -55,7 +55,7 @@ def verdicts_on(subject: Subject) -> tuple[str, list[Verdict], list[Section]]:
 
 
 def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
-    """Judge a run. Return the first line of its report, the verdicts, and the HTML of the whole page."""
+    """Judge a run. Return the first line of the report, the verdicts, and the HTML of the whole page."""
     headline, verdicts, sections = verdicts_on(subject)
     subtitle = f"Report on {subject.run}, with {subject.num_samples} weight draws."
     return headline, verdicts, page_of(subject.title, subtitle, headline, verdicts, sections)

@@ -26,7 +26,7 @@ ROUNDING = 1e-5
 
 
 def of_leak(found: Regressed) -> list[Verdict]:
-    """Judge whether inputs contain the target, as a part and the other part of a sum do."""
+    """Judge whether a linear function of the inputs is almost equal to the target."""
     if LINEAR not in found.baselines:
         return []
     means = found.baselines[LINEAR].mean, found.train_mean
@@ -68,7 +68,7 @@ def of_bias(found: Regressed) -> list[Verdict]:
 
 
 def of_negative(found: Regressed, level: float) -> list[Verdict]:
-    """Judge whether the intervals of a level reach below 0 although no training target is below 0."""
+    """Judge whether the intervals of probability `level` reach below 0 although no training target is below 0."""
     shares = (found.interval(level)[0] < 0).double().mean(0).tolist()
     rounding = ROUNDING * found.train_scale.abs()  # targets are stored in single precision
     are_positive = (found.train_least >= -rounding).tolist()

@@ -64,8 +64,8 @@ SHOWN_IMAGES, MOST_VOTED = 2, 4
 def accuracy_section(subject: Subject) -> Section | None:
     """Make the section on accuracy.
 
-    The section compares the scores of the network and of baselines. It also has the recall and the precision of each
-    class, and the accuracy on the rows with the surest predictions.
+    The section compares the scores of the network and of baselines. The section also has the recall and the precision
+    of each class, and the accuracy on the rows with the surest predictions.
     """
     found = subject.classified
     if found is None:
@@ -142,10 +142,11 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """Return a text with the accuracy on all rows, and the accuracy on the surest rows if this is higher.
+    """Return a text with the accuracy on all rows, and the accuracy on the surest rows if it is higher.
 
-    The text assumes that a human classifies the least certain rows. The number of these rows is at least the number of
-    the network's errors, but at most half of all rows. `certainty` is empty if the uncertainty does not detect errors.
+    The surest rows are those that remain if a human classifies the least certain rows. The human classifies at least as
+    many rows as the network gets wrong, but at most half of all rows. `certainty` is empty if the uncertainty does not
+    detect errors.
     """
     text = f"{percent(accuracy)} right"
     if not certainty:
@@ -183,7 +184,7 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
 
 
 def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: float) -> Verdict:
-    """Judge whether the classifier finds every class."""
+    """Judge whether the recall of every class is high enough."""
     lowest = min(classes, key=lambda row: row["recall"])
     limits = {f"“{row['name']}”": wilson(row["hits"], row["rows"])[1] for row in classes}
     missed = ", ".join(name for name, limit in limits.items() if limit < MISSED)
@@ -211,10 +212,10 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
 
 
 def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) -> Verdict:
-    """Judge whether a classifier is least certain of the rows that it gets wrong.
+    """Judge whether a classifier is less certain of wrong predictions than of right ones.
 
-    The entropy is the score that should detect errors. The area under its ROC curve is compared with the area that
-    would be expected if the predicted probabilities were correct.
+    The entropy is the score that should detect errors. The area under the ROC curve of the entropy is compared with the
+    area that would be expected if the predicted probabilities were correct.
     """
     entropy, confidence = prediction.total.detach().cpu(), prediction.max_probability.detach().double().cpu()
     measured = metrics.ood_scores(entropy[is_right], entropy[~is_right])
@@ -272,7 +273,7 @@ def unknown_section(subject: Subject) -> Section | None:
 
 
 def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
-    """Judge whether unknown images are noticed.
+    """Judge whether unknown images are detected.
 
     The text also says which share of the known images would be flagged by a threshold that flags 95 % of the unknown
     images.
@@ -301,8 +302,8 @@ def examples_section(subject: Subject) -> Section | None:
     """Make the section with examples.
 
     The section shows the test images with the most certain right predictions, with the most certain wrong predictions,
-    and with the least certain predictions. It also shows the unknown images with the least and the most certain
-    predictions.
+    and with the least certain predictions. The section also shows the unknown images with the least and the most
+    certain predictions.
     """
     found = subject.classified
     if found is None or found.images is None:

@@ -44,9 +44,9 @@ def drivers_section(subject: Subject) -> Section | None:
 
 
 def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
-    """Say which column changes the predictions most, and explain which column changes their uncertainty most.
+    """Say which column changes the predictions most, and which column changes the epistemic uncertainty most and how.
 
-    The first column in `drivers` is the one that changes the predictions most.
+    The first column in `drivers` must be the column that changes the predictions most.
     """
     first, last = drivers[0], max(drivers, key=lambda driver: driver.epistemic)
     doubt = "mutual information" if is_class else "epistemic sd"
@@ -73,7 +73,7 @@ def _short(name: str) -> str:
 def _bars(drivers: Sequence[Driver]) -> Drawing:
     """Draw two bars for each column: for the prediction, and for its epistemic uncertainty.
 
-    The longest of the first bars has the length 1, and so has the longest of the second bars.
+    The longest bar for the prediction has the length 1, and so has the longest bar for the uncertainty.
     """
     ax = panel(0.9 + 0.32 * len(drivers))
     place = np.arange(len(drivers))[::-1]

@@ -115,8 +115,8 @@ def was_cut_short(config: RunConfig, history: History) -> Verdict:
 def has_settled(history: History, usual_steps: int = 0) -> Verdict:
     """Judge whether the loss was still falling in the last quarter of training.
 
-    The loss of every epoch is computed with the last KL weight. `usual_steps` is the number of steps of the default
-    settings, if there are such settings.
+    The loss of every epoch is computed with the last KL weight. `usual_steps` is the number of steps with the default
+    settings, or 0 if the number of steps is not judged.
     """
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     rule = (
@@ -159,7 +159,7 @@ def has_settled(history: History, usual_steps: int = 0) -> Verdict:
 
 
 def weights_section(subject: Subject) -> Section | None:
-    """Make the section on weights: the diagnosis of each site, and the distribution of signal-to-noise ratios."""
+    """Make the section on weights: the diagnosis of each tensor, and the distribution of signal-to-noise ratios."""
     if is_chains(subject.posterior):
         return None
     try:
@@ -278,7 +278,7 @@ def about_section(subject: Subject) -> Section:
 
 
 def training_command(config: RunConfig, run: Path, made: Collection[str] = ()) -> str:
-    """Return the shortest command that trains with these settings.
+    """Return the shortest command that trains with the settings in `config`.
 
     The command leaves out the settings in `made`, which the method "auto" chooses.
     """

@@ -96,8 +96,7 @@ def errors_section(subject: Subject) -> Section | None:
 def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
     """Judge whether the network predicts better than a guess, which is the mean of the training targets.
 
-    `squared` has the squared errors of the network, and `guessed` has the squared errors of the guess. Both have the
-    shape (N, O).
+    `squared`, shape (N, O), has the squared errors of the network, and `guessed`, shape (N, O), those of the guess.
     """
     root, error = _root(squared.mean(-1))
     guess = math.sqrt(float(guessed.mean()))
@@ -301,7 +300,7 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
 
 
 def _residuals(found: Regressed) -> Drawing:
-    """Draw the residuals of the first output against their predicted standard deviations."""
+    """Draw the residuals of the first output against the predicted standard deviations."""
     name, scale = found.names[0], found.prediction.total[:, 0].sqrt().cpu()
     residual = (found.y - found.prediction.mean)[:, 0].cpu()
     ax = panel(3.1)

@@ -17,7 +17,10 @@ Case: TypeAlias = tuple[bool, Level, str, str]
 
 @dataclass(frozen=True)
 class Verdict:
-    """A finding in words. The first line of the report uses `short`, which is empty if the finding is good."""
+    """A finding in words.
+
+    The first line of the report contains the text `short`, which is empty if the finding is good.
+    """
 
     level: Level
     about: About
@@ -41,7 +44,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the report. Its verdicts and tiles are shown at the top of the report."""
+    """A section of the report. The verdicts and tiles of a section are shown at the top of the report."""
 
     title: str
     template: str
@@ -52,7 +55,7 @@ class Section:
 
 
 def judged(about: About, rule: str, *cases: Case) -> Verdict:
-    """Return the verdict of the first case that holds."""
+    """Return a verdict made from the first of `cases` whose condition holds."""
     return next(Verdict(level, about, short, text, rule) for holds, level, short, text in cases if holds)
 
 

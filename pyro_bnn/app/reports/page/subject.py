@@ -158,9 +158,9 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
 
 
 def _modes_of(run: Trained) -> Modes | None:
-    """How well chains have explored their modes; None for a variational run, or if there are too few draws.
+    """Return the agreement of predictions within and between chains; None for a variational run or too few draws.
 
-    The rows are those from which `train` judged the chains, so that both say the same.
+    The training rows are predicted, as in `train`, so that the report judges chains as `train` does.
     """
     if not runs.is_chains(run.posterior):
         return None

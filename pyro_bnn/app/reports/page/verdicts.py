@@ -48,15 +48,16 @@ def _mean_density(prediction: Prediction) -> float:
 
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:
-    """Return the mean over rows and its standard error. For a single row the standard error is infinite."""
+    """Return the mean over rows and the standard error of the mean. For a single row the standard error is infinite."""
     error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.inf
     return float(values.mean()), error
 
 
 def best_of(baselines: Mapping[str, P]) -> tuple[str, P]:
-    """Return the name and the prediction of the baseline with the lowest NLL. The name fits into a sentence.
+    """Return the name and the prediction of the baseline with the lowest NLL.
 
-    Trees do not count as a baseline here: :func:`of_trees` compares their errors.
+    Gradient-boosted trees are left out: :func:`of_trees` compares their errors. The name is in words that fit into a
+    sentence.
     """
     others = [item for item in baselines.items() if item[0] != TREES]
     name, best = max(others, key=lambda item: _mean_density(item[1]))
@@ -79,7 +80,8 @@ def of_baseline(
     `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` is a
     text that compares the errors of the network with the errors of the baseline. `is_nearer` says whether the network
     has clearly smaller errors than the baseline. `unbeaten` names a score in which the baseline is not clearly better.
-    `guess` has the name and the mean log-density of a prediction that ignores the inputs, if it is not the baseline.
+    `guess` has the name and the mean log-density of a prediction that ignores the inputs; it is None if the baseline
+    ignores the inputs.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
@@ -124,10 +126,10 @@ def of_ways(
 ) -> list[Verdict]:
     """Judge the ensemble against a baseline.
 
-    If the ensemble clearly differs from a single network, judge it against this network, too.
+    If the ensemble clearly differs from a single network, also judge the ensemble against the single network.
 
-    `lead` says by how much the errors of the network are smaller than those of the baseline, with its standard error.
-    `score` is the name of the score that measures these errors.
+    `lead` has the mean error of the baseline minus that of the network, and the standard error of this difference.
+    `score` is the name of the score that measures the errors.
     """
     ahead, noise = lead[0], NUM_ERRORS * lead[1]
     one, single = found.single
