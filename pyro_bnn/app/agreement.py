@@ -15,10 +15,10 @@ FAR = 3
 
 
 def agreement(result: Comparison, num_chains: int) -> str:
-    """Say in sentences whether the second method of a comparison predicts like NUTS, which is the first method.
+    """Say in sentences whether the second method of a comparison predicts like the first method, NUTS.
 
-    The chains of NUTS need not have converged. If they have not converged, more draws could change the result; the text
-    then has the largest distance between a chain and the other chains.
+    The chains of NUTS need not have converged. If the chains have not converged, more draws could change the result, so
+    the text also has the largest distance between a chain and the other chains.
     """
     pair, nuts = result.pairs[0], next(iter(result.predictions.values()))
     name, distance, close = _distance(pair, nuts)
@@ -66,7 +66,7 @@ def _between_chains(nuts: Prediction, num_chains: int) -> float:
 def _means(draws: Tensor, num_chains: int) -> Tensor:
     """Return the mean of each chain's draws, shape (K, N, ...).
 
-    `draws` has the shape (S, N, ...), one chain after the other.
+    `draws` has the shape (S, N, ...), with the chains one after the other.
     """
     return draws.unflatten(0, (num_chains, -1)).mean(1)
 

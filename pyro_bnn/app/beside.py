@@ -45,7 +45,7 @@ def compare_with_chains(
     seed: int = 0,
     report: Callable[[str], None] = print,
 ) -> Comparison:
-    """Draw four chains from the exact posterior of a run, and compare their predictions with those of the run.
+    """Draw four chains from the exact posterior of a run, and compare the predictions of the chains and the run.
 
     In the chains, parameters that the run learned as numbers, such as the noise scale, keep the learned values. The
     test rows are predicted, or the training rows if there are no test rows. The result is in the units of the target,

@@ -25,7 +25,7 @@ CHECKED_ROWS = 2
 
 
 def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:
-    """Return the untrained model and guide of a variational run. Their initial values follow from the run's seed."""
+    """Return the untrained model and guide of a variational run, with initial values drawn from the run's seed."""
     with seeded(config.seed):
         model = _model(config, data.facts, data.x_train, len(data.x_train))
         return model, _guide(config, model)

@@ -114,7 +114,7 @@ def setting(
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All settings of a training run. They do not include the data and the code of a user's network."""
+    """All settings of a training run, without the data and the code of a user's network."""
 
     __pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # noqa: RUF012
 

@@ -168,9 +168,9 @@ def load_with_unknown(
 ) -> tuple[Dataset, Tensor, str]:
     """Return the images of a run, unknown images, and a description of the unknown images.
 
-    The unknown images have the shape (M, H, W), where M may be 0. They are the test images of the data set `ood`. If
-    `ood` is None, the unknown images are the test images of the run's held-out classes; without held-out classes, they
-    are the test images of the data set in `SIBLINGS`.
+    The unknown images have the shape (M, H, W), where M may be 0. With `ood`, the unknown images are the test images of
+    the data set `ood`. If `ood` is None, the unknown images are the test images of the run's held-out classes; without
+    held-out classes, they are the test images of the data set in `SIBLINGS`.
     """
     known, unknown = load_data(config, root=root, download=download)
     name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)

@@ -49,7 +49,7 @@ class Folder:
     picture_format: str = "png"  # ending of the files of pictures
 
     def in_format(self, name: str) -> str:
-        """Return the name that a file gets in this folder.
+        """Return the name that the file `name` gets in this folder.
 
         In the name of a picture, such as ``loss.png``, the ending of the folder's picture format replaces ``.png``.
         """
@@ -81,7 +81,7 @@ class Folder:
             path.write_text(text, encoding="utf-8")
 
     def __contains__(self, name: str) -> bool:
-        """Return whether the program wrote a file of this name, and the file still exists."""
+        """Return whether the program wrote the file `name` to the folder, and the file still exists."""
         return name in self.manifest.files and (self.path / name).is_file()
 
     def discard(self, name: str) -> None:
@@ -102,7 +102,7 @@ class Folder:
                     )
 
     def note(self, progress: str) -> None:
-        """Store the progress, such as ``12 of 40 epochs``, so that messages of other commands can show it."""
+        """Store the progress, such as ``12 of 40 epochs``, for messages of other commands."""
         (self.path / PROGRESS).write_text(progress)
 
     def require(self, num_bytes: int) -> None:
@@ -117,11 +117,11 @@ class Folder:
 
 @contextmanager
 def creating(out: str | Path, *, command: str, force: bool = False, picture_format: str = "png") -> Iterator[Folder]:
-    """Yield a new folder to write to. This folder appears at the path `out` at the end of the `with` block.
+    """Yield a new folder to write to. The new folder appears at the path `out` at the end of the `with` block.
 
-    An exception leaves an earlier folder at `out` unchanged. It removes the new folder, except if the new folder has a
-    checkpoint from which :func:`resuming` can continue. With `force`, the new folder replaces an earlier folder that
-    the program wrote; files of other programs move from the earlier folder to the new one.
+    An exception leaves an earlier folder at `out` unchanged. An exception also removes the new folder, except if the
+    new folder has a checkpoint from which :func:`resuming` can continue. With `force`, the new folder replaces an
+    earlier folder that the program wrote; files of other programs move from the earlier folder to the new one.
     """
     place = Place.of(out)
     _check_target(place)
@@ -269,7 +269,7 @@ def _publish(place: Place, manifest: Manifest) -> None:
 
 
 def _clear(folder: Path, manifest: Manifest) -> None:
-    """Remove the program's files from a folder, and the folder itself if it is then empty."""
+    """Remove the program's files from a folder, and also remove the folder if no other file is in it."""
     for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):  # the manifest last
         if manifest.owns(path):
             path.unlink()

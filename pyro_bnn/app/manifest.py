@@ -71,7 +71,7 @@ class Manifest:
 
 
 def has_manifest(folder: Path) -> bool:
-    """Return whether a folder has a manifest, which means that the program wrote it."""
+    """Return whether a folder has a manifest, which means that the program wrote the folder."""
     return (folder / MANIFEST).is_file()
 
 

@@ -20,7 +20,7 @@ class Follower(Folder):
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """Yield a temporary path. A file that the caller writes to this path is discarded."""
+        """Yield a temporary path. A file that the caller writes to the temporary path is discarded."""
         with tempfile.TemporaryDirectory() as elsewhere:
             yield Path(elsewhere) / name
 
@@ -38,7 +38,7 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
     shared part, a restarted process would look for the other processes at outdated addresses (PyTorch issue 135712).
 
     Yields:
-        The processes, and the device of this process. If `device` is ``cuda``, each process gets a GPU of its own.
+        The processes, and the device of this process. If `device` is ``cuda``, each process gets a separate GPU.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or distributed.is_initialized():
         yield Processes.present(), device
@@ -60,7 +60,7 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
 def shared(folder: AbstractContextManager[Folder], processes: Processes) -> Iterator[Folder]:
     """Yield a folder to which only the first process writes.
 
-    If the first process cannot open the folder, it raises the error, and the other processes exit.
+    If the first process cannot open the folder, the first process raises the error, and the other processes exit.
     """
     if not processes.is_first:
         place: tuple[Path, Place] | None = processes.from_first(None)

@@ -150,7 +150,7 @@ def near(name: str, names: Collection[str]) -> str:
 
 
 def default(setting: str) -> str:
-    """Return the default of a setting for each kind of data, as it is typed on the command line.
+    """Return the default of a setting for each kind of data, in the form of the command line.
 
     The defaults of image sets come from the recipe `default`.
 

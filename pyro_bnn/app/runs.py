@@ -98,7 +98,7 @@ def fit(
 
 
 def write_posterior(folder: Folder, model: BayesianModel, posterior: RunPosterior, data: Dataset) -> None:
-    """Write a posterior to its file. If rows were held out, the file also gets a calibration from these rows."""
+    """Write a posterior to its file. If rows were held out, the file also gets a calibration from the held-out rows."""
     calibration = calibrated(model, posterior, data)
     with folder.new(POSTERIOR) as path:
         save_posterior(posterior, path, model, calibration=calibration)
@@ -260,7 +260,7 @@ def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
 
 
 def check_apart(out: Path, run: Path) -> None:
-    """Raise if `out` is the folder of the run, or contains this folder."""
+    """Raise if `out` is the folder of the run, or contains the folder of the run."""
     if out.resolve() in (run.resolve(), *run.resolve().parents):
         raise FileExistsError(f"{out} is the run itself, or contains it; choose another --out.")
 
@@ -308,7 +308,7 @@ def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
 
 
 def is_cut_short(config: RunConfig, history: History) -> bool:
-    """Return whether the time limit of a variational run ended the fit before its last epoch."""
+    """Return whether the time limit of a variational run ended the fit before the last epoch."""
     return config.time_limit > 0 and len(history.epochs) < config.epochs
 
 

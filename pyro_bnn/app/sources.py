@@ -76,7 +76,7 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
 
 
 def _origin(facts: Facts) -> str:
-    """Say how many inputs each column of a table became; return "" if each became one input."""
+    """Say how many inputs each column of a table became; return "" if each column became one input."""
     features = [] if facts.table is None else facts.table.features
     wide = [f"{feature.name!r} {feature.width}" for feature in features if feature.width > 1]
     if not wide:
@@ -92,7 +92,9 @@ def _origin(facts: Facts) -> str:
 def split_rows(
     num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide rows at random. Return the indices of training rows and of test rows, both in ascending order.
+    """Divide rows at random, and return the indices of the training rows and of the test rows.
+
+    Each list of indices is in ascending order.
 
     With `labels`, about the same share of each class becomes test rows, and each class keeps at least one training row.
     """
@@ -126,7 +128,7 @@ def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
 def without_held_out(
     training: Sequence[int], config: RunConfig, cells: Cells | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide the training rows into rows for the fit and rows for the calibration, both in ascending order.
+    """Divide the training rows into rows for the fit and rows for the calibration, without changing their order.
 
     If `cells` (the column of --split-by) are given, the latest rows are used for the calibration. Without `cells`, the
     rows for the calibration are chosen at random.

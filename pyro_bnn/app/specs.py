@@ -131,7 +131,9 @@ def make_init(spec: str) -> Init:
 
 
 def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
-    """Make the module that a specification puts in front of the network, if any. `x` are training inputs, (N, D).
+    """Return a list with the module that a specification puts in front of the network; an empty list for ``raw``.
+
+    `x` are training inputs, (N, D).
 
     Example:
         >>> import torch
@@ -189,7 +191,7 @@ def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
 
 
 def make_estimator(spec: str) -> Estimator | None:
-    """Make the gradient estimator that a specification names; None if each weight is drawn once per step."""
+    """Make the gradient estimator that a specification names; None for ``weights``: one draw of each weight per step."""
     return {"weights": lambda: None, "local": pb.LocalReparameterization, "flipout": pb.Flipout}[spec]()
 
 

@@ -37,8 +37,9 @@ DROPOUT, ENSEMBLE = 0.05, 5
 class RegressionStudy:
     """A comparison of methods with NUTS on 92 points of 10 sin(2 pi x), with known noise and a gap in the middle.
 
-    The network has one hidden layer of 20 tanh units. The mixture prior and MC dropout have their own models. All other
-    methods have the same model, and so the same exact posterior. All fits have the KL weight 1.
+    The network has one hidden layer of 20 tanh units. The methods with the mixture prior and with MC dropout have
+    separate models. All other methods share one model, and therefore one exact posterior. All fits have the KL weight
+    1.
     """
 
     seed: int = 0
@@ -81,7 +82,7 @@ class RegressionStudy:
         )
 
     def nuts(self) -> MCMCPosterior:
-        """Draw from the posterior with NUTS. The other methods are compared with these draws."""
+        """Draw from the posterior with NUTS. The other methods are compared with the draws of NUTS."""
         return fit_nuts(
             self.model,
             (self.x, self.y),

@@ -1,6 +1,6 @@
 """Makes dataclasses from JSON. Pydantic checks each field, and one error message names all faults.
 
-Pydantic is loaded only when something is checked, so that the help of the command line appears at once.
+Pydantic is loaded only when data are checked, so that the help of the command line appears at once.
 """
 
 import json

@@ -22,9 +22,9 @@ def lenet5(
     """Return LeNet-5 for images of 28 x 28 pixels, in the form that is common today.
 
     The network has two convolutions of 5 x 5 with 6 and 16 channels. The first convolution has a padding of two pixels.
-    Each convolution is followed by max pooling over 2 x 2 and a ReLU. Then come linear layers with 120 and 84 hidden
-    units. The network in the article differs: it has sigmoid units, average pooling over 2 x 2 with learned factors, a
-    second convolution that is connected to only some channels, and outputs that are distances.
+    Each convolution is followed by max pooling over 2 x 2 and a ReLU. After the convolutions come linear layers with
+    120 and 84 hidden units. The network in the article differs: it has sigmoid units, average pooling over 2 x 2 with
+    learned factors, a second convolution that is connected to only some channels, and outputs that are distances.
 
     The modules with parameters are ``conv1``, ``conv2``, ``linear1``, ``linear2`` and ``linear3``. The modules without
     parameters are ``images``, ``relu1`` to ``relu4``, ``pool1``, ``pool2`` and ``flatten``. With `dropout`, the modules

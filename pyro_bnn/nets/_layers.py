@@ -111,7 +111,7 @@ class MCDropout(nn.Module):
         self.p = _checks.between_zero_and_one("p", p)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Set random elements to zero, and scale the others so that the mean stays the same."""
+        """Set random elements to zero, and scale the other elements so that the mean does not change."""
         return functional.dropout(x, self.p, training=True)
 
     def extra_repr(self) -> str:

@@ -1,6 +1,6 @@
 """The command `pyro-bnn`.
 
-Each subcommand has a module of its own. The modules load the library only when their work begins, so that the help
+Each subcommand has a separate module. Each module loads the library only when the subcommand runs, so that the help
 appears at once.
 """
 

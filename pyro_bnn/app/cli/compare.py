@@ -49,12 +49,13 @@ def compare(
 ) -> None:
     """Compare approximate posteriors with NUTS.
 
-    With a run, the command draws chains from the exact posterior of the run's network. It compares how the chains and
-    the run predict the test rows. NUTS uses all rows in every step, so it suits at most a few thousand rows and a few
-    thousand weights. The progress bar shows the time that is left.
+    With a run, the command draws chains from the exact posterior of the run's network. The command then compares the
+    predictions of the test rows by the chains and by the run. NUTS uses all rows in every step, so it suits at most a
+    few thousand rows and a few thousand weights. The progress bar shows the time that is left.
 
-    Without a run, the command compares seven methods with NUTS on a noisy sine with a gap in its data. It prints how
-    far each method is from the exact posterior near the data, in the gap and outside. This takes some minutes.
+    Without a run, the command compares seven methods with NUTS on a noisy sine with a gap in its data. The command
+    prints how far each method is from the exact posterior near the data, in the gap and outside. This takes some
+    minutes.
 
     The command writes tables, and a picture if there are curves to show. NUTS runs in C if there is a C compiler.
     """

@@ -107,7 +107,7 @@ def run() -> None:
 def _in_plain_words(error: Any) -> str:
     """Return a sentence that says what is wrong in a command line.
 
-    If the user typed a text where a number is needed, the sentence shows this text.
+    If an option needs a number but got another text, the sentence shows this text.
     """
     message = str(error.format_message())
     if near := nearest(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ()):

@@ -42,7 +42,7 @@ def cells_of(lines: Sequence[str]) -> list[list[str]]:
 def aligned(cells: Cells, *, num_left: int = 1) -> list[str]:
     """Return the lines of a table with aligned columns.
 
-    The first `num_left` columns are aligned on the left, the others on the right.
+    The first `num_left` columns are aligned on the left, and the other columns on the right.
     """
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     sides = ["<" if number < num_left else ">" for number in range(len(widths))]
@@ -72,8 +72,8 @@ def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
 def _listed(cells: Cells) -> list[str]:
     """Return the lines of a list with the cells of a table.
 
-    The first line is the heading of the first column. Then each row has a line with its first cell, and below it a line
-    for each other cell.
+    The first line is the heading of the first column. For each row of the table, the list has a line with the first
+    cell, and below it a line for each other cell.
     """
     lines = [cells[0][0]] if cells[0][0] else []
     for name, *row in cells[1:]:

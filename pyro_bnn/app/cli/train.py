@@ -86,7 +86,7 @@ def train(
 
     Settings that you do not give come from the recipe. The default recipes of image sets train cold posteriors, which
     means that the KL weight is below 1. For tables and arrays, held-out training rows choose the network, its prior and
-    the kind of noise, unless you give them (see --method).
+    the kind of noise, except for those that you give (see --method).
 
     Numbers and dates in a table are standardised, and each category becomes an input. All results are in the units of
     the target.

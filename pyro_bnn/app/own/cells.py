@@ -57,7 +57,7 @@ class Cells:
 
     @property
     def present(self) -> pd.Series:
-        """The cells of the column that are not missing. The index of the series has the row numbers of these cells."""
+        """The cells of the column that are not missing. The index of the series has the row number of each cell."""
         return self.texts.dropna()
 
     @property
@@ -171,6 +171,6 @@ def listed(names: Sequence[object], most: int = 8) -> str:
 
 
 def training_without(names: Sequence[str]) -> str:
-    """Advise to train without the columns `names`; the text contains the command-line option for this."""
+    """Return the advice to train without the columns `names`, with the command-line option to type."""
     columns = "the columns" if len(names) > 1 else "the column"
     return f"train without {columns} (pyro-bnn train --ignore {shlex.quote(','.join(names))})"

@@ -153,8 +153,8 @@ def learned_encoding(
 ) -> tuple[TableEncoding, list[str]]:
     """Learn the encoding of a table. Return the encoding, and sentences that explain the encoding to the user.
 
-    The means and scales are computed from the rows in `training`, and the categories are those of all rows. A column
-    in `wanted` is used even if it contains only row labels or row numbers.
+    The means and scales are computed from the rows in `training`; the categories come from all rows. A column in
+    `wanted` is used even if it contains only row labels or row numbers.
     """
     reasons = {name: _why_identifier(table.column(name)) for name in names if name not in wanted}
     naming = {name: reason for name, reason in reasons.items() if reason}
@@ -182,7 +182,7 @@ def learned_encoding(
 
 
 def _why_identifier(cells: Cells) -> str:
-    """Say why a column only identifies the rows, by row numbers or by labels.
+    """Return the reason why a column only identifies the rows: by row numbers, by labels or by a name such as "id".
 
     Return an empty text if the column does not identify the rows.
     """

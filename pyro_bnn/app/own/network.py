@@ -23,8 +23,8 @@ from ..specs import parts_of
 def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
     """Call a function of the user, and return the network that it makes.
 
-    A module is imported from the current folder, or else from Python's search path. The function is called with
-    `input_shape` and `num_outputs` as keywords if it has arguments of these names.
+    A module is imported from the current folder, or else from Python's search path. The function is called with the
+    keywords `input_shape` and `num_outputs`, if the function has such arguments.
     """
     place, name = parts_of(spec)
     if place.endswith(".py") and not Path(place).is_file():

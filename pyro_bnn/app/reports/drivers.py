@@ -31,8 +31,8 @@ class Driver:
         mean: For numbers, the root mean square change of the predicted means, divided by the standard deviation of the
             means over the rows. For classes, the mean change of the probabilities (total variation).
         epistemic: Mean absolute change of the epistemic uncertainty, divided by the mean epistemic uncertainty of the
-            rows. For numbers, this uncertainty is the epistemic standard deviation, and for classes the mutual
-            information.
+            rows. The epistemic uncertainty is the epistemic standard deviation for numbers, and the mutual information
+            for classes.
         growth: Mean of the epistemic uncertainty after the permutation, divided by the mean before the permutation.
     """
 

@@ -44,7 +44,7 @@ def save_picture(folder: Folder, name: str, ax: Any) -> str:
 
 
 def panel(height: float = 2.6) -> Any:
-    """Make axes that are `height` inches high and as wide as a column, so that they fit the screen of a phone."""
+    """Make axes that are `height` inches high and as wide as a column, so that a picture fits on a phone's screen."""
     with plotting.style():
         return plotting.new_axes(1, 1, size=("column", height))[0, 0]
 

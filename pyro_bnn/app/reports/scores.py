@@ -162,8 +162,8 @@ def scores_of(
 def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPrediction:
     """Convert a prediction of standardised targets to the units of the target, in double precision.
 
-    A standardised target z stands for y = mean + scale * z. So means are scaled and shifted, variances are multiplied
-    by scale^2, and densities are divided by scale.
+    A standardised target z stands for y = mean + scale * z. Predicted means are therefore scaled and shifted, variances
+    are multiplied by scale^2, and densities are divided by scale.
     """
     are_own = all(mean == 0 for mean in target.mean) and all(scale == 1 for scale in target.scale)
     if are_own or prediction.mean.dim() != 2:

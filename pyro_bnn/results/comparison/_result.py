@@ -28,7 +28,7 @@ class Comparison(Advised, Shown):
         pairs: Scores of the pairs, one row per region and pair of methods.
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
-        status: Status of the first method, with which the others are compared.
+        status: Status of the first method, with which the other methods are compared.
         others: Statuses of the other methods by name.
 
     Example:
@@ -62,8 +62,8 @@ class Comparison(Advised, Shown):
     def verdict(self) -> str:
         """The result in words: a line for each method whose status is not ok, and then a line for each region.
 
-        If several methods are compared with the first one, the line for a region is about the closest of these methods.
-        If the status of the first method is not ok, there are no lines about regions.
+        If several methods are compared with the first one, the line for a region is about the method that is closest to
+        the first. If the status of the first method is not ok, there are no lines about regions.
         """
         doubts = [
             f"{NOT_OK}: {name}: {status} Until then, its numbers do not tell how good the method is."

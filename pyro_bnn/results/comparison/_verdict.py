@@ -7,7 +7,7 @@ from ._scores import Scores
 
 
 def in_words(pairs: Sequence[Scores]) -> str:
-    """Say how far methods are from their reference, in one line for each region.
+    """Return a text with a line for each region, which says how far methods are from the reference.
 
     If there are several methods, a line is about the method that is closest to the reference.
 
@@ -29,7 +29,7 @@ def in_words(pairs: Sequence[Scores]) -> str:
 
 
 def _in_words(pair: Scores) -> str:
-    """Say how far the predictions of a method are from those of its reference."""
+    """Return a text which says how far the predictions of a method are from the predictions of the reference."""
     method, reference = pair.method, pair.reference
     scores = {name: estimate.value for name, estimate in pair.scores.items()}
     if "agreement" in scores:

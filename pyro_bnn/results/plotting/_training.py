@@ -15,7 +15,7 @@ FEW = 40
 
 @styled
 def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: Width = "page") -> Sequence[Axes]:
-    """Draw the ELBO and its two terms against the epoch, each on its own axes, in nats per row of the data.
+    """Draw the ELBO and its two terms against the epoch, on three axes, in nats per row of the data.
 
     Args:
         history: The record of a fit.

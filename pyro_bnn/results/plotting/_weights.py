@@ -88,9 +88,9 @@ def pruning_curve(
     """Draw the error and the NLL against the share of weights kept.
 
     One curve shows the network at mean weights, and the other curve shows the ensemble. The axis of shares is
-    logarithmic, with large shares at the left and small shares at the right. The network without any weights has a
-    separate mark at the right end, since a logarithmic axis has no 0. The bars are standard errors over the data. All
-    shares are scored on the same data, so the differences between shares are more certain than the bars suggest.
+    logarithmic, with large shares at the left and small shares at the right. The share 0 has a separate mark at the
+    right end, since a logarithmic axis has no 0. The bars are standard errors over the data. All shares are scored on
+    the same data, so the differences between shares are more certain than the bars suggest.
 
     Args:
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
@@ -196,7 +196,7 @@ def weight_density(
         loc: Posterior mean of the weight.
         scale: Posterior standard deviation of the weight, above 0.
         name: Name of the weight, for the axis.
-        prior: Prior of this single weight.
+        prior: Prior of the weight, with a single element.
         width: Width of a new figure.
         ax: Axes to draw on.
 

@@ -132,7 +132,7 @@ class Block:
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
     """Call `run`, which runs the network and reuses the results stored in `memory`.
 
-    If this call fails, forget the stored results and call `run` again.
+    If the call fails, forget the stored results and call `run` again.
     """
     if not memory.is_used:
         with model.interception.remembering(memory):
@@ -157,7 +157,7 @@ def faster(
     """Return a function that runs a network for many draws at once, and the memory that the function needs.
 
     The memory is the size of the largest tensor in a run, in bytes per draw. `example` has K draws of all random
-    weights, by path, and `expected` has the outputs for these draws, shape (K, N, ...). Return None if no function
+    weights, by path, and `expected` has the outputs for the K draws, shape (K, N, ...). Return None if no function
     gives the expected outputs up to rounding. Each trial run takes place in a context that `replayed` returns.
     """
     if expected.is_meta:  # there are no numbers to compare

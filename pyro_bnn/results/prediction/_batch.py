@@ -38,7 +38,7 @@ def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int],
     """Add all draws to the first batches of rows, and return the number of batches that got draws, at least 1.
 
     If all batches together would take too much memory, the last batches get no draws. Each seed determines one draw,
-    and the random numbers that the network uses with this draw.
+    and the random numbers that the network uses with the draw.
     """
     done = 0
     while done < len(seeds):
@@ -126,7 +126,7 @@ class Batch(Generic[P]):
     def _observation(self, draw: Draw) -> Distribution:
         """Return the distribution of the batch's targets, given a draw of the weights.
 
-        If the network has sample statements of its own, Pyro runs the model.
+        If the network contains sample statements of Pyro, Pyro runs the model.
         """
         if draw.keys() <= self._names:
             return self._model.observation_given(draw, self._x)

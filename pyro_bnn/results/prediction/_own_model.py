@@ -95,7 +95,7 @@ def require_model(model: object) -> None:
 
 
 def _traced(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...]) -> Any:
-    """Call the model with given values of its latent variables, and return the trace of this call."""
+    """Call the model with given values of its latent variables, and return the trace of the call."""
     net = model if isinstance(model, nn.Module) else nn.Module()
     conditioned = poutine.trace(poutine.condition(model, data=draw))
     with short_errors(), own_parameters(model), poutine.block(), eval_mode(net):
@@ -273,7 +273,7 @@ class _Sum:
         self._log_density: Tensor | None = None
 
     def add(self, nodes: Mapping[str, Any]) -> None:
-        """Add the prediction from one call of the model, given the nodes of the trace of this call."""
+        """Add the prediction from one call of the model, given the nodes in the trace of the call."""
         node = nodes[self._site]
         self._accumulator.add(self._part(node), keep=self._keep)
         if self._y is not None:

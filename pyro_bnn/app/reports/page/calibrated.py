@@ -16,10 +16,10 @@ levels together reject correct intervals in less than one case in twenty."""
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
     """Return a range for the share of the test targets that lie in their conformal interval.
 
-    The share is in this range with probability `CHANCE`. Let n be the number of rows that were used for calibration,
-    and let k be the rank of the score that sets the width of the intervals. If the scores are continuous, the coverage
-    of the intervals has the distribution Beta(k, n + 1 - k). So the number of test targets inside the intervals is
-    beta-binomial (Vovk 2012, https://arxiv.org/abs/1209.2673).
+    The share is in the returned range with probability `CHANCE`. Let n be the number of rows that were used for
+    calibration, and let k be the rank of the score that sets the width of the intervals. If the scores are continuous,
+    the coverage of the intervals has the distribution Beta(k, n + 1 - k). It follows that the number of test targets
+    inside the intervals is beta-binomial (Vovk 2012, https://arxiv.org/abs/1209.2673).
     """
     rank = rank_of(level, num_calibration)
     low, high = betabinom.interval(CHANCE, num_test, rank, num_calibration + 1 - rank)

@@ -44,7 +44,7 @@ def drivers_section(subject: Subject) -> Section | None:
 
 
 def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
-    """Say which column changes the predictions most, and which column changes the epistemic uncertainty most and how.
+    """Say which column changes the predictions most, and which column changes the epistemic uncertainty most.
 
     The first column in `drivers` must be the column that changes the predictions most.
     """

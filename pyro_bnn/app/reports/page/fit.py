@@ -106,7 +106,7 @@ def of_temperature(history: History) -> tuple[Verdict, ...]:
 
 
 def was_cut_short(config: RunConfig, history: History) -> Verdict:
-    """Say that the time limit ended the training, and how long all epochs would take."""
+    """Return a note which says that the time limit ended the training, and how long all epochs would take."""
     done = cut_short(config, history)
     text = f"{sentence(done)}. {more_time(config, history)}"
     return Verdict("note", "limit", done, text, "Reported if the time limit ended the training.", is_cause=True)

@@ -96,7 +96,8 @@ def errors_section(subject: Subject) -> Section | None:
 def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
     """Judge whether the network predicts better than a guess, which is the mean of the training targets.
 
-    `squared`, shape (N, O), has the squared errors of the network, and `guessed`, shape (N, O), those of the guess.
+    `squared`, shape (N, O), has the squared errors of the network, and `guessed`, shape (N, O), the squared errors of
+    the guess.
     """
     root, error = _root(squared.mean(-1))
     guess = math.sqrt(float(guessed.mean()))
@@ -170,10 +171,10 @@ def intervals_section(subject: Subject) -> Section | None:
 
 
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
-    """Return the share of the targets inside their intervals, and the range of this share if the intervals are correct.
+    """Return the share of the targets inside the intervals, and the range of the share if the intervals are correct.
 
-    Uncalibrated intervals of counts contain more probability than their level. For such intervals, the promised share
-    of the targets is not the level but the probability in the intervals, computed from the prediction.
+    Uncalibrated intervals of counts contain more probability than their level. For uncalibrated intervals of counts,
+    the promised share of the targets is the predicted probability in the intervals, which exceeds the level.
     """
     low, high = found.interval(level)
     promised, number = level, len(found.y)

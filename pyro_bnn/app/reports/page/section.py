@@ -1,4 +1,4 @@
-"""The parts of a report: sections with numbers for templates, and verdicts on these numbers."""
+"""The parts of a report: sections with numbers for templates, and verdicts on the numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -128,7 +128,7 @@ def of_ways(
 
     If the ensemble clearly differs from a single network, also judge the ensemble against the single network.
 
-    `lead` has the mean error of the baseline minus that of the network, and the standard error of this difference.
+    `lead` has the difference "mean error of the baseline minus mean error of the network" and its standard error.
     `score` is the name of the score that measures the errors.
     """
     ahead, noise = lead[0], NUM_ERRORS * lead[1]
