@@ -215,7 +215,7 @@ def mean_field(guide: Gaussians) -> MeanFieldGuide:
 
 
 def count(guide: MeanFieldGuide) -> tuple[int, int]:
-    """Return the number of weights left, and the number of weights before pruning."""
+    """Return the number of weights after pruning, and the number of weights before pruning."""
     masks = [guide.kept(site) for site in signal_to_noise(guide)]
     return sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
 
