@@ -92,9 +92,7 @@ def _origin(facts: Facts) -> str:
 def split_rows(
     num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide rows at random, and return the indices of the training rows and of the test rows.
-
-    Each list of indices is in ascending order.
+    """Divide rows at random; return the indices of training rows and of test rows, each in ascending order.
 
     With `labels`, about the same share of each class becomes test rows, and each class keeps at least one training row.
     """
