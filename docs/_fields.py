@@ -1,10 +1,61 @@
 """Parameters and errors in the reference: name and type in a line, and the text below it."""
 
+import inspect
+import itertools
+import re
+from collections.abc import Iterable
+from typing import Any
+
 from docutils import nodes
 from sphinx.addnodes import desc_content
 from sphinx.application import Sphinx
 
+from pyro_bnn import BNNClassifier, BNNRegressor
+
 TITLES = ("Parameters", "Raises")
+
+
+def parameters(lines: Iterable[str]) -> dict[str, list[str]]:
+    """The lines about each parameter in the section "Args" of a docstring."""
+    found = {}
+    for line in [*lines, ""][[*lines].index("Args:") + 1 :]:
+        if not line:
+            break
+        if start := re.match(r" {4}(\w+): ", line):
+            of_one = found[start[1]] = []
+        of_one.append(line)
+    return found
+
+
+def complete(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """List the parameters of both estimators in the order of the signature, all with their texts.
+
+    The docstring of the classifier says that other parameters are those of the regressor; the page repeats them.
+    """
+    if obj not in (BNNRegressor, BNNClassifier):
+        return
+    start, own = lines.index("Args:") + 1, parameters(lines)
+    texts = parameters(inspect.getdoc(BNNRegressor).splitlines()) | own
+    lines[start : start + sum(map(len, own.values()))] = [
+        re.sub(
+            r":meth:`(\w+)`",
+            lambda link: (
+                link[0]
+                if hasattr(obj, link[1])
+                else f":meth:`BNNRegressor.{link[1]}`"
+            ),
+            line if hasattr(obj, "likelihood") else without_likelihood(line),
+        )
+        for parameter in inspect.signature(obj).parameters
+        for line in texts[parameter]
+    ]
+
+
+def without_likelihood(line: str) -> str:
+    """A line of a list of parameters without the one that classifiers do not have."""
+    return line.replace("`likelihood`, ", "")
 
 
 def definition(item: nodes.paragraph) -> nodes.definition_list_item:
@@ -23,17 +74,19 @@ def definition(item: nodes.paragraph) -> nodes.definition_list_item:
 
 def as_definitions(app: Sphinx, document: nodes.document) -> None:
     """Make definition lists of the parameters and errors of each function."""
-    for content in document.findall(desc_content):
-        for field in content.findall(nodes.field):
-            name, body = field.children
-            if name.astext() not in TITLES or not body.children:
-                continue
-            listed = isinstance(body[0], nodes.bullet_list)
-            items = [item[0] for item in body[0]] if listed else [body[0]]
-            body.children = []
-            body += nodes.definition_list(
-                "", *map(definition, items), classes=["arguments"]
-            )
+    # those of a class have its methods within them
+    contents = [*document.findall(desc_content)]
+    fields = [content.findall(nodes.field) for content in contents]
+    for field in dict.fromkeys(itertools.chain(*fields)):
+        name, body = field.children
+        if name.astext() not in TITLES or not body.children:
+            continue
+        listed = isinstance(body[0], nodes.bullet_list)
+        items = [item[0] for item in body[0]] if listed else [body[0]]
+        body.children = []
+        body += nodes.definition_list(
+            "", *map(definition, items), classes=["arguments"]
+        )
 
 
 def without_private_names(

@@ -1,11 +1,16 @@
-"""Shorter types in the reference: names that it explains for two long types, and no private base classes."""
+"""Shorter types in the reference: names for long types, with links, and no private base classes."""
 
 import re
 from abc import ABC
 from typing import Any, Generic, get_origin
 
 from docutils import nodes
+from numpy.typing import ArrayLike
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.nodes import make_refnode
+from sphinx.util.typing import stringify_annotation
 
 import pyro_bnn
 
@@ -23,6 +28,15 @@ FACTORY = re.compile(
     + r"~?tuple\[~?[\w.]*Optimizer, ~?[\w.]*LRScheduler \| ~?[\w.]*ReduceLROnPlateau\]\]"
 )
 """What `OptimizerFactory` stands for: a name that only the reference has."""
+
+ARRAY = re.compile(
+    r"~?numpy\.ndarray\[~?tuple\[~?typing\.Any, \.\.\.\], ~?numpy\.dtype\[([^\[\]]+)\]\]"
+)
+ARRAY_LIKE = stringify_annotation(ArrayLike, "smart")
+"""What numpy's names `NDArray` and `ArrayLike` stand for: types of which some are private."""
+
+NAMED = ("Inputs", "OptimizerFactory")
+NUMPY = "numpy.typing."
 
 
 def nearest(base: Any) -> list[Any]:
@@ -48,6 +62,16 @@ def public_bases(
     ] or [object]
 
 
+def short(text: str) -> str:
+    """A type with names for its long parts, as Sphinx writes types in fields."""
+    count = 1
+    while count:
+        text, count = INPUTS.subn("Inputs", text)
+    text = FACTORY.sub("OptimizerFactory", text)
+    text = ARRAY.sub(rf"~{NUMPY}NDArray[\1]", text)
+    return text.replace(ARRAY_LIKE, f"~{NUMPY}ArrayLike")
+
+
 def short_types(
     app: Sphinx, domain: str, kind: str, content: nodes.Element
 ) -> None:
@@ -63,8 +87,21 @@ def short_types(
         if name.astext().partition(" ")[0] not in ("type", "rtype"):
             continue
         for text in [*body.findall(nodes.Text)]:
-            short, count = text.astext(), 1
-            while count:
-                short, count = INPUTS.subn("Inputs", short)
-            short = FACTORY.sub("OptimizerFactory", short)
-            text.parent.replace(text, nodes.Text(short))
+            text.parent.replace(text, nodes.Text(short(text.astext())))
+
+
+def link_types(
+    app: Sphinx,
+    env: BuildEnvironment,
+    node: pending_xref,
+    content: nodes.Element,
+) -> nodes.Element | None:
+    """Link the names of long types to their explanations: those of numpy are data, not classes, for `intersphinx`."""
+    target = node.get("reftarget", "")
+    if target in NAMED:
+        return make_refnode(
+            app.builder, node["refdoc"], "api", "types-of-arguments", content
+        )
+    if target.startswith(NUMPY):
+        node["reftype"] = "obj"
+    return None

@@ -70,6 +70,7 @@ if not os.environ.get("DOCS_OFFLINE"):
     extensions.append("sphinx.ext.intersphinx")
 intersphinx_mapping = {
     "python": ("https://docs.python.org/3", None),
+    "numpy": ("https://numpy.org/doc/stable", None),
     "torch": ("https://docs.pytorch.org/docs/stable", None),
     "pyro": ("https://docs.pyro.ai/en/stable", None),
     "sklearn": ("https://scikit-learn.org/stable", None),
@@ -167,13 +168,13 @@ def setup(app: Sphinx) -> None:
     scripts and of parameters get a form that is easy to scan.
     """
     from _dark import add_dark_pictures
-    from _fields import as_definitions, without_private_names
+    from _fields import as_definitions, complete, without_private_names
     from _gallery import cards, say_if_nothing_ran
     from _look import add_breaks, mark_blocks, mark_cells
     from _names import Links
     from _notes import add_tooltips
     from _sidebar import add_titles
-    from _types import public_bases, short_types
+    from _types import link_types, public_bases, short_types
 
     # before Sphinx collects the pictures of a page
     app.connect("doctree-read", cards, priority=400)
@@ -187,8 +188,10 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-resolved", without_private_names)
     app.connect("autodoc-process-bases", public_bases)
     # before napoleon reads the sections
+    app.connect("autodoc-process-docstring", complete, priority=300)
     app.connect("autodoc-process-docstring", example_first, priority=400)
     app.connect("object-description-transform", short_types, priority=900)
+    app.connect("missing-reference", link_types, priority=400)
     app.connect("source-read", say_if_nothing_ran)
     app.connect("html-page-context", add_titles, priority=900)
     app.connect("html-page-context", add_tooltips)
