@@ -72,7 +72,8 @@ def with_titles(
                 f'{ITEM}"><a class="reference internal" href="{link}">{title}</a></li>{after}'
             )
             continue
-        lines.append(f'<li class="group">{title}</li>')
+        shorter = title.partition(":")[0]
+        lines.append(f'<li class="group">{shorter}</li>')
         lines += [ITEM + item for item in own]
     return "".join((above, of_page, *lines, rest))
 

@@ -170,7 +170,7 @@ def setup(app: Sphinx) -> None:
     from _dark import add_dark_pictures
     from _fields import as_definitions, complete, without_private_names
     from _gallery import cards, say_if_nothing_ran
-    from _look import add_breaks, mark_blocks, mark_cells
+    from _look import add_breaks, add_letters, mark_blocks, mark_cells
     from _names import Links
     from _notes import add_tooltips
     from _sidebar import add_titles
@@ -182,6 +182,7 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", as_definitions)
     app.connect("doctree-read", mark_blocks)
     app.connect("doctree-read", mark_cells)
+    app.connect("doctree-read", add_letters)
     links = Links()
     app.connect("env-updated", links.collect)
     app.connect("doctree-resolved", links.add)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("sphinx_gallery")
 from docutils import nodes
 from docutils.core import publish_doctree
-from sphinx.addnodes import desc_content
+from sphinx.addnodes import desc_content, glossary
 
 DOCS = Path(__file__).parent.parent / "docs"
 SCRIPTS = """
@@ -96,14 +96,14 @@ def test_code_in_a_cell_breaks_where_a_reader_expects_it(code, parts):
 
 
 def test_cells_with_ticks_and_dashes_and_titles_of_groups_are_marked():
-    rows = [["tools", "", ""], ["export", "✓ [1]", "\N{EN DASH} (JAX)"]]
+    rows = [["tools", "", "", ""], ["export", "✓ [1]", "\N{EN DASH} (JAX)", "part"]]
     table = nodes.tbody("", *(nodes.row("", *(nodes.entry("", nodes.Text(cell)) for cell in row)) for row in rows))
     document = publish_doctree("")
     document += table
     part("look").mark_cells(None, document)
     group, marked = table
     assert group["classes"] == ["group"]
-    assert [cell["classes"] for cell in marked] == [[], ["yes"], ["no"]]
+    assert [cell["classes"] for cell in marked] == [[], ["yes"], ["no"], ["part"]]
 
 
 def test_an_argument_is_divided_into_its_name_and_its_text():
@@ -118,3 +118,14 @@ def test_an_argument_is_divided_into_its_name_and_its_text():
     part("fields").as_definitions(None, document)
     found = [[child.astext() for child in argument] for argument in document.findall(nodes.definition_list_item)]
     assert found == [["x (Tensor)", "The inputs."], ["y (Tensor)", ""]]
+
+
+def test_each_letter_above_a_glossary_links_to_its_first_term():
+    terms = [nodes.term("", term, ids=[f"term-{term}"]) for term in ("AUPR", "aleatoric", "bias", "KL weight")]
+    items = (nodes.definition_list_item("", term) for term in terms)
+    document = publish_doctree("Terms.")
+    document += glossary("", nodes.definition_list("", *items))
+    part("look").add_letters(None, document)
+    line = document[1]
+    assert line.astext().split() == ["A", "B", "K"]
+    assert [link["refid"] for link in line.findall(nodes.reference)] == ["term-AUPR", "term-bias", "term-KL weight"]
