@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matplotlib.ticker import ScalarFormatter
+from matplotlib.ticker import StrMethodFormatter
 
 from pyro_bnn import plotting
 
@@ -36,7 +36,8 @@ def draw(
     """Draw the points with their error bars; `points` has, by method, a mean and an error for each panel.
 
     The methods are in the order of the first panel. Each panel is wide enough for all of its bars. The points of the
-    method `reference` are grey, and so is a band of one standard error on both sides of its means.
+    method `reference` are grey, and so is a band of one standard error on both sides of its means. A line below the
+    panels says so.
     """
     names = sorted(points, key=lambda name: points[name][0][0])
     places = range(len(names))
@@ -56,19 +57,30 @@ def draw(
             if panel.ticks:
                 ax.set_xscale("log")
                 ax.set_xticks(panel.ticks)
-                ax.xaxis.set_major_formatter(ScalarFormatter())
+                ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
                 ax.minorticks_off()
                 margin = (high / low) ** 0.05 if high > low else 1.05  # a single point has no range
                 ax.set_xlim(low / margin, high * margin)
             else:
                 margin = 0.05 * (high - low) or 0.05
                 ax.set_xlim(0 if panel.from_zero else low - margin, high + margin)
+                if panel.from_zero:  # to the next tick
+                    ax.set_xlim(0, ax.xaxis.get_major_locator().tick_values(0, high + margin)[-1])
             ax.set(ylim=(len(names) - 0.5, -0.5), xlabel=panel.title)
             ax.set_yticks(places, labels=names if number == 0 else [""] * len(names))
             ax.tick_params(axis="y", length=0)
             if panel.line is not None:
                 text, value = panel.line
                 ax.axvline(value, color=GREY, linestyle="--", linewidth=0.9, zorder=1.8)
-                ax.text(value, 1.01, text, transform=ax.get_xaxis_transform(), ha="center", va="bottom", color="0.3")
-        axes[0].figure.suptitle(title, fontsize=8)
+                side = "right" if panel.ticks else "center"  # the line of a logarithmic axis is near its end
+                ax.text(value, 1.01, text, transform=ax.get_xaxis_transform(), ha=side, va="bottom", color="0.3")
+        figure = axes[0].figure
+        figure.suptitle(title, fontsize=8)
+        note = "bars: one standard error"
+        if reference in points:
+            is_dashed = any(panel.line and not panel.line[0] for panel in panels)
+            kinds = "band and dashed line" if is_dashed else "band"
+            note = f"bars and band: one standard error; {kinds}: {reference}"
+        figure.supxlabel(note, fontsize=7, color="0.3")
+        figure.get_layout_engine().set(wspace=0.06)  # so that numbers of neighbours do not look like one row
         save_small(axes[0], path, table)

@@ -156,5 +156,5 @@ def panels(points: Mapping[str, Sequence[MeanAndError]]) -> list[Panel]:
     one = TITLES["deterministic"]
     titles = ("NLL, nats", "test error, %", "training time, ratio (log scale)")
     lines = [None if one not in points else ("", points[one][number][0]) for number in range(3)]
-    ticks: tuple[Sequence[float], ...] = ((), (), (1, 2, 5))
+    ticks: tuple[Sequence[float], ...] = ((), (), (0.5, 0.7, 1, 2, 5, 10))
     return [Panel(*parts) for parts in zip(titles, ticks, lines, strict=True)]

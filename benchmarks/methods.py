@@ -168,8 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
 
     echo = functools.partial(print, flush=True)
-    bars = f"bars and band: one standard error over {len(given.seeds)} seeds; dashed: one network"
-    title = f"{TITLES[given.network]} on FashionMNIST; {bars}"
+    title = f"{TITLES[given.network]} on FashionMNIST, {len(given.seeds)} seeds"
     write = functools.partial(_methods_tables.write, title=title)
     table = Table(network, load, _methods_scores.evaluate, write, given.out, echo, given.device)
     table.fill([BY_NAME[name] for name in given.methods], [] if given.search else given.seeds)
