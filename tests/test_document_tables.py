@@ -125,6 +125,7 @@ def runnable(call, names):
     return {node.id for node in ast.walk(call) if isinstance(node, ast.Name)} <= {*names}
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning", "ignore::pyro_bnn.PosteriorWarning")  # tiny fits
 @pytest.mark.usefixtures("short_chains", "short_fits")
 def test_calls_in_tables_run(names):
