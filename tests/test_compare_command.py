@@ -14,6 +14,7 @@ from .own_data import houses, scores_in, write_table
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 
 
+@pytest.mark.nightly
 def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path, monkeypatch):
     monkeypatch.setattr(study, "compare", functools.partial(study.compare, num_samples=80))
     monkeypatch.setattr(study, "ENSEMBLE", 2)
