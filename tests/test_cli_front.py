@@ -114,6 +114,7 @@ assert fit_svi is pyro_bnn.fit_svi
 """
 
 
+@pytest.mark.nightly
 def test_names_load_in_threads_and_by_pickles():
     pickled = pickle.dumps(pb.ScaleMixturePrior(0.5, 1.0, 0.1)).hex()
     subprocess.run([sys.executable, "-c", THREADS, pickled], check=True)
@@ -138,6 +139,7 @@ print(seconds / (time.perf_counter() - begin), first, rest)
 """
 
 
+@pytest.mark.nightly
 def test_a_terminal_shows_a_word_before_the_library_is_loaded(tmp_path):
     shown = subprocess.run([sys.executable, "-c", TERMINAL], capture_output=True, text=True, check=True, cwd=tmp_path)
     share, said = shown.stdout.split(maxsplit=1)
