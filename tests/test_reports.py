@@ -36,6 +36,7 @@ def run(trained, tmp_path):
     return shutil.copytree(trained, tmp_path / "run")
 
 
+@pytest.mark.nightly
 def test_prune_prints_and_writes_table_and_pictures(pyro_bnn, run):  # noqa: F811
     code, out, err = pyro_bnn("prune", run, "--fractions", ".5,.9,1", "--num-samples", 5)
     assert (code, err) == (0, "")
