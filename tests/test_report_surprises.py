@@ -118,6 +118,7 @@ def test_rows_of_arrays(has_tests, tmp_path):
     np.testing.assert_allclose(data.test_inputs["input 0"], found, rtol=1e-5)  # x is y
 
 
+@pytest.mark.nightly
 def test_the_report_shows_the_rows_of_the_file(pyro_bnn, table):  # noqa: F811
     cells = [line.split(",") for line in table.read_text().splitlines()]
     page, _ = report(pyro_bnn, table, "y")
