@@ -4,17 +4,7 @@ import functools
 
 import pytest
 import torch
-from peft import LoraConfig, TaskType, get_peft_model
 from torch import nn
-from transformers import (
-    BatchEncoding,
-    BertConfig,
-    BertForSequenceClassification,
-    BertModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaForSequenceClassification,
-)
 
 import pyro_bnn as pb
 
@@ -27,21 +17,35 @@ SIZES = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attent
 NUM_ROWS = 12
 
 
-def bert(kind=BertForSequenceClassification, **settings):
-    config = BertConfig(**SIZES, max_position_embeddings=8, num_labels=3, initializer_range=0.5, **settings)
-    return kind(config), ["query", "value"]
+@pytest.fixture(autouse=True, scope="module")
+def libraries():
+    """Imports that take seconds, and that move Python's random state: neither in each process nor inside a test."""
+    import peft  # noqa: F401
+    import transformers  # noqa: F401
 
 
-def llama(kind=LlamaForSequenceClassification, **settings):
+def bert(kind="BertForSequenceClassification", **settings):
+    import transformers
+
+    options = {"max_position_embeddings": 8, "num_labels": 3, "initializer_range": 0.5, **settings}
+    return getattr(transformers, kind)(transformers.BertConfig(**SIZES, **options)), ["query", "value"]
+
+
+def llama(kind="LlamaForSequenceClassification", **settings):
+    import transformers
+
     options = {"max_position_embeddings": 8, "num_labels": 3, "pad_token_id": 0, "initializer_range": 0.5, **settings}
-    return kind(LlamaConfig(**SIZES, num_key_value_heads=1, **options)), ["q_proj", "v_proj"]
+    config = transformers.LlamaConfig(**SIZES, num_key_value_heads=1, **options)
+    return getattr(transformers, kind)(config), ["q_proj", "v_proj"]
 
 
-def adapted(make=bert, seed=0, rank=2, dropout=0.0, task=TaskType.SEQ_CLS, **settings):
+def adapted(make=bert, seed=0, rank=2, dropout=0.0, task="SEQ_CLS", **settings):
     """A network with adapters that differ from zero."""
+    import peft
+
     torch.manual_seed(seed)
     net, modules = make(**settings)
-    net = get_peft_model(net, LoraConfig(task, r=rank, target_modules=modules, lora_dropout=dropout))
+    net = peft.get_peft_model(net, peft.LoraConfig(task, r=rank, target_modules=modules, lora_dropout=dropout))
     for name, parameter in net.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(parameter, std=0.3)
@@ -136,6 +140,7 @@ def test_dropout_is_on_in_a_fit_in_train_mode_only_and_never_in_predictions(is_t
     assert (elbos[0] == elbos[1]) == (not is_training)
 
 
+@pytest.mark.nightly
 def test_laplace_is_the_same_through_fused_attention():
     """Fused attention has no second derivatives. With a rank above 1 the Hessian is zero along rotations.
 
@@ -151,6 +156,8 @@ def test_laplace_is_the_same_through_fused_attention():
 
 
 def test_what_a_tokenizer_returns_is_a_dictionary():
+    from transformers import BatchEncoding
+
     model = model_of(adapted())
     guide = pb.MeanFieldGuide(model)
     given = (X, BatchEncoding({name: value.tolist() for name, value in X.items()}), BatchEncoding(X))
@@ -166,7 +173,7 @@ def test_single_precision_stays():
 
 
 def test_a_network_without_logits_and_a_glob_that_stops_at_a_module_are_explained():
-    model = model_of(bert(BertModel)[0], where="**.query.*")
+    model = model_of(bert("BertModel")[0], where="**.query.*")
     with pytest.raises(ValueError, match=r"got BaseModelOutput\w+; wrap it in .* whose output has `logits`"):
         pb.predict(model, pb.MeanFieldGuide(model), X, num_samples=2)
     with pytest.raises(ValueError, match=r"write '\*\*\.lora_\*\.\*\*'"):
@@ -204,7 +211,7 @@ def test_a_file_of_adapters_alone_is_small_and_needs_the_same_network(tmp_path, 
 
 def test_a_file_with_tied_frozen_weights(tmp_path):
     def made():
-        net = adapted(functools.partial(llama, LlamaForCausalLM, tie_word_embeddings=True), task=TaskType.CAUSAL_LM)
+        net = adapted(functools.partial(llama, "LlamaForCausalLM", tie_word_embeddings=True), task="CAUSAL_LM")
         return model_of(net)
 
     model = made()
