@@ -128,6 +128,7 @@ def test_fit_nuts_is_calibrated(latent_noise, without_arviz):
     assert min(simulation.p_values(simulation.nuts()).values()) > SMALLEST_P_VALUE
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_fit_nuts_with_a_wrong_likelihood_is_not(without_arviz):
     simulation = Simulation()
