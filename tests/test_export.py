@@ -236,6 +236,7 @@ def test_a_missing_folder_is_told(tmp_path):
 # --- size -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_pruned_posterior_makes_a_small_file(tmp_path):
     torch.set_default_dtype(torch.float32)
     model = a_model(pb.nets.mlp([64, 200, 3]), pb.CategoricalLikelihood())
