@@ -149,12 +149,14 @@ def test_pyros_bound_is_in_expectation_the_mean_over_the_members(elbo):
     assert not agrees_in_mean(losses, (exact[0] + exact[1]) / 2)
 
 
+@pytest.mark.daily("normal", "mixture", "joint", "positive")
 @pytest.mark.parametrize("prior", MORE_PRIORS)
 def test_every_prior_gives_the_same_fit_on_both_paths(monkeypatch, prior):
     make = problem(prior, make_guide=ensemble)
     assert_same(fit_both(monkeypatch, make, elbo=Trace_ELBO(num_particles=3), batch_size=4))
 
 
+@pytest.mark.daily("categorical", "gaussian-latent", "own")
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_every_likelihood_gives_the_same_fit_on_both_paths(monkeypatch, likelihood):
     assert_same(fit_both(monkeypatch, problem("mixture", likelihood, make_guide=ensemble), kl_weight=0.3))
@@ -318,6 +320,7 @@ def labelled(num_rows=2300):
         return x, torch.distributions.Categorical(logits=3 * teacher(x)).sample()
 
 
+@pytest.mark.daily("0")
 @pytest.mark.parametrize("seed", range(3))
 def test_members_differ_after_a_fit_and_together_beat_one_network(seed):
     torch.manual_seed(seed)
