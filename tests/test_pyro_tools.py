@@ -22,6 +22,7 @@ from .cases import LIKELIHOODS, PRIORS, small_model, small_net
 from .tolerances import assert_identical
 
 
+@pytest.mark.daily("AutoNormal-*", "*-categorical")
 @pytest.mark.uses_param_store
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 @pytest.mark.parametrize("autoguide", [AutoNormal, AutoDelta, AutoLowRankMultivariateNormal, AutoMultivariateNormal])
@@ -34,7 +35,7 @@ def test_pyros_autoguides_and_svi_run_on_the_model(autoguide, likelihood):
     assert samples["obs"].squeeze().shape == torch.Size([3, *y.squeeze().shape])
 
 
-@pytest.mark.daily("categorical", "gaussian-fixed")
+@pytest.mark.daily("categorical")
 @pytest.mark.uses_param_store
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian-fixed", "poisson"])
 def test_pyros_laplace_approximation_runs_at_the_mode(likelihood):
