@@ -112,7 +112,7 @@ def refusals(path, kind, read):
     return refused
 
 
-@pytest.mark.daily("nested", "kronecker", "nuts")
+@pytest.mark.daily("nested", "kronecker")
 @pytest.mark.parametrize("name", ["nested", "pinned", "laplace", "kronecker", "nuts", "stored"])
 def test_forged_posteriors_are_refused(tmp_path, name):
     model, _, posterior = make(name)
@@ -148,6 +148,7 @@ def test_forged_checkpoints_of_chains_are_refused(tmp_path):
     assert refusals(tmp_path / "file", "checkpoint of chains", lambda: fit(resume=tmp_path / "file")) > 40
 
 
+@pytest.mark.nightly
 def test_forged_checkpoints_of_minibatch_chains_are_refused(tmp_path):
     def fit(**options):
         model, x, y = line()
