@@ -49,6 +49,10 @@ def agrees(result, exact):
     return bool(((result.value - exact).abs() <= STANDARD_ERRORS * result.standard_error + 1e-9).all())
 
 
+@pytest.mark.daily(  # a closed form, one and both sides with draws
+    *("normal-laplace", "laplace-normal", "normal-student", "student-normal"),
+    *("spike-and-slab-two-modes", "two-modes-spike-and-slab"),
+)
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_agrees_with_quadrature_and_not_with_the_other_direction(first, second):
     p, q = MEMBERS[first](), MEMBERS[second]()
