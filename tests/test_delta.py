@@ -20,13 +20,14 @@ somewhere = functools.partial(pb.DeltaGuide, init=pb.NormalInit())
 """A point in unconstrained space, whatever the sign of the network's own weights."""
 
 
+@pytest.mark.daily("*-Trace_ELBO", "normal-*")
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("prior", MORE_PRIORS)
 def test_every_prior_gives_the_same_fit(monkeypatch, prior, elbo):
     assert_same(fit_both(monkeypatch, problem(prior, make_guide=somewhere), elbo=elbo(), batch_size=4))
 
 
-@pytest.mark.daily("*-0.3", "categorical-0.0")
+@pytest.mark.daily("categorical-*", "gaussian-latent-0.3", "gaussian-learned-0.3", "own-0.3")
 @pytest.mark.parametrize("kl_weight", [0.0, 0.3])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_every_likelihood_gives_the_same_fit(monkeypatch, likelihood, kl_weight):
