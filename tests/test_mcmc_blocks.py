@@ -74,6 +74,7 @@ def test_other_numbers_of_rows_share_what_is_compiled(likelihood, monkeypatch):
     assert len(texts) == 1
 
 
+@pytest.mark.daily("7", "24")
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("num_hidden", [3, 7, 23, 24])
 def test_any_number_of_units_is_summed_over_rows(num_hidden):
@@ -197,8 +198,8 @@ def test_a_pyro_model_of_ones_own_is_written_in_blocks():
     assert check(TracePotential(hierarchy, (x, x.sum(-1))))
 
 
+@pytest.mark.daily("4-7", "40-10")
 @pytest.mark.usefixtures("optimized")
-@pytest.mark.daily("4-7", "8-10", "16-7", "40-10")
 @pytest.mark.parametrize("num_hidden", [7, 10])
 @pytest.mark.parametrize("num_rows", [4, 8, 11, 16, 2 * ROWS + 8])
 def test_small_loops_with_conditions_are_right(num_rows, num_hidden):
