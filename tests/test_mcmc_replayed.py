@@ -100,6 +100,7 @@ def test_a_users_own_pyro_model_is_recorded_too(monkeypatch):
     assert_replayed(fitted, hierarchy, x, x.sum(-1), monkeypatch=monkeypatch)
 
 
+@pytest.mark.daily("3")
 @pytest.mark.parametrize("num_chains", [1, 3])
 def test_long_chains_agree(num_chains, monkeypatch):
     data = small_model(num_data=6)
@@ -175,6 +176,7 @@ def walk_by_hmc(potential):
     return kernel.path, [(d.z, d.log_density, d.num_steps) for d in (kernel.draw() for _ in range(20))]
 
 
+@pytest.mark.daily("gaussian-fixed", "categorical", "gaussian-latent", "own")
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_the_draws_of_hmc_are_those_of_the_potential_that_was_recorded(likelihood, monkeypatch):
