@@ -172,6 +172,7 @@ def test_a_constrained_latent_keeps_its_jacobian_under_both_elbos():
         assert not agrees_in_mean(losses, exact + 1.0)  # what is missing without the Jacobian: E[log scale]
 
 
+@pytest.mark.nightly
 def test_several_particles_have_the_same_mean():
     model, x, y = small_model()
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.1))
