@@ -45,8 +45,10 @@ pytestmark = [
 
 
 @pytest.mark.daily(  # both share the code that takes tables; the check of class weights trains for 1000 epochs
-    *(f"BNNClassifier*{check}" for check in ("check_[!c]*", "check_c[!l]*", "check_class[!_]*")),
-    *(f"BNNRegressor*check_{check}*" for check in ("regress", "supervised", "fit_idempotent", "estimators_pickle")),
+    *(f"BNNClassifier*check_{check}*" for check in ("[!ce]", "c[!l]", "classifier_", "classifiers_[!t]")),
+    *(f"BNNClassifier*check_{check}" for check in ("classifiers_train", "estimator[!_]*", "estimator_[!s]*")),
+    *(f"BNNRegressor*check_{check}*" for check in ("regressor_", "regressors_[!t]", "supervised", "fit_idempotent")),
+    *(f"BNNRegressor*check_{check}" for check in ("regressors_train", "estimators_pickle")),
 )
 @parametrize_with_checks(
     [pb.BNNRegressor(**SHORT), pb.BNNClassifier(**SHORT)], expected_failed_checks=lambda estimator: REASON
@@ -239,6 +241,7 @@ def test_one_class_is_refused():
 # --- methods and early stopping ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.daily("[!s]*", "svi")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
 def test_every_method_learns_both_problems_and_can_be_pickled_to_the_bit(method):
