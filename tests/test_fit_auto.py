@@ -49,6 +49,7 @@ def short(monkeypatch):
     monkeypatch.setattr(_fit, "fit_variational", short)
 
 
+@pytest.mark.daily("dtype0-auto", "dtype1-mclmc")
 @pytest.mark.parametrize("method", ["auto", "mclmc"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_small_network_gets_chains_and_says_so(method, dtype, quick):
