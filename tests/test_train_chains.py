@@ -198,6 +198,7 @@ def test_a_sentence_judges_the_chains(within, between, hidden, expected):
     assert hidden or "modes" not in str(status)
 
 
+@pytest.mark.nightly
 def test_classes_get_a_network_of_classes(pyro_bnn, tmp_path):  # noqa: F811
     rows = [[*row[:-1], "high" if float(row[-1]) > 220 else "low"] for row in houses(90)]
     table = write_table(tmp_path / "houses.csv", rows)
@@ -216,6 +217,7 @@ def test_classes_get_a_network_of_classes(pyro_bnn, tmp_path):  # noqa: F811
     assert (code, "--level is for intervals around predicted numbers, but this run" in err) == (2, True)
 
 
+@pytest.mark.nightly
 def test_arrays_and_a_network_of_ones_own_are_explored_too(pyro_bnn, tmp_path):  # noqa: F811
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"
@@ -307,6 +309,7 @@ def test_an_interrupted_choice_leaves_nothing(pyro_bnn, tmp_path, monkeypatch): 
     assert {path.name for path in tmp_path.iterdir()} == {"houses.csv"}
 
 
+@pytest.mark.nightly
 def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr(choosing._in_time, "slowdown", lambda: 1e6)
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--likelihood", "gaussian", "--time-limit", 0.5)
