@@ -233,7 +233,7 @@ def thirds(problem):
     return [(problem.x[index::3], problem.y[index::3]) for index in range(3)]
 
 
-@pytest.mark.daily("1.0-True-1", "1.0-False-1")
+@pytest.mark.daily("1.0-True-1")
 @pytest.mark.parametrize(
     ("kl_weight", "is_split", "num_draws"), [(1.0, False, 1), (0.3, False, 2), (1.0, True, 1)], ids=str
 )
@@ -244,7 +244,8 @@ def test_the_mean_field_optimum_of_a_linear_regression_is_a_fixed_point(problem,
     assert agrees_in_mean(mean_changes(problem.model, guide, batches, **options), 0.0)
 
 
-@pytest.mark.parametrize("wrong", [{"kl_weight": 0.8}, {"marginal": True}])
+@pytest.mark.daily("*kl_weight*")
+@pytest.mark.parametrize("wrong", [{"kl_weight": 0.8}, {"marginal": True}], ids=str)
 def test_another_guide_is_no_fixed_point(problem, wrong):
     guide = at_its_optimum(problem, **wrong)
     assert not agrees_in_mean(mean_changes(problem.model, guide, [(problem.x, problem.y)]), 0.0)
@@ -348,7 +349,7 @@ def averages(problem, seed, *, batch_size, kl_weight=1.0):
     return torch.stack(found).mean(0)
 
 
-@pytest.mark.daily("None-*")
+@pytest.mark.nightly
 @pytest.mark.parametrize(("batch_size", "kl_weight"), [(4, 1.0), (None, 2.0)])
 def test_a_fit_of_a_linear_regression_converges_to_the_mean_field_optimum(problem, batch_size, kl_weight):
     runs = torch.stack([averages(problem, seed, batch_size=batch_size, kl_weight=kl_weight) for seed in range(8)])
