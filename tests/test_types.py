@@ -134,11 +134,13 @@ def complaints(tmp_path_factory):
     return {names[int(line) - NUM_LINES - 1]: message for line, message in found}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("expression", CASES)
 def test_a_result_has_its_precise_type(complaints, expression):
     assert expression not in complaints, complaints[expression]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("expression", WRONG)
 def test_a_wrong_type_is_reported(complaints, expression):
     assert re.search(WRONG[expression], complaints[expression])
