@@ -179,6 +179,7 @@ def start(tmp_path, epochs):
     )
 
 
+@pytest.mark.nightly  # a script without a guard is also run by the next test
 @pytest.mark.slow
 def test_a_script_needs_no_guard_and_may_define_everything_itself(tmp_path):
     with start(tmp_path, 5) as process:
