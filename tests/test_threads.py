@@ -257,6 +257,7 @@ class PlainPyro(threading.Thread):
             self.started.set()
 
 
+@pytest.mark.nightly
 @pytest.mark.uses_param_store
 def test_plain_pyro_in_another_thread_is_not_disturbed_and_does_not_disturb():
     every = members()
