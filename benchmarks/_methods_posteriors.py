@@ -202,7 +202,8 @@ class Sghmc(Method):
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         if network.is_mirrored:
-            return [*(cls(0.1, temperature) for temperature in (0.1, 0.01, 0.001)), cls(0.03, 0.01), cls(0.3, 0.01)]
+            colder = [cls(0.1, temperature) for temperature in (0.1, 0.01, 0.001, 0.0001)]
+            return [*colder, cls(0.03, 0.01), cls(0.3, 0.01), cls(0.03, 0.001), cls(0.1, 0.001, num_cycles=2)]
         if network.is_lenet:
             return [cls(0.1, 0.1)]
         settings = ((0.01, 1.0), (0.01, 0.1), (0.01, 0.01), (0.03, 0.1), (0.1, 0.1), (0.03, 1.0))
