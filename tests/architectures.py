@@ -207,3 +207,10 @@ ARCHITECTURES = {
 
 NAMES = [pytest.param(name, marks=pytest.mark.nightly) if a.is_long else name for name, a in ARCHITECTURES.items()]
 """All names; tests of long ones run at night."""
+
+FEW = (
+    *("`nn.Linear`", "`nn.Conv2d`", "`nn.Dropout`", "`nn.BatchNorm1d`", "`nn.LayerNorm`", "`nn.LSTM`"),
+    *("`nn.Embedding(padding_idx=0)`", "`nn.MultiheadAttention`", "`nn.TransformerEncoder` with a padding mask*"),
+    *("`nn.ModuleList`", "`parametrizations.spectral_norm`", "`torch.nn.utils.prune`", "several inputs*"),
+)
+"""Architectures that differ in how a fit or a file treats them; the values of all are tested each time."""

@@ -9,7 +9,7 @@ import pyro_bnn as pb
 from pyro_bnn.inference.joint import NetworkPotential
 
 from .architecture_case import PRIOR_SCALE, Case, assert_predicts
-from .architectures import ARCHITECTURES, NAMES
+from .architectures import ARCHITECTURES, FEW, NAMES
 from .fits import PATHS, SGD, assert_same, forbid_direct
 from .tolerances import IDENTITY, assert_identical
 
@@ -20,6 +20,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.daily(*FEW)
 @pytest.mark.parametrize("name", NAMES)
 def test_svi_makes_the_same_steps_on_the_direct_path_and_on_that_of_pyro(name, monkeypatch):
     found = []
@@ -52,6 +53,7 @@ def undone(before, after):
     return gradient, mean + torch.where(has_gradient, product / gradient, 0)
 
 
+@pytest.mark.daily(*FEW)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_of_natural_gradients_is_the_formula_with_the_gradient_of_the_callers_network(name):
     """The changes of precisions and means determine the gradient and the draw: the gradient must be the true one."""
@@ -83,6 +85,7 @@ def test_a_step_of_natural_gradients_is_the_formula_with_the_gradient_of_the_cal
 SHORT = {"num_samples": 4, "num_warmup": 6, "num_chains": 1, "max_tree_depth": 2, "seed": 0}
 
 
+@pytest.mark.daily(*FEW)
 @pytest.mark.parametrize("name", NAMES)
 def test_nuts_follows_the_density_of_the_callers_network(name):
     case = Case(ARCHITECTURES[name])

@@ -6,7 +6,7 @@ import torch
 import pyro_bnn as pb
 
 from .architecture_case import Case, assert_predicts
-from .architectures import ARCHITECTURES, NAMES
+from .architectures import ARCHITECTURES, FEW, NAMES
 from .fits import ADAM
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # torch's own, of its encoder
@@ -32,6 +32,7 @@ def test_a_prediction_is_the_average_over_networks_of_the_caller(name):
     case.assert_unchanged()
 
 
+@pytest.mark.daily(*FEW)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_posterior_from_a_file_predicts_the_same_to_the_bit(name, tmp_path):
     case, model, posterior = fitted(name)
@@ -53,6 +54,7 @@ def zeros(model, posterior, sites):
     return torch.cat([draw[site].flatten() for site in sites]) == 0
 
 
+@pytest.mark.daily(*FEW)
 @pytest.mark.parametrize("name", NAMES)
 def test_half_of_the_weights_removed_stay_removed(name):
     case, model, posterior = fitted(name)
