@@ -80,6 +80,7 @@ def test_the_source_archive_makes_the_same_wheel(archives, tmp_path):
     assert names_in_wheel(tmp_path / "built") == names_in_wheel(archives)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_wheel_works_in_a_folder_of_its_own_and_without_torchvision(archives, tmp_path):
     with zipfile.ZipFile(*archives.glob("*.whl")) as wheel:
