@@ -90,15 +90,18 @@ def test_each_member_has_its_own_order_of_batches():
     assert len({member.history.elbo[-1] for member in batches.members}) == 3
 
 
-def test_the_default_is_five_points_and_the_status_tells_how_they_ended():
-    model, data = problem()
-    posterior = fitted(model, data, num_members=2, max_epochs=3000)
+@pytest.mark.nightly  # the example of `fit` is such a fit
+def test_the_status_tells_that_all_members_ended_well():
+    posterior = fitted(*problem(), num_members=2, max_epochs=3000)
     assert posterior.status
     assert str(posterior.status).startswith(
         f"ensemble of 2 members, fitted in {posterior.seconds:.3g} s in this process"
     )
     assert "all 2 members ended well; the first: converged: the ELBO rose by less" in str(posterior.status)
-    short = fitted(model, data, num_members=None)
+
+
+def test_the_default_is_five_points_and_the_status_tells_how_they_ended():
+    short = fitted(*problem(), num_members=None)
     assert [type(member.guide) for member in short.members] == [pb.DeltaGuide] * 5
     assert not short.status
     assert "5 of 5 members did not end well. member 0: not converged: stopped after 4 epochs" in str(short.status)
