@@ -217,6 +217,12 @@ def counting_model(num_data=60):
     return pb.BayesianModel(nn.Linear(1, 1), prior=dist.Normal(0.0, 1.0), likelihood=of_counts(), num_data=num_data)
 
 
+def test_gauss_newton_fits_are_refused(counts):
+    with pytest.raises(ValueError, match=r"got DistributionLikelihood.*use `fit_laplace`"):
+        pb.fit_gauss_newton(counting_model(), counts)
+
+
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short chains
 def test_fits_samplers_and_comparison_agree(counts):
     model = counting_model()
@@ -231,8 +237,6 @@ def test_fits_samplers_and_comparison_agree(counts):
     ratios = [s.scores["total sd ratio"].value for s in found.pairs if s.reference == "NUTS"]
     assert len(ratios) == 4
     assert all(0.7 < ratio < 1.4 for ratio in ratios)
-    with pytest.raises(ValueError, match=r"got DistributionLikelihood.*use `fit_laplace`"):
-        pb.fit_gauss_newton(model, counts)
 
 
 @pytest.mark.usefixtures("short_fits")
