@@ -29,7 +29,7 @@ def fitted():
     x = torch.randn(20, 4)
     y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
     model = pb.BayesianModel(small_net(), prior=pb.NormalPrior(1.0), likelihood=pb.CategoricalLikelihood(), num_data=20)
-    posterior = quietly(pb.fit_nuts, model, (x, y), num_samples=50, num_warmup=50, num_chains=2, seed=0)
+    posterior = quietly(pb.fit_nuts, model, (x, y), num_samples=50, num_warmup=50, num_chains=2, compile=True, seed=0)
     return model, x, y, posterior
 
 
