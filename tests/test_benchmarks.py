@@ -294,6 +294,7 @@ def test_blundells_baselines_learn_digits(blundell, tmp_path, method):
     assert json.loads((tmp_path / f"{method}-32-seed0.json").read_text())["scores"]["mean_error"] < 0.25
 
 
+@pytest.mark.nightly
 def test_a_guide_is_built_with_little_more_memory_than_it_holds():
     """In a process of its own; a guide built from a list of all initial values, as a twin, takes twice as much."""
     found = _measure.in_new_process("_construction:build_also_from_a_list", threads=1)
@@ -313,6 +314,7 @@ def test_a_setting_can_be_changed_from_the_command_line(blundell, tmp_path, caps
         assert wrong.partition("=")[2] in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_ways_to_serve_are_timed_and_drawn(program, monkeypatch, tmp_path):
     pytest.importorskip("onnxruntime")
