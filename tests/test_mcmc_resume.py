@@ -189,6 +189,7 @@ def interrupt_at(path, count, number):
     return problem_fit(Signals(SAMPLERS["NUTS"]), checkpoint=path)
 
 
+@pytest.mark.daily("2")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_run_after_its_draw_with_all_in_the_file(number, tmp_path):
     path = tmp_path / "run"
@@ -284,6 +285,7 @@ def test_a_sampler_without_a_state_is_refused_before_its_first_draw(tmp_path):
         PlainKernel(pb.NUTS().kernel(lambda z: (z.square().sum(-1), 2 * z), torch.zeros(1, 1))).restore({})
 
 
+@pytest.mark.nightly
 def test_threads_do_not_change_each_others_chains():
     """Runs of two models and of a Pyro model in parallel; torch's generators do not change."""
     problems, x = [Problem(), Problem()], torch.randn(5, 3)
