@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-import numpy as np
 import torch
 from matplotlib.axes import Axes
 from PIL import Image
@@ -85,20 +84,13 @@ NUM_COLORS = 128
 
 
 def save_small(ax: Axes, path: Path, table: Iterable[str] = (), *, num_colors: int = NUM_COLORS) -> None:
-    """Write a picture in its most frequent colours, which makes the file a third of the size.
+    """Write a picture in few colours, means of clusters, which makes the file a third of the size.
 
     The file also holds the lines of the table that is beside the picture; a test compares them with the page.
     """
     plotting.save(ax, path)
     with Image.open(path) as drawn:
-        whole = drawn.convert("RGB")
-    packed = np.asarray(whole, dtype=np.int64) @ (65536, 256, 1)
-    values, places, counts = np.unique(packed, return_inverse=True, return_counts=True)
-    colors = values[:, None] // (65536, 256, 1) % 256
-    kept = colors[np.argsort(-counts)[:num_colors]]
-    nearest = ((colors[:, None] - kept) ** 2).sum(-1).argmin(-1)
-    small = Image.fromarray(nearest[places].reshape(packed.shape).astype(np.uint8), "P")
-    small.putpalette(kept.flatten().tolist())
+        small = drawn.convert("RGB").quantize(num_colors, kmeans=2, dither=Image.Dither.NONE)
     notes = PngInfo()
     notes.add_text("table", "\n".join(table), zip=True)
     small.save(path, optimize=True, pnginfo=notes)

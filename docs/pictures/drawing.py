@@ -1,13 +1,14 @@
 """Legends and files of the pictures."""
 
-from collections.abc import Iterable
+import sys
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
-from pyro_bnn import plotting
+sys.path.append(str(Path(__file__).parents[2]))  # for scripts, whose path is this folder
+from benchmarks._results import save_small
+
+__all__ = ["legend_above", "save_small"]
 
 
 def legend_above(ax: Axes) -> None:
@@ -15,13 +16,3 @@ def legend_above(ax: Axes) -> None:
     if ax.get_legend():
         ax.get_legend().remove()
     ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=5)
-
-
-def write(ax: Axes, path: Path, num_colors: int = 32, table: Iterable[str] = ()) -> None:
-    """Write a picture in few colours, a third of the size, with the table it shows; means of clusters keep greys."""
-    plotting.save(ax, path)
-    with Image.open(path) as picture:
-        small = picture.convert("RGB").quantize(num_colors, kmeans=2, dither=Image.Dither.NONE)
-    notes = PngInfo()
-    notes.add_text("table", "\n".join(table), zip=True)
-    small.save(path, optimize=True, pnginfo=notes)

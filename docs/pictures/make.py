@@ -23,7 +23,7 @@ from sklearn.datasets import load_diabetes
 from torch import Tensor, nn
 
 import pyro_bnn as pb
-from drawing import legend_above, write
+from drawing import legend_above, save_small
 from pyro_bnn import nets, plotting
 from uci_dots import uci
 
@@ -34,7 +34,7 @@ GAP = (25.0, 32.0)
 
 NOISE = 0.65
 REGIONS = ("where data are", "in the gap", "beyond 42.2")
-BLUE = plotting.PALETTE[0]
+BLUE, VERMILION, *_ = plotting.PALETTE
 Predictions = Mapping[str, pb.uncertainty.RegressionPrediction]
 LETTERS = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
 """Letters of all pictures have 8 points, so that they can be read where a page is 600 pixels wide."""
@@ -115,8 +115,8 @@ def ground(ax: Axes, x: Tensor, *gaps: tuple[float, float]) -> None:
 
 
 def points(ax: Axes, patients: Patients, label: str, **look: Any) -> None:
-    """Small points below the lines, so that the edges of the bands stay visible."""
-    ax.plot(patients.x, patients.y, "o", color="0.25", markersize=1.7, label=label, zorder=1.9, **look)
+    """Small pale points below the lines, so that the bands and their edges stay visible."""
+    ax.plot(patients.x, patients.y, "o", color="0.25", alpha=0.5, markersize=1.3, label=label, zorder=1.9, **look)
 
 
 def bands_and_deviations(
@@ -153,7 +153,7 @@ def one_legend(axes: np.ndarray, low: float, high: float, ticks: range) -> None:
     for ax in axes[:, 0]:
         handles, labels = ax.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
-    options = {"ncols": 7, "columnspacing": 0.6, "handletextpad": 0.3, "markerscale": 2}
+    options = {"ncols": 4, "columnspacing": 2, "handletextpad": 0.6, "markerscale": 2}
     axes[0, 0].figure.legend(entries.values(), entries, loc="outside upper center", **options)
 
 
@@ -191,10 +191,14 @@ def priors(out: Path, quick: bool) -> None:
         for ax in some:
             ax.set(ylim=(-end, end), yticks=range(-end, end + 1, end // 2), ylabel="f(x)" if ax in axes[:, 0] else "")
             ax.tick_params(labelleft=ax in axes[0] or ax in axes[:, 0])
+            if end == 4:
+                ax.tick_params(axis="y", colors=VERMILION)
+                ax.spines["left"].set_color(VERMILION)
+                ax.text(0.97, 0.95, "axis to 4", transform=ax.transAxes, ha="right", va="top", color=VERMILION)
     handles = [axes[0, 0].lines[0], band]
     labels = ["five drawn functions", f"± 2 standard deviations of {num_draws} drawn functions"]
     axes[0, 0].figure.legend(handles, labels, loc="outside upper center", ncols=2)
-    write(axes[0, 0], out / "priors.png")
+    save_small(axes[0, 0], out / "priors.png", num_colors=32)
 
 
 def width(out: Path, quick: bool) -> None:
@@ -230,7 +234,7 @@ def width(out: Path, quick: bool) -> None:
     axes[0, 1].text(256, 0.21, "chance", ha="right", va="bottom", color="0.35")
     axes[0, 1].set_ylim(0, 1.04)
     legend_above(axes[0, 0])
-    write(axes[0, 0], out / "width.png")
+    save_small(axes[0, 0], out / "width.png", num_colors=32)
 
 
 def kl_weight(out: Path, quick: bool) -> None:
@@ -249,7 +253,7 @@ def kl_weight(out: Path, quick: bool) -> None:
             predictions[f"KL weight {weight:g}"] = prediction
     bands_and_deviations(axes, predictions, fit, left_out, "KL weight 1")
     one_legend(axes, -1, 4.5, range(-1, 5))
-    write(axes[0, 0], out / "kl_weight.png", num_colors=40)
+    save_small(axes[0, 0], out / "kl_weight.png", num_colors=40)
 
 
 def estimators(out: Path, quick: bool) -> None:
@@ -296,10 +300,10 @@ def estimators(out: Path, quick: bool) -> None:
         ax.set_xticks(sizes, labels=[str(size) for size in sizes])
         ax.set_yticks([0.01, 0.1, 1], labels=["0.01", "0.1", "1"] if ax is axes[0, 0] else [])
         ax.minorticks_off()
-    axes[0, 0].set_ylabel("noise of the gradient (variance)")
+    axes[0, 0].set_ylabel("variance of the gradient (log scale)")
     with matplotlib.rc_context({"legend.handlelength": 4}):  # long enough for a dash and a dot
         legend_above(axes[0, 0])
-    write(axes[0, 0], out / "estimators.png")
+    save_small(axes[0, 0], out / "estimators.png", num_colors=32)
 
 
 def trust(out: Path, quick: bool) -> None:
@@ -330,8 +334,8 @@ def trust(out: Path, quick: bool) -> None:
         print(f"{name:14s}{spread(predictions[name], fit)}", flush=True)
     axes = two_rows(3)
     bands_and_deviations(axes, predictions, fit, left_out, "NUTS")
-    one_legend(axes, -2, 7, range(0, 7, 2))
-    write(axes[0, 0], out / "trust.png", num_colors=28)
+    one_legend(axes, -2.2, 5.6, range(-2, 5, 2))
+    save_small(axes[0, 0], out / "trust.png", num_colors=28)
 
 
 def regression(out: Path, quick: bool) -> None:
@@ -350,7 +354,7 @@ def regression(out: Path, quick: bool) -> None:
     plotting.regression_bands(GRID, prediction, data=(x, y), ax=ax)
     ax.set(xlabel="body mass index", ylabel="progression / 100")
     legend_above(ax)
-    write(ax, out / "regression.png")
+    save_small(ax, out / "regression.png", num_colors=32)
 
 
 PICTURES: Mapping[str, Callable[[Path, bool], None]] = {

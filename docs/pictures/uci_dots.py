@@ -7,7 +7,7 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from drawing import write
+from drawing import save_small
 from pyro_bnn import plotting
 
 PAGE = Path(__file__).parent.parent / "results" / "uci.md"
@@ -16,8 +16,8 @@ LIMITS = {
     "energy": (-1.75, 0.05),
     "concrete": (-3.45, -2.2),
     "wine": (-1.02, -0.83),
-    "kin8nm": (0.88, 1.55),
-    "power-plant": (-2.97, -2.57),
+    "kin8nm": (0.93, 1.5),
+    "power-plant": (-2.88, -2.59),
 }
 """Ends of the axes, so that a few far values do not press the others together."""
 
@@ -29,6 +29,7 @@ LOOKS = {
     FIXED: {"marker": "o", "color": BLUE},
     DISAGREE: {"marker": "o", "color": BLUE, "markerfacecolor": "white"},
     OTHER: {"marker": "s", "color": GREY},
+    "MAP": {"marker": "o", "color": GREY},
 }
 NO_NETWORKS = ("Gaussian process", "Bayesian ridge")
 
@@ -38,23 +39,28 @@ def numbers(cell: str) -> list[float]:
     return [float(part) for part in re.findall(r"-?[\d.]+", cell.replace("\N{MINUS SIGN}", "-"))]
 
 
-def draw_cell(ax: Axes, place: int, method: str, cell: str) -> None:
-    """A mean with its standard error; a mean beyond the axis is a triangle at its end, with the number."""
-    kind = DISAGREE if "\\*" in cell else FIXED
+def kind_of(method: str, cell: str) -> str:
+    """The key of the look of a mark."""
+    if method in LOOKS:
+        return method
     if method in NO_NETWORKS or method.endswith("published"):
-        kind = OTHER
-    look = {"linestyle": "", "markersize": 4, **LOOKS[DEFAULT if method == DEFAULT else kind]}
+        return OTHER
+    return DISAGREE if "\\*" in cell else FIXED
+
+
+def draw_cell(ax: Axes, place: int, method: str, cell: str, of_map: float) -> None:
+    """A mean with its standard error; a mean beyond the axis is a triangle at its end, with the number."""
+    look = {"linestyle": "", "markersize": 4, **LOOKS[kind_of(method, cell)]}
     mean, *error = numbers(cell)
     low, high = ax.get_xlim()
     if low <= mean <= high:
         ax.errorbar(mean, place, xerr=sum(error), elinewidth=1.1, capsize=0, **look)
         return
-    end, side = (0.0, "left") if mean < low else (1.0, "right")
-    where = {"transform": ax.get_yaxis_transform()}
-    ax.plot(end, place, **look | {"marker": "<" if end == 0 else ">"}, **where, clip_on=False)
-    look = {"color": "0.3", "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.5}}  # hides the line of MAP
-    text = f"{mean:.2f}".replace("-", "\N{MINUS SIGN}")
-    ax.text(end + (0.08 if end == 0 else -0.08), place, text, **where, ha=side, va="center_baseline", **look)
+    is_left, where = mean < low, {"transform": ax.get_yaxis_transform()}
+    ax.plot(0.05 if is_left else 0.95, place, **look | {"marker": "<" if is_left else ">"}, **where)
+    text, side = f"{mean:.2f}".replace("-", "\N{MINUS SIGN}"), "left" if is_left else "right"
+    start = max(0.11, (of_map - low) / (high - low) + 0.05) if is_left else 0.9  # not on the line of MAP
+    ax.text(start, place, text, **where, ha=side, va="center_baseline", color="0.3", fontsize=7)
 
 
 def uci(out: Path, _quick: bool) -> None:
@@ -72,15 +78,16 @@ def uci(out: Path, _quick: bool) -> None:
     axes = plotting.new_axes(1, len(names), size=("page", 4.2))[0]
     for column, (ax, name) in enumerate(zip(axes, names, strict=True)):
         ax.set(title=name, xlim=LIMITS[name], ylim=(len(order) - 0.5, -0.5))
-        ax.axvline(numbers(cells["MAP"][column])[0], color=GREY, linestyle="--", linewidth=0.9, zorder=1.5)
+        of_map = numbers(cells["MAP"][column])[0]
+        ax.axvline(of_map, color=GREY, linestyle="--", linewidth=0.9, zorder=1.5)
         for place, method in enumerate(order):
             if cells[method][column]:
-                draw_cell(ax, place, method, cells[method][column])
+                draw_cell(ax, place, method, cells[method][column], of_map)
         ax.set_yticks(range(len(order)), labels=order if column == 0 else [""] * len(order))
         ax.tick_params(axis="y", length=0)
         ax.locator_params(axis="x", nbins=3)
     handles = [Line2D([], [], linestyle="", markersize=4, label=label, **look) for label, look in LOOKS.items()]
-    handles.append(Line2D([], [], color=GREY, linestyle="--", linewidth=0.9, label="MAP"))
+    handles[-1].set(linestyle="--", linewidth=0.9)  # the line, too
     axes[0].figure.legend(handles=handles, loc="outside upper center", ncols=5, columnspacing=1, handletextpad=0.2)
     axes[0].figure.supxlabel("mean test log-likelihood, nats (more is better)", fontsize=8)
-    write(axes[0], out / "uci.png", table=lines)
+    save_small(axes[0], out / "uci.png", lines, num_colors=32)
