@@ -82,7 +82,7 @@ class ChainStatistics(Shown):
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
         >>> posterior = pb.fit_nuts(
-        ...     model, (x, 2 * x), num_samples=400, num_warmup=100, seed=0
+        ...     model, (x, 2 * x), num_samples=400, compile="auto", seed=0
         ... )
         >>> posterior.statistics.diverging.shape, posterior.statistics.step_size.shape
         (torch.Size([4, 400]), torch.Size([4]))

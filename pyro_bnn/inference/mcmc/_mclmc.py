@@ -88,6 +88,7 @@ class MCLMC(Sampler):
         ...     sampler=pb.MCLMC(steps_per_draw=4),
         ...     num_samples=400,
         ...     num_warmup=100,
+        ...     compile="auto",
         ...     seed=0,
         ... )
         >>> posterior.sample(100, seed=0)["net.weight"].shape

@@ -52,7 +52,7 @@ class NUTS(Sampler):
         ...     (x, 2 * x),
         ...     sampler=pb.NUTS(max_tree_depth=5),
         ...     num_samples=400,
-        ...     num_warmup=100,
+        ...     compile="auto",
         ...     seed=0,
         ... )
         >>> posterior.sample(100, seed=0)["net.weight"].shape

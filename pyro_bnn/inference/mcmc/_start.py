@@ -34,7 +34,7 @@ class FreshInit(Init):
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
         >>> from pyro_bnn.inference.mcmc import FreshInit
-        >>> options = {"num_samples": 400, "num_warmup": 100, "seed": 0}
+        >>> options = {"num_samples": 400, "compile": "auto", "seed": 0}
         >>> posterior = pb.fit_nuts(model, (x, 2 * x), init=FreshInit(), **options)
         >>> posterior.sample(3, seed=0)["net.weight"].shape
         torch.Size([3, 1, 1])
@@ -80,6 +80,7 @@ class Descent:
         ...     init=Descent(num_steps=200),
         ...     num_samples=200,
         ...     num_warmup=200,
+        ...     compile="auto",
         ...     seed=0,
         ... )
         >>> posterior.num_chains
