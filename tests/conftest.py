@@ -117,9 +117,12 @@ def short_chains(monkeypatch):
 
 
 def run_shortened(run):
-    """Run an example in a docstring, with chains that are just long enough not to warn."""
+    """Run an example in a docstring, with fits that are just long enough not to warn."""
+    from pyro_bnn.auto.fitting import _stopping
+
     with pytest.MonkeyPatch.context() as patch:
         shorten_chains(patch, most_steps=3000)
+        patch.setattr(_stopping, "WINDOW_STEPS", 100)
         run()
 
 
