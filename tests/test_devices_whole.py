@@ -147,7 +147,7 @@ def sampled(sampler, **kwargs):
     return both(lambda model, guide, x, y: draws(sampler, model, x, y), make_guide=lambda model: None, **kwargs)
 
 
-@pytest.mark.daily("categorical", "gaussian-latent-vector", "mixture-density", "ordinal", "own")
+@pytest.mark.daily("categorical", "gaussian-latent-vector")
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_draws_with_any_likelihood(likelihood):
     net = nn.Linear(4, LIKELIHOODS[likelihood][1])
@@ -155,7 +155,7 @@ def test_draws_with_any_likelihood(likelihood):
     both(compute, make_guide=lambda model: None, net=net, likelihood=likelihood)
 
 
-@pytest.mark.daily("normal", "mixture", "hierarchical", "learned")
+@pytest.mark.daily("normal", "hierarchical")
 @pytest.mark.parametrize("prior", PRIORS)
 def test_draws_with_any_prior_copy_nothing_to_the_device(prior):
     """Some numbers are copied when the sampler starts, but none in the evaluations of the density, over a hundred."""
@@ -210,6 +210,7 @@ def test_laplace():
     assert not counts.transfers
 
 
+@pytest.mark.daily("diagonal-parameter", "kronecker-layer", "full-network")
 @pytest.mark.parametrize("per", ["layer", "parameter", "network"])
 @pytest.mark.parametrize("structure", ["diagonal", "kronecker", "full"])
 def test_gauss_newton_with_the_prior_of_most_evidence(structure, per):
@@ -223,6 +224,7 @@ def test_gauss_newton_with_the_prior_of_most_evidence(structure, per):
 # --- predictions ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.daily("categorical", "mixture-density", "own", "poisson")
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_predictions_wait_only_at_begin_and_end(likelihood):
     def counted(num_samples):
@@ -244,6 +246,7 @@ def test_a_point_prediction():
 NUMBERS = [name for name, (*_, by_hand) in LIKELIHOODS.items() if by_hand is not None]
 
 
+@pytest.mark.daily("gaussian-fixed", "mixture-density", "poisson")
 @pytest.mark.parametrize("likelihood", NUMBERS)
 def test_what_is_computed_from_predicted_numbers(likelihood):
     def compute(model, guide, x, y):
