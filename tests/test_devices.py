@@ -88,6 +88,7 @@ def check_steps(elbo, estimator=None, optimizer=FUSED, num_reads=0, num_transfer
 ELBOS = [Trace_ELBO, TraceMeanField_ELBO]
 
 
+@pytest.mark.daily("*-TraceMeanField_ELBO", "normal-*")
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("prior", FIXED_PRIORS)
 def test_a_direct_step_with_any_fixed_prior_never_waits(prior, elbo):
@@ -112,6 +113,7 @@ def precisions(model):
     return pb.MeanFieldGuide(model, scale_map=scale_maps.Precision())
 
 
+@pytest.mark.daily("normal", "mixture")
 @pytest.mark.parametrize("prior", FIXED_PRIORS)
 def test_a_step_of_natural_gradient_with_any_fixed_prior_never_waits(prior):
     check_steps(Trace_ELBO, optimizer=NATURAL, make_guide=precisions, prior=FIXED_PRIORS[prior])
@@ -126,6 +128,7 @@ OF_PYRO = {"auto-normal": 65, "auto-full-rank": 50, "auto-low-rank": 50}
 """Guides that only Pyro can fit, with the most reads of a step: Pyro reads each site's density, and checks values."""
 
 
+@pytest.mark.daily("normal", "frozen", "pruned", "low-rank", "batch-ensemble", "auto-normal")
 @pytest.mark.parametrize("guide", GUIDES)
 def test_steps_of_any_guide_wait_only_where_pyro_does(guide):
     check_steps(Trace_ELBO, make_guide=GUIDES[guide], num_reads=OF_PYRO.get(guide, 0))
