@@ -211,6 +211,7 @@ def test_a_gaussian_with_correlations_reaches_the_exact_posterior(problem, rank)
     assert agrees_in_mean((draws - posterior.median()["net.weight"]).square().squeeze(1), covariance_of(guide).diag())
 
 
+@pytest.mark.nightly
 def test_a_mean_field_fit_misses_the_covariance_as_it_must(problem):
     guide = pb.MeanFieldGuide(problem.model, init=pb.NetworkInit(scale=0.2))
     posterior = fitted(problem, guide, elbo=Trace_ELBO(num_particles=2), num_epochs=600)
@@ -237,6 +238,7 @@ def test_the_delta_guide_finds_the_mode_and_records_the_log_prior(problem):
     assert torch.equal(draws, w.expand(3, 1, D))
 
 
+@pytest.mark.nightly
 def test_without_its_kl_the_delta_guide_finds_least_squares(problem):
     guide = pb.DeltaGuide(problem.model)
     posterior = fitted(problem, guide, kl_weight=0.0)
