@@ -42,9 +42,10 @@ def agreement(result: Comparison, num_chains: int) -> str:
 
 
 def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float]:
-    """Return the name, the value and the limit of the distance between two methods.
+    """Measure how far the predictions of two methods are apart.
 
-    Two methods are close if their distance is at most the limit.
+    Return the name of the distance, its value, and a limit. Two methods are close if their distance is at most the
+    limit.
     """
     if "total variation" in pair.scores:
         return "total variation", pair.scores["total variation"].value, CLOSE_CLASSES

@@ -47,9 +47,9 @@ def compare_with_chains(
 ) -> Comparison:
     """Draw four chains from the exact posterior of a run, and compare the predictions of the chains and the run.
 
-    In the chains, parameters that the run learned as numbers, such as the noise scale, keep the learned values. The
-    test rows are predicted, or the training rows if there are no test rows. The result is in the units of the target,
-    see :func:`units_of`.
+    In the chains, parameters without a posterior, such as a learned noise scale, keep the values that the run learned.
+    The test rows are predicted, or the training rows if there are no test rows. The result is in the units of the
+    target, see :func:`units_of`.
     """
     model, posterior = load_run(run, rows)
     model.requires_grad_(False)

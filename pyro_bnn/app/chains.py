@@ -37,7 +37,8 @@ OF_NET = ("hidden", "activation")
 class Choice:
     """The settings that were chosen automatically for a run that draws Markov chains.
 
-    `made` has the names of the settings that a comparison on held-out rows chooses, even if there was no time for it.
+    `made` has the names of the settings that a comparison on held-out rows chooses. They are listed even if there was
+    no time for the comparison.
     """
 
     sentence: str  # what was compared, chosen and left out
@@ -53,7 +54,7 @@ def fit_chains(
     run with the returned settings repeats the fit without comparing settings again.
 
     Raises:
-        UnsuitableError: If chains cannot run here, C code supports none of the networks, or the time is too short.
+        UnsuitableError: If chains cannot run here, if no network is supported in C, or if the time is too short.
     """
     if device != "cpu" or Processes.present().are_many:
         raise UnsuitableError("chains in C run on a CPU, in one process")

@@ -43,14 +43,14 @@ class Facts:
 
     @property
     def shift(self) -> float:
-        """Increase of the log-density of all training targets together by standardisation, in nats.
+        """How much standardisation increases the log-density, in nats, summed over the training targets.
 
         The increase is the log-density of the standardised targets minus the log-density of the original targets.
         """
         return self.num_train * sum(math.log(scale) for scale in self.target.scale)
 
     def in_units(self, history: History) -> History:
-        """Convert a history of standardised targets to log-densities of the original targets."""
+        """Convert the log-densities in a history: from standardised targets to the original targets."""
         shift = self.shift
         epochs = [
             replace(record, elbo=record.elbo - shift, expected_log_likelihood=record.expected_log_likelihood - shift)

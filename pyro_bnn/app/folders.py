@@ -92,7 +92,7 @@ class Folder:
             self.manifest.write(self.path)
 
     def check_free(self, *names: str) -> None:
-        """Raise FileExistsError if another program wrote a file of these names to this folder or the earlier one."""
+        """Raise FileExistsError if a file of another program has one of `names`, here or in the earlier folder."""
         earlier = _manifest_of(self.place.real) or Manifest("")
         for name in names:
             for folder, manifest in ((self.path, self.manifest), (self.place.real, earlier)):
@@ -217,7 +217,7 @@ def find_run(run: str | Path) -> Path:
 
 
 def is_resumable(place: Place) -> bool:
-    """Return whether there is an unfinished folder with a checkpoint for a path."""
+    """Return whether a path has an unfinished folder, and this folder contains a checkpoint."""
     manifest = _manifest_of(place.part)
     return manifest is not None and not manifest.is_finished and (place.part / CHECKPOINT).is_file()
 

@@ -16,7 +16,7 @@ from .places import Place
 
 
 class Follower(Folder):
-    """The folder of a command for all processes except the first, which alone writes to the folder."""
+    """The folder of a command in all processes except the first. Only the first process writes to the folder."""
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:

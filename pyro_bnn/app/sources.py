@@ -335,7 +335,7 @@ def read_sample(
 
 
 def num_trained_on(config: RunConfig, facts: Facts, sample: Sample) -> int:
-    """Number of rows with targets that a run was trained on; 0 if the run's file has moved or changed."""
+    """Count the rows of `sample` that are training rows of the run; 0 if the run's file has moved or changed."""
     if sample.y is None or config.kind == "images" or not Path(config.dataset).exists():
         return 0
     try:
@@ -353,7 +353,7 @@ def _row_bytes(x: Tensor, y: Tensor) -> list[bytes]:
 
 
 def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | None, Tensor, list[str]]:
-    """Return the targets of new rows or None, a mask of the rows that have a target, and notes for the user."""
+    """Return the targets of new rows (None without targets), a mask of the rows with a target, and notes."""
     none = torch.zeros(len(table), dtype=torch.bool)
     if name not in table.names:
         return None, none, []

@@ -94,7 +94,7 @@ class RegressionStudy:
         )
 
     def methods(self) -> dict[str, Callable[[], Fit]]:
-        """Return functions that fit the approximate methods, by the names of the methods."""
+        """Return the name of each approximate method, and a function that fits it."""
         return {
             "laplace": lambda: fit_laplace(self.model, (self.x, self.y)),
             "full-rank": lambda: self._fit(

@@ -161,7 +161,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_settings(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the user typed. Texts with commas become lists where a setting needs one."""
+    """Return the settings that the user typed. If a setting needs a list, its text is split at commas."""
     hints = get_type_hints(RunConfig)
     given = {name: value for name, value in typed.items() if value is not None}
     for name, value in given.items():

@@ -52,7 +52,7 @@ class Output:
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
-        """Write a text of tables and notes with empty lines between them. Headings are bold, and notes are dim.
+        """Write tables and notes, which empty lines in `text` separate. Headings are bold, and notes are dim.
 
         A table that is wider than the terminal, or than COLUMNS, is narrowed by :func:`fitted`.
         """

@@ -14,7 +14,7 @@ SMALL_LOSS = 0.01
 
 
 def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
-    """Return two tables with notes, and a sentence that says how many weights can be removed, between empty lines."""
+    """Return two tables with notes and a sentence on how many weights can be removed, separated by empty lines."""
     first = report.rows[0]
     name, form = ("RMSE", ".4g") if first.accuracy is None else ("accuracy", ".2%")
     heads = [f"{name}, mean", "NLL, mean", f"{name}, draws", "NLL, draws"]

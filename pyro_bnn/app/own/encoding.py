@@ -253,7 +253,7 @@ def _names_rows(name: str, numbers: np.ndarray) -> bool:
 
 
 def moments(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the scale of each column of `values`, shape (N, P), in which NaN are ignored.
+    """Return the mean and the scale of each column of `values`, shape (N, P). NaN are ignored.
 
     The scale of a column is 0 if its numbers are equal up to rounding, or if all of them are NaN.
     """

@@ -1,4 +1,4 @@
-"""Predictions of the test rows without a network, with which the report compares a run."""
+"""Baselines: predictions of the test rows without a network. The report compares a run with them."""
 
 from dataclasses import replace
 from typing import Any
@@ -36,7 +36,7 @@ SMALLEST = 1e-12
 
 
 def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
-    """Predict the test rows by methods without a network, with the log-densities of the targets.
+    """Predict the test rows by methods without a network, and compute the log-densities of the targets.
 
     If the training rows have more than `MOST_NUMBERS` inputs, linear methods are fitted to a random part of the rows.
     If the data are small enough for a fit in a second or two, trees are the last method. For numbers that are not
@@ -114,6 +114,6 @@ def _counts(rate: Tensor, y: Tensor) -> Prediction:
 
 
 def _predicted(accumulator: Accumulator, observation: Distribution, density: Tensor, y: Tensor) -> Prediction:
-    """Make a prediction from the predictive distribution of each row, and the log-density of each target."""
+    """Make a prediction from the predictive distributions of the rows and the log-densities of the targets."""
     accumulator.add(observation, keep=True)
     return replace(accumulator.prediction(density.sum(-1)), targets=y)

@@ -1,4 +1,4 @@
-"""The dependence of predictions and their uncertainty on each column, measured by a permutation of the column."""
+"""Measures how predictions and their uncertainty depend on each column, by permuting the column's values."""
 
 from dataclasses import dataclass
 

@@ -52,7 +52,8 @@ def table_of_predictions(
 
     For classes, the columns are the most probable class, the probability of each class, and ``entropy`` with its parts
     ``aleatoric`` and ``epistemic``, in nats. With a calibration, further columns say whether each class is in the set
-    of each level (1 or 0). A copied column with the name of a predicted column gets the ending `` (input)``.
+    of each level (1 or 0). If a copied column and a predicted column have the same name, `` (input)`` is added to the
+    name of the copied column.
     """
     tables = []
     scores: list[tuple[int, dict[str, float]]] = []  # number of scored rows and their scores, by chunk
@@ -78,7 +79,10 @@ def table_of_predictions(
 
 
 def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
-    """Return the names of the copied columns. A copied column with the name of a computed column gets a new name."""
+    """Return the names of the copied columns.
+
+    If a copied column has the same name as a computed column, the copied column gets a new name.
+    """
     found = []
     for name in names:
         new = name

@@ -104,7 +104,7 @@ def save_pruned_run(
     fraction: float,
     per: Per,
 ) -> str:
-    """Write a copy of a run without the share `fraction` of the weights; return a sentence with the number removed.
+    """Write a copy of a run without a share of its weights; return a sentence on how many weights were removed.
 
     If rows were held out for calibration, these rows also calibrate the predictions of the copy.
     """

@@ -59,7 +59,7 @@ class Trained:
 
     @functools.cached_property
     def baselines(self) -> dict[str, Prediction]:
-        """Predictions of the test rows without a network, by the names of the methods."""
+        """The name of each method without a network, and its prediction of the test rows."""
         return baselines_of(self.rows, is_count=isinstance(self.model.likelihood, PoissonLikelihood))
 
 

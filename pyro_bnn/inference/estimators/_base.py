@@ -175,7 +175,7 @@ class Applied(AbstractContextManager[None]):
         self._gaussians.clear()
 
     def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
-        """Return the distribution from which a site is drawn, and store the Gaussian of a weight for the network."""
+        """Return the distribution from which a site is drawn. If the site is a weight, also store its Gaussian."""
         if site.name not in self._model.site_names:
             return base
         gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)

@@ -95,7 +95,9 @@ def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NoiseEvidence:
-    r"""Log-likelihood of K scales of Gaussian noise at fixed weights: one scale for each output, or one for all.
+    r"""Log-likelihood as a function of Gaussian noise scales, at fixed weights.
+
+    There are K scales: one for each output, or one for all.
 
     .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
 

@@ -96,7 +96,8 @@ def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
 
     The curvature is the expected Hessian of the negative log-likelihood. As in a fit, the curvature of a row is
     multiplied by the weight of the row and by the weight of the row's class. Gaussian noise has scale 1. The targets y
-    affect only the weights of rows. For all likelihoods except heteroscedastic noise, the curvature equals the Hessian.
+    matter only for the weights of rows and classes. For all likelihoods except heteroscedastic noise, the curvature
+    equals the Hessian.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:
@@ -189,7 +190,7 @@ def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    r"""Return the result of :func:`_diagonal` for a network for which :func:`acts_by_layers` is true.
+    r"""Return the result of :func:`_diagonal`. For the network, :func:`acts_by_layers` must be true.
 
     The diagonal is the sum of the squares of :math:`J_n^\top L_{n \cdot r}` over rows n and columns r. For each n and
     r, the vector :math:`J_n^\top L_{n \cdot r}` is a gradient for a single row. For linear layers and for most

@@ -2,8 +2,8 @@
 
 A plain autoguide makes its parameters at its first call. Before its first call, no state dict can be loaded. If the
 arguments of its first call lack the targets, the guide treats the observed site as a latent variable. The guides of
-this module see only the latent variables. The parameters of this module's guides start at the values of `init`, and
-never at values from Pyro's global store.
+this module are made from the latent variables only, without the observed site. The parameters of this module's guides
+start at the values of `init`, and never at values from Pyro's global store.
 """
 
 from typing import TypeVar

@@ -323,8 +323,8 @@ class _SharedWeight:
     def pull_back(self, gradient: Tensor) -> None:
         """Compute the gradients with respect to the factors of the present member.
 
-        In place, convert `gradient` from the gradient with respect to the drawn weight to that with respect to the
-        shared weight.
+        At first, `gradient` is with respect to the drawn weight. In place, convert it to the gradient with respect to
+        the shared weight.
         """
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:

@@ -104,7 +104,7 @@ class FlatMask:
         self._keep = now  # equal masks in other tensors, as after loading a state
 
     def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
-        """Set the removed weights in a vector to a value. The vector contains the elements `part` of all weights."""
+        """Set the removed weights in `vector` to a value. The vector is the slice `part` of a vector of all weights."""
         if self._removed is not None:
             vector.masked_fill_(self._removed[part], value)
 

@@ -369,7 +369,7 @@ class DiagonalHessian:
     def add_to(self, products: Tensor, part: slice) -> None:
         """Replace the estimates for the latent variable in `products` by the exact second derivatives.
 
-        `products` contains the estimates for the elements `part` of all weights.
+        `products` is the slice `part` of the vector of estimates for all weights.
         """
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:

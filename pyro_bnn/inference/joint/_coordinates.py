@@ -16,7 +16,7 @@ Draw = dict[str, Tensor]
 
 
 class Layout:
-    """The slice of each named tensor in a vector of P numbers, which joins all tensors in order."""
+    """Joins named tensors in a vector of P numbers: each tensor has its slice, and the slices are in order."""
 
     def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
         self.shapes = dict(shapes)

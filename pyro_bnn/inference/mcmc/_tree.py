@@ -247,9 +247,9 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return two Boolean tables, which have a row for each leaf and a column for each level.
 
-    For each leaf, the first table marks the level at which the leaf is stored. The second table marks the levels of the
-    stored leaves with which the leaf is compared. The rows belong to the leaves of the last subtree of the largest
-    tree.
+    For each leaf, the first table marks the level at which the leaf is stored. A leaf may be compared with stored
+    leaves; in the row of the leaf, the second table marks the levels of these stored leaves. The rows belong to the
+    leaves of the last subtree of the largest tree.
 
     Leaves are counted from 0. When a leaf completes a balanced subtree, the subtree is checked for a U-turn. The check
     needs the subtree's first leaf, so first leaves are stored, as checkpoints. The level of leaf n is the number of

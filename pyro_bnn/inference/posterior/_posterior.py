@@ -64,7 +64,7 @@ class Posterior(Advised, Shown, ABC):
     """Draws of a model's latent variables, from any inference method.
 
     A table on the page :doc:`/understand/posteriors` shows which posterior classes have which methods and attributes. A
-    subclass sets `status`, implements :meth:`draws`, and overrides the other members that it supports.
+    subclass sets `status`, implements :meth:`draws`, and overrides the other methods and attributes that it supports.
 
     Example:
         >>> import torch
@@ -214,7 +214,7 @@ class Posterior(Advised, Shown, ABC):
         """Return the mean and standard deviation of every latent variable, in closed form if possible, else from draws.
 
         Args:
-            num_samples: Number of draws; None is 1000, or all draws of a posterior that stores fewer than 1000.
+            num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer.
             seed: Seed of the draws; torch's generators do not change.
         """
         return self._moments("", num_samples, seed)
@@ -255,7 +255,7 @@ class Posterior(Advised, Shown, ABC):
         effective sample sizes say nothing about the quality of the posterior.
 
         Args:
-            num_samples: Number of draws; None is 1000, or all draws of a posterior that stores fewer than 1000. For
+            num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer. For
                 Markov chains, None gives all draws, as K chains, and the sampler's statistics in ``sample_stats``.
             model: The model, which adds the group ``posterior_predictive`` and must be given with x.
             x: Inputs, shape (N, ...).

@@ -173,8 +173,8 @@ def intervals_section(subject: Subject) -> Section | None:
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
     """Return the share of the targets inside the intervals, and the range of the share if the intervals are correct.
 
-    Uncalibrated intervals of counts contain more probability than their level. For uncalibrated intervals of counts,
-    the promised share of the targets is the predicted probability in the intervals, which exceeds the level.
+    If the targets are counts, the predicted probability of an uncalibrated interval exceeds the level. The mean of
+    these predicted probabilities is then the promised share of the targets.
     """
     low, high = found.interval(level)
     promised, number = level, len(found.y)
@@ -227,9 +227,9 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
 
 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Return the errors in groups of rows with similar predicted standard deviations, and rank correlations.
+    """Return the errors of groups of rows, and rank correlations of errors with predicted standard deviations.
 
-    The rank correlations are between the errors and the predicted standard deviations.
+    The rows of a group have similar predicted standard deviations.
     """
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
     variances = (found.prediction.total, found.prediction.epistemic, found.squared_errors(found.prediction.mean))

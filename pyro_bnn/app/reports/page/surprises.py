@@ -55,7 +55,7 @@ def surprises_section(subject: Subject) -> Section | None:
 
 
 def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
-    """Return the inputs of a test row in the named columns, as in the file."""
+    """Return a short text for each column in `names`: the input of a test row before standardisation."""
     if subject.inputs is None:
         return []
     cells = [subject.inputs[name].iloc[row] for name in names]

@@ -56,8 +56,8 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 def best_of(baselines: Mapping[str, P]) -> tuple[str, P]:
     """Return the name and the prediction of the baseline with the lowest NLL.
 
-    Gradient-boosted trees are left out: :func:`of_trees` compares their errors. The name has the form for a sentence,
-    such as "the mean of the targets".
+    Gradient-boosted trees are left out: :func:`of_trees` compares their errors. The name is worded for use in a
+    sentence, such as "the mean of the targets".
     """
     others = [item for item in baselines.items() if item[0] != TREES]
     name, best = max(others, key=lambda item: _mean_density(item[1]))
