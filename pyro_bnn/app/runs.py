@@ -240,7 +240,7 @@ def load_accuracy(run: str | Path) -> AccuracyCurve | None:
 
 
 def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
-    """Read a file of a run, and convert the content by `make`."""
+    """Read a file of a run, and convert the content with the function `make`."""
     path = verified(folder, name)
     try:
         return make(path.read_bytes())

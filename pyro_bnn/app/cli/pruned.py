@@ -52,7 +52,7 @@ def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
 def _can_go(report: pruning.PruningReport) -> list[str]:
     """Say which share of the weights can be removed without loss.
 
-    Return an empty list if the report lacks the scores of the network with all weights, or of a pruned network.
+    Return an empty list if the report has no scores of the network with all weights, or no scores of a pruned network.
     """
     rows = sorted(report.rows, key=lambda row: row.fraction)
     if rows[0].fraction > 0 or len(rows) < 2:

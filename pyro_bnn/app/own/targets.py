@@ -17,7 +17,7 @@ MOST_GUESSED_CLASSES = 10
 
 @dataclass(frozen=True)
 class Target:
-    """The variable that is predicted, which is a class, or one or several numbers in their own units."""
+    """The variable that is predicted: a class, or one or several numbers in their own units."""
 
     name: str
     classes: list[str]  # empty for numbers

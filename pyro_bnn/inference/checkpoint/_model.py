@@ -340,7 +340,7 @@ class PresentModel:
         return Destination(self.model, guides, own_sites=self._sites)
 
     def state(self, network: ModelRecord | None, own: OwnRecord | None) -> dict[str, Tensor]:
-        """Check the records of a file, and return the parameters and buffers for the model, if there is one."""
+        """Check the records of a file, and return the parameters and buffers for the model; empty without a model."""
         if (network is None) != (self.network is None) or (own is None) != (self.own is None):
             kind = "a BayesianModel" if network else "a Pyro model of your own" if own else ""
             raise ValueError(

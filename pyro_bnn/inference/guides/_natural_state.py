@@ -94,7 +94,7 @@ class NaturalState(FlatState):
 
     @property
     def num_updates(self) -> int:
-        """Number of updates so far, t. A copy on the device is increased by steps that a CUDA graph replays."""
+        """Number of updates so far, t. A step that a CUDA graph replays increases only a copy on the device."""
         return self._num_updates
 
     @num_updates.setter

@@ -84,7 +84,7 @@ def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], 
 
 
 def _decimals(width: float) -> int:
-    """Return the number of decimal places with which the width of an interval has three significant digits."""
+    """Return how many decimal places are needed to show the width of an interval with three significant digits."""
     return max(0, 2 - math.floor(math.log10(width))) if 0 < width < math.inf else 2
 
 
