@@ -124,7 +124,7 @@ class CarryingPosterior(Posterior):
 
     @abstractmethod
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
-        """Return the values of the network's parameters and buffers that are added to a draw, by name."""
+        """Return the values that are added to a draw: parameters and buffers of the network, by name."""
 
     @torch.no_grad()
     def median(self) -> Draw:
@@ -147,7 +147,7 @@ class CarryingPosterior(Posterior):
 
 @dataclass(frozen=True)
 class RefreshedRecord:
-    """Record of a :class:`RefreshedPosterior` in a file: its inner posterior, and the x that gives the statistics."""
+    """Record of a :class:`RefreshedPosterior` in a file: its inner posterior, the inputs x and the batch size."""
 
     inner: Saved
     x: Any

@@ -49,7 +49,7 @@ class ScaleMap(ABC):
     def start(self, scale: Tensor) -> Tensor:
         """Return the initial value of a guide's parameter for the initial scale `scale`.
 
-        A subclass may return the parameter of a scale below `scale` instead.
+        A subclass may start at a scale below `scale`, as :class:`Capped` does.
         """
         return self.inverse(scale)
 

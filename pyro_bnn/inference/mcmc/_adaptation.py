@@ -106,7 +106,7 @@ class Welford:
 
     @classmethod
     def like(cls, vector: Tensor) -> "Welford":
-        """Return the statistics of an empty set of vectors that have the length of `vector`."""
+        """Return the statistics before the first vector is added; all vectors must have the shape of `vector`."""
         return cls(torch.zeros_like(vector), torch.zeros_like(vector))
 
     def update(self, value: Tensor) -> None:

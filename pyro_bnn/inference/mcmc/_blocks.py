@@ -1,4 +1,4 @@
-"""Finds the part of a recorded function that computes each row of data by itself, so that it can run on blocks of rows.
+"""Finds the part of a recorded function that computes each row by itself; this part can then run on blocks of rows.
 
 A likelihood is a sum over rows. If C computed one operation for all rows and then the next, it would read and write
 each result in main memory. C computes all operations for one block of rows instead, so the results stay in the

@@ -123,7 +123,7 @@ def _is_pooled_simply(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> bool:
-    """Return whether all windows lie within the padded x, and average pooling divides by the size of a window."""
+    """Return whether both hold: all windows lie within the padded x; average pooling divides by the window's size."""
     return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
 
 
@@ -149,10 +149,10 @@ class _Windows:
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """Apply the adjoint of :meth:`of`, summed over all positions in a window; the result has the shape of x.
+        """Apply the adjoint of :meth:`of` for each position in a window; return the sum, which has the shape of x.
 
-        `parts` contains one tensor of shape (N, C, *windows) for each position in a window. Each element of a tensor is
-        added to the result in one window, at the tensor's position in the window.
+        `parts` contains one tensor of shape (N, C, *windows) for each position in a window. The tensor has one element
+        for each window; this element is added to the result at the tensor's position in that window.
         """
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 

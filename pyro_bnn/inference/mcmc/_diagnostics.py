@@ -180,7 +180,7 @@ def convergence(values: Tensor) -> Convergence:
     """Compute R-hat and effective sample sizes of scalar quantities.
 
     Args:
-        values: M quantities at each of S draws of K chains, shape (K, S, M).
+        values: Values of M quantities in K chains of S draws each, shape (K, S, M).
 
     Example:
         >>> import torch
@@ -235,7 +235,7 @@ class Modes(Shown):
     Args:
         within: Largest R-hat between the two halves of each chain, shape (K,); infinite for a chain that did not move.
         between: Largest R-hat between the chains.
-        share: Share of the variance of the quantities that lies between the chains' means, from 0 to 1.
+        share: Share of the quantities' variance that is between the chains' means, from 0 to 1.
     """
 
     within: Tensor
@@ -277,7 +277,7 @@ def modes(values: Tensor) -> Modes:
     """Find out whether chains have explored their modes.
 
     Args:
-        values: M quantities at each of S draws of K chains, shape (K, S, M); S is at least 8.
+        values: Values of M quantities in K chains of S draws each, shape (K, S, M); S is at least 8.
     """
     values = values.detach().double().cpu()
     r_hat = r_hats(values.transpose(0, 1).flatten(1)[None]).unflatten(0, (len(values), -1))  # each chain alone, (K, M)
@@ -289,7 +289,7 @@ def modes(values: Tensor) -> Modes:
 
 
 def modes_of_predictions(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs) -> Modes | None:
-    """Find out whether chains have explored their modes, from predictions at up to 50 of the inputs x.
+    """Find out, from predictions at up to 50 rows of x, whether chains have explored their modes.
 
     `samples` contains the draws of the chains, ``{site: shape (K, S, *event)}``. Return None if S is less than 8.
     """

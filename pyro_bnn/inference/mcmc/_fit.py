@@ -79,7 +79,7 @@ def fit_mcmc(
             gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
             chain. With an ensemble or a descent, each chain explores its own mode, and the status judges each chain by
             itself.
-        target_accept: Acceptance rate for which warm-up adapts the step size; a higher rate means smaller steps.
+        target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
         dtype: Dtype of the computation; None uses the dtype of the model. The draws are returned in the model's dtype.
             In C, float32 takes half to two thirds of the time of float64.
         compile: Whether to draw in C, which is possible for a small network on a CPU; HMC computes only its gradients
@@ -215,7 +215,7 @@ def fit_nuts(
         num_warmup: Number of warm-up draws of each chain, which are not kept.
         num_chains: Number K of chains. R-hat shows whether several chains agree.
         init: Distribution of the first points: ``"prior"``, an ``Init``, another posterior, or a ``Descent``.
-        target_accept: Acceptance rate for which warm-up adapts the step size; a higher rate means smaller steps.
+        target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
         dtype: Dtype of the computation; None uses the dtype of the model.
         compile: Whether to draw in C. If C is impossible, True raises an error, and ``"auto"`` draws in torch.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
@@ -275,7 +275,7 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
 
 
 def pair_of(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
-    """Return inputs and targets as tensors, by which a checkpoint recognises the data."""
+    """Return inputs and targets as tensors; a checkpoint uses them to recognise the data."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         got = f"{len(data)} parts" if isinstance(data, tuple | list) else _checks.described(data)
         raise ValueError(

@@ -3,8 +3,8 @@
 A density with an operation that is not in this table runs in torch.
 
 An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. Any other operation is given
-as a Python function. The arguments of this function are the writer, the result of the operation when the density was
-recorded, and the arguments of the operation, with a :class:`Value` in place of each tensor.
+as a Python function. The first argument of this function is the writer. The second argument has the shape and dtype of
+the operation's result. Then come the arguments of the operation, with a :class:`Value` in place of each tensor.
 """
 
 import operator

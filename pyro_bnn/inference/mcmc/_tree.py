@@ -24,7 +24,7 @@ from ._kernel import DIVERGENCE, ValueAndGrad, leapfrog
 
 
 class Tree(NamedTuple):
-    """The present trajectory, and its proposal: the point that becomes the next draw if the trajectory has ended."""
+    """The trajectory so far, and its proposal: the point that becomes the next draw when the trajectory ends."""
 
     left_z: Tensor  # (K, P), like the other ends
     left_r: Tensor
@@ -247,9 +247,9 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return two Boolean tables, which have a row for each leaf and a column for each level.
 
-    For each leaf, the first table marks the level at which the leaf is stored. A leaf may be compared with stored
-    leaves; in the row of the leaf, the second table marks the levels of these stored leaves. The rows belong to the
-    leaves of the last subtree of the largest tree.
+    For each leaf, the first table marks the level at which the leaf is stored. A leaf may be compared with several
+    stored leaves; for each leaf, the second table marks the levels at which these are stored. The tables have enough
+    rows for the largest subtree, which completes a tree of depth `max_depth`.
 
     Leaves are counted from 0. When a leaf completes a balanced subtree, the subtree is checked for a U-turn. The check
     needs the subtree's first leaf, so first leaves are stored, as checkpoints. The level of leaf n is the number of

@@ -99,9 +99,9 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Divide the axes of two shapes into the smallest groups with equal numbers of elements in both shapes.
+    """Divide the axes of two shapes into pairs of groups, which are as small as possible.
 
-    Axes of size 1 are left out.
+    Both groups of a pair have the same number of elements. Axes of size 1 are left out.
     """
     from_axes, to_axes = ([axis for axis, n in enumerate(shape) if n > 1] for shape in (before, after))
     while from_axes:
@@ -206,8 +206,8 @@ class Writer:
 
         The index is 0 along axes without a loop.
 
-        `pragma` is written before the innermost loop. `rows` is the C variable for the number of rows of a block:
-        "rows", or "room", which is rounded up to a multiple of `STEP`.
+        `pragma` is written before the innermost loop. Loops over the rows of a block end at the C variable
+        that `rows` names: "rows" is the number of rows, and "room" is this number rounded up to a multiple of `STEP`.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]

@@ -51,12 +51,14 @@ def fit_sgmcmc(
     gradients. If the error of the draws is small, the predictions do not change when the step size is halved.
 
     The chains run one after the other. On one CPU thread, running the chains one after the other is faster than running
-    them at the same time. Under `torch.func.vmap`, the gradients of four chains at once took 1.15 times as long as one
-    chain after the other, for a network 784-400-400-10 with batches of 128, and 1.6 times as long for LeNet-5.
+    them at the same time. Computing the gradients of four chains at once, under `torch.func.vmap`, took longer than one
+    chain after the other: 1.15 times as long for a network 784-400-400-10 with batches of 128, and 1.6 times as long
+    for LeNet-5.
 
     Args:
         model: The model. Learnable parameters of the model do not change: only variables with a prior are drawn.
-        data: A tuple (x, y) with all rows, or a loader of such pairs with a length; see :func:`fit_svi`.
+        data: A tuple (x, y) with all rows, or a loader of such pairs, which must have a length; see
+            :func:`fit_svi`.
         sampler: The algorithm with its step size: :class:`SGHMC` or :class:`SGLD`.
         num_epochs: Number of passes of each chain over the data.
         num_samples: Number S of draws that each chain keeps, evenly spaced over the steps at which the chain samples.
@@ -184,7 +186,7 @@ def _starts(model: BayesianModel, init: Init | Posterior | None, num_chains: int
 
 @dataclass(frozen=True)
 class _Here(Init):
-    """An initial distribution that starts each latent variable of a chain at its value in a given draw."""
+    """An initial distribution without spread: every latent variable starts at its value in the given draw."""
 
     draw: Draw
 

@@ -135,7 +135,7 @@ class Store:
 
 
 def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
-    """Raise an error if the file of draws is also the file of the argument `name`."""
+    """Raise an error if `store` and `path` are the same file; the message calls `path` by the argument `name`."""
     if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
         raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
 

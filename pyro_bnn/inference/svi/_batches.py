@@ -135,7 +135,7 @@ class Batches:
             )
 
     def order_state(self) -> list[Tensor]:
-        """Return the states of all generators that draw the order of the rows: `generator` and those of a `DataLoader`.
+        """Return the states of the generators that draw the order of the rows, including those of a `DataLoader`.
 
         To repeat the order of an epoch, restore the states that this method returned before the epoch began. If a
         loader has no generator, torch's generator draws the order, but the result does not include the state of torch's

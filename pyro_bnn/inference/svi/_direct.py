@@ -1,4 +1,4 @@
-"""The direct path, which computes the ELBO of a flat guide and its gradients without Pyro's effect handlers."""
+"""The direct path computes the ELBO of a flat guide, and the ELBO's gradients, without Pyro's effect handlers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager

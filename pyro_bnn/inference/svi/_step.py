@@ -94,7 +94,7 @@ class StepTerms:
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether all losses and gradients up to this step were finite. After a false value, steps have no effect."""
+        """Whether all losses and gradients up to this step were finite. Once this is false, steps have no effect."""
         return self.values[2].bool()
 
     @property
@@ -143,8 +143,8 @@ class GradientStep(ABC):
         """Update the parameters with the gradients of one batch, or raise a `NonFiniteError`.
 
         To see whether all numbers are finite, the program waits for a GPU in each step. The program does not wait if a
-        flag on the device can make the optimizer skip a step. Such a flag replaces the error: after the first number
-        that is not finite, :attr:`StepTerms.is_finite` is false, and steps have no effect.
+        flag on the device can make the optimizer skip a step. With such a flag, no error is raised: after the first
+        number that is not finite, :attr:`StepTerms.is_finite` is false, and steps have no effect.
         """
         self._count += 1
         size = float(_num_rows(batch))
