@@ -134,6 +134,7 @@ def test_steps_of_any_guide_wait_only_where_pyro_does(guide):
     check_steps(Trace_ELBO, make_guide=GUIDES[guide], num_reads=OF_PYRO.get(guide, 0))
 
 
+@pytest.mark.daily("hierarchical", "learned")
 @pytest.mark.parametrize("prior", [*HIERARCHICAL_PRIORS, *LEARNED_PRIORS])
 def test_priors_that_only_pyro_can_fit_wait_only_where_pyro_does(prior):
     """The limits are for the largest number of sites; each site costs Pyro about ten reads."""
