@@ -105,7 +105,10 @@ assert not heavy, heavy
 
 
 def test_a_prediction_of_the_program_loads_no_compiler_and_no_pictures():
-    """Each of these packages takes from half a second to two seconds, before `pyro-bnn predict` shows a number."""
+    """Each of these packages takes from half a second to two seconds, before `pyro-bnn predict` shows a number.
+
+    The same process shows that accuracies load no scikit-learn, and that pictures load no pyplot.
+    """
     code = """
 import sys, torch
 import pyro_bnn as pb
@@ -117,7 +120,10 @@ net = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linea
 model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.1), num_data=20)
 posterior = pb.GuidePosterior(pb.MeanFieldGuide(model), pb.Status(True, ""), None)
 in_units(pb.predict(model, posterior, x, num_samples=100, keep_draws=True), Target("y", [], [1.0], [2.0]))
+assert pb.metrics.accuracy(torch.eye(2), torch.tensor([0, 0])) == 0.5
 heavy = [name for name in ("torch._dynamo", "sympy", "matplotlib", "sklearn", "scipy.stats") if name in sys.modules]
 assert not heavy, heavy
+pb.plotting.new_axes(1, 1, size=("column", 2.0))
+assert "matplotlib.pyplot" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
