@@ -222,7 +222,7 @@ def answers(name, value, pool):
 
 
 ALL = dict(callables())
-FEW = {"BayesianModel", "NormalPrior", "GaussianLikelihood", "MeanFieldGuide", "fit_svi", "predict"}
+FEW = {"NormalPrior", "GaussianLikelihood", "MeanFieldGuide", "predict"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.nightly) for n in ALL])
@@ -268,7 +268,7 @@ def an_object(name, pool):
     return pb.EnsemblePosterior([posterior, posterior]) if name == "ensemble" else posterior
 
 
-FEW_OBJECTS = {"guide", "numbers"}
+FEW_OBJECTS = {"guide"}
 
 
 @pytest.mark.parametrize(
