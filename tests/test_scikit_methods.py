@@ -22,6 +22,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.daily("regressor")
 @pytest.mark.parametrize("kind", ["regressor", "classifier"])
 def test_laplace_predicts_with_the_network_that_is_linear_in_its_weights(kind):
     """The linearised mean is near that of the point estimate; the network at drawn weights is far from it."""
@@ -67,6 +68,7 @@ def test_laplace_chooses_noise_and_prior_and_keeps_a_prior_that_was_named():
         pb.BNNRegressor(**settings, likelihood="mixture:2").fit(X, y)
 
 
+@pytest.mark.daily("gaussian", "poisson")
 @pytest.mark.parametrize("likelihood", ["gaussian", "gaussian:0.4", "heteroscedastic", "poisson"])
 def test_laplace_takes_weights_of_rows(likelihood):
     """A row of weight two is the same row twice, if training uses all rows at once instead of batches."""
@@ -125,7 +127,7 @@ def in_two_parts():
     return X, y, settings | {"num_samples": 200}
 
 
-@pytest.mark.daily("auto", "natural")  # in parts, the default is variational
+@pytest.mark.daily("auto")  # in parts, the default is variational
 @pytest.mark.parametrize("method", ["auto", "svi", "natural"])
 def test_two_parts_of_the_data_give_what_all_of_it_gives(method):
     """Under known noise a linear model's posterior is the same either way, up to the Gaussians' independence."""
@@ -180,7 +182,7 @@ def test_weights_of_classes_are_weights_of_their_rows():
     assert plain.predict_proba(X)[:, 0].mean() > 0.65  # must fail
 
 
-@pytest.mark.daily("svi", "laplace")
+@pytest.mark.daily("svi")
 @pytest.mark.parametrize("method", ["auto", "svi", "laplace"])
 def test_a_row_may_have_several_labels(method):
     random = np.random.default_rng(0)
