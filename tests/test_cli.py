@@ -17,6 +17,7 @@ from pyro_bnn.app import recipes, runs, specs
 from pyro_bnn.app.cli import main
 from pyro_bnn.app.datasets import known_classes, load_data
 from pyro_bnn.data import load_images
+from pyro_bnn.results.plotting import _figures
 
 from .folders import train_run
 from .tolerances import SINGLE, assert_identical
@@ -31,6 +32,7 @@ DEMO = pytest.mark.slow if "PYRO_BNN_DEMO" in os.environ else pytest.mark.nightl
 def pyro_bnn(monkeypatch, capsys):
     """Runs a command line; returns exit code, standard output and standard error, which has no lines on progress."""
     monkeypatch.setattr(progress, "EVERY", 1e6)
+    monkeypatch.setitem(_figures.SETTINGS, "savefig.dpi", 50)  # a third of the time of a picture is that of its pixels
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["pyro-bnn", *map(str, arguments)])

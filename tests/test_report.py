@@ -20,6 +20,7 @@ from pyro_bnn.app.reports.page.fit import has_settled, training_command
 from pyro_bnn.app.reports.page.section import Section, Tile, Verdict
 from pyro_bnn.app.reports.pictures import pixels
 from pyro_bnn.inference.history import History
+from pyro_bnn.results.plotting import _figures
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 from .tolerances import STANDARD_ERRORS
@@ -75,7 +76,8 @@ def report(pyro_bnn, runs, name, *options):  # noqa: F811
 
 
 @pytest.fixture
-def good(pyro_bnn, runs):  # noqa: F811
+def good(pyro_bnn, runs, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(_figures.SETTINGS, "savefig.dpi", 250)  # the page has a user's pictures, and so their size
     return report(pyro_bnn, runs, "good", "--epochs", 60)
 
 
