@@ -93,6 +93,7 @@ def test_a_known_noise_scale_is_in_the_units_of_the_target(pyro_bnn, table, tmp_
         assert float(row["aleatoric_sd"]) == pytest.approx(2.5, rel=1e-5)
 
 
+@pytest.mark.daily("heteroscedastic", "mixture:2")
 @pytest.mark.parametrize("likelihood", ["gaussian", "heteroscedastic", "mixture:2", "poisson"])
 def test_every_likelihood_of_numbers_is_trained_evaluated_and_predicts(pyro_bnn, tmp_path, likelihood):  # noqa: F811
     rows = [[*row[:-1], round(float(row[-1]))] for row in houses()]
@@ -178,6 +179,7 @@ def test_huge_whole_numbers_are_numbers():
     assert cells_of("1" + 30 * "0", "2").numbers()[0].tolist() == [1e30, 2.0]
 
 
+@pytest.mark.daily(";*")
 @pytest.mark.parametrize(("separator", "ending"), [(";", ".csv"), ("\t", ".tsv")])
 def test_decimal_commas_are_read_as_numbers_and_said(pyro_bnn, tmp_path, separator, ending):  # noqa: F811
     rows, runs_of = houses(), {}
@@ -334,6 +336,7 @@ def test_features_are_chosen(pyro_bnn, table, tmp_path):  # noqa: F811
 KINDS = ["vectors", "images", "targets", "given test rows", "test rows beside x", "integers for numbers"]
 
 
+@pytest.mark.daily("images", "targets", "test rows beside x")
 @pytest.mark.parametrize("kind", KINDS)
 def test_arrays_are_trained_on(pyro_bnn, tmp_path, kind):  # noqa: F811
     numbers = np.random.default_rng(0)
@@ -367,6 +370,7 @@ def test_arrays_are_trained_on(pyro_bnn, tmp_path, kind):  # noqa: F811
 # --- other commands ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_the_other_commands_take_such_runs(pyro_bnn, table, tmp_path):  # noqa: F811
     run, small = tmp_path / "run", tmp_path / "small"
     trained(pyro_bnn, table, run)
