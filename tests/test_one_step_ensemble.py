@@ -44,6 +44,7 @@ def in_one_step(posterior):
     return "each side by side with 2 other members in one step: " in str(posterior.status)
 
 
+@pytest.mark.daily("*-mlp", "{}-lenet")
 @pytest.mark.parametrize("network", ["mlp", "lenet"])
 @pytest.mark.parametrize("options", [{}, {"optimizer": SGD}, {"kl_weight": 0.5}, {"max_epochs": 60}], ids=str)
 def test_members_in_one_step_are_those_that_are_fitted_one_after_the_other(as_on_a_gpu, monkeypatch, network, options):
