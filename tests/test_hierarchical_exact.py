@@ -43,7 +43,7 @@ def moments_by_quadrature(scale_prior, x, y):
     return torch.stack([(weights * f).sum() for f in (u, u**2, w, w**2)])
 
 
-@pytest.mark.daily("scale_prior0")
+@pytest.mark.nightly  # by day, `test_mcmc.py` compares such a marginal with quadrature
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "scale_prior", [dist.HalfNormal(torch.tensor(1.0)), dist.LogNormal(torch.tensor(0.0), torch.tensor(0.8))]
