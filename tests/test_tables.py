@@ -89,8 +89,7 @@ def test_a_known_noise_scale_is_in_the_units_of_the_target(pyro_bnn, table, tmp_
     trained(pyro_bnn, table, tmp_path / "run", "--likelihood", "gaussian:2.5")
     out = tmp_path / "predictions.csv"
     assert pyro_bnn("predict", tmp_path / "run", table, "--out", out)[0] == 0
-    for row in predictions_in(out):
-        assert float(row["aleatoric_sd"]) == pytest.approx(2.5, rel=1e-5)
+    assert [float(row["aleatoric_sd"]) for row in predictions_in(out)] == pytest.approx([2.5] * 60, rel=1e-5)
 
 
 @pytest.mark.daily("heteroscedastic", "mixture:2")
@@ -333,11 +332,10 @@ def test_features_are_chosen(pyro_bnn, table, tmp_path):  # noqa: F811
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-KINDS = ["vectors", "images", "targets", "given test rows", "test rows beside x", "integers for numbers"]
-
-
 @pytest.mark.daily("images", "targets", "test rows beside x")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["vectors", "images", "targets", "given test rows", "test rows beside x", "integers for numbers"]
+)
 def test_arrays_are_trained_on(pyro_bnn, tmp_path, kind):  # noqa: F811
     numbers = np.random.default_rng(0)
     x = numbers.normal(size=(60, 4, 4) if kind == "images" else (60, 3)).astype(np.float32)
@@ -398,7 +396,6 @@ def test_a_file_that_moved_is_found_by_data_and_one_that_changed_is_refused(pyro
 
 
 def test_no_rows_are_set_aside_if_none_are_wanted(pyro_bnn, table, tmp_path):  # noqa: F811
-    out = trained(pyro_bnn, table, tmp_path / "run", "--test-fraction", 0)
-    assert "Trained on 60 rows" in out
+    assert "Trained on 60 rows" in trained(pyro_bnn, table, tmp_path / "run", "--test-fraction", 0)
     code, _, err = pyro_bnn("evaluate", tmp_path / "run")
     assert (code, "all rows were trained on (--test-fraction 0)" in err) == (2, True)
