@@ -256,8 +256,7 @@ def test_cells_among_numbers_that_are_none_are_named(texts, message):
 
 def test_codes_with_underscores_are_categories(pyro_bnn, tmp_path):  # noqa: F811
     rows = [[["1_1", "12_1", "1_2"][i % 3], *row[1:]] for i, row in enumerate(houses())]
-    table = write_table(tmp_path / "t.csv", rows, ("1_0", *NAMES[1:]))
-    trained(pyro_bnn, table, tmp_path / "run")
+    trained(pyro_bnn, write_table(tmp_path / "t.csv", rows, ("1_0", *NAMES[1:])), tmp_path / "run")
     code = runs.read_facts(tmp_path / "run").table.features[0]
     assert (code.name, code.categories) == ("1_0", ["12_1", "1_1", "1_2"])
 
@@ -384,9 +383,9 @@ def test_the_other_commands_take_such_runs(pyro_bnn, table, tmp_path):  # noqa: 
 
 
 def test_a_file_that_moved_is_found_by_data_and_one_that_changed_is_refused(pyro_bnn, table, tmp_path):  # noqa: F811
-    run, moved = tmp_path / "run", tmp_path / "moved.csv"
+    run = tmp_path / "run"
     trained(pyro_bnn, table, run)
-    table.rename(moved)
+    moved = table.rename(tmp_path / "moved.csv")
     code, _, err = pyro_bnn("evaluate", run)
     assert (code, "pass the file with the run's data (--data FILE)" in err) == (2, True)
     assert pyro_bnn("evaluate", run, "--data", moved, "--num-samples", 5)[0] == 0
