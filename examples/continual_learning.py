@@ -57,7 +57,10 @@ def shuffled(images: data.Images, seed: int) -> list[Task]:
 
 
 def split(images: data.Images) -> list[Task]:
-    """The digits 2 t and 2 t + 1 in task t; the label is 1 if a digit is odd."""
+    """Return the tasks of split MNIST: task t has the digits 2 t and 2 t + 1.
+
+    The label of an image is 1 if its digit is odd.
+    """
 
     def part(x: Tensor, y: Tensor, task: int) -> tuple[Tensor, Tensor]:
         rows = (y == 2 * task) | (y == 2 * task + 1)

@@ -44,8 +44,8 @@ def curve(
 ) -> tuple[
     tuple[Tensor, Tensor], dict[str, pb.uncertainty.RegressionPrediction]
 ]:
-    """The data of the curve, and its predictions with NUTS and with a mean-field
-    Gaussian.
+    """Return the data of the curve, and the predictions of NUTS and of a
+    mean-field Gaussian.
     """
     x, y = data.regression_problem(noise=NOISE, gap=GAP, seed=options.seed)
     torch.manual_seed(options.seed)

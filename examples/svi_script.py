@@ -96,8 +96,9 @@ WAYS: dict[str, Callable[..., float]] = {
 def accuracy(
     model: BayesianModel, guide: MeanFieldGuide, x: Tensor, y: Tensor
 ) -> float:
-    """Return the accuracy of the majority vote over draws of the labels, which
-    Pyro's `Predictive` makes.
+    """Return the accuracy of a majority vote.
+
+    Pyro's `Predictive` draws 50 labels for each row; the most frequent wins.
     """
     votes = Predictive(model, guide=guide, num_samples=50, parallel=True)(x)[
         "obs"

@@ -73,8 +73,9 @@ def texts_of(path: Path) -> Iterator[list[str]]:
 
 
 def collect(library: str, num_texts: int, places: range) -> list[list[str]]:
-    """Return texts of a library, at most 20 from a file. Only files are read whose
-    number modulo 5 is in `places`.
+    """Return texts of a library, at most 20 from a file.
+
+    Only the files whose number modulo 5 is in `places` are read.
     """
     files = [
         path

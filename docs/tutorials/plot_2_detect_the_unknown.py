@@ -3,9 +3,9 @@ r"""Detect the unknown
 
 A classifier that was trained on garments assigns every digit to a kind of garment. This tutorial detects such inputs.
 
-The probabilities of a plain network sum to 1 over the classes that it knows; it has no output for "none of these". A
-Bayesian neural network draws many classifiers. These classifiers agree on inputs like the training data, and disagree
-on other inputs. We can measure this disagreement.
+The probabilities of a plain network sum to 1 over the classes that it knows; it has no output for "none of these". In
+a Bayesian neural network, each draw of the weights is another classifier. These classifiers agree on inputs like the
+training data, and disagree on other inputs. We can measure this disagreement.
 
 If FashionMNIST and MNIST are available (``$PYRO_BNN_DATA``, or ``pyro-bnn train fashion-mnist --download``), the known
 images are garments and the unknown ones are handwritten digits. Otherwise the known images are scikit-learn's small

@@ -4,7 +4,7 @@ r"""Is my posterior any good?
 A fit returns a posterior even if it failed. This tutorial checks whether the posterior is good, from cheap to
 expensive:
 
-1. Read the status, and ``diagnose`` what each layer learned. This takes seconds.
+1. Read the status, and see with ``diagnose`` what each layer learned. This takes seconds.
 2. Measure whether the gradients are more than noise. This takes seconds.
 3. Draw from the exact posterior with NUTS (the No-U-Turn sampler), on this or a smaller problem, and ``compare``
    predictions. This takes seconds with a C compiler, and minutes without.
