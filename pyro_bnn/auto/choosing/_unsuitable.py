@@ -68,7 +68,7 @@ def require_suitable(model: BayesianModel, x: Tensor) -> None:
 
 
 def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
-    """Return whether the output in the network's present mode equals the outputs of two calls in eval mode."""
+    """Run the network once in its present mode and twice in eval mode; return whether all three outputs agree."""
     with torch.no_grad(), seeded(0, model.device):
         model = copied(model)  # a network may change its buffers
         weights = {name: model.initial_value(name) for name in model.site_names}
@@ -92,7 +92,7 @@ def num_products(model: BayesianModel, x: Tensor) -> int:
 
 
 class _ProductCounter(TorchDispatchMode):
-    """Counts the multiplications in torch operations. Torch provides a formula for each type of operation."""
+    """Counts the multiplications in matrix products, convolutions and attention, by torch's formulas for them."""
 
     def __init__(self) -> None:
         super().__init__()

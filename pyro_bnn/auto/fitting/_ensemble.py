@@ -71,7 +71,7 @@ class Member:
         return network_values(model), _learned(model), posterior
 
     def all_in_one_step(self, progress: bool | None) -> list[GuidePosterior] | str:
-        """Return the posteriors of all members, fitted side by side, or the reason why they cannot be."""
+        """Fit all members side by side and return their posteriors, or return the reason why this is impossible."""
         is_usual = self.make_guide is DeltaGuide
         more = {"guide": None if is_usual else self.make_guide, "checkpoint": self.checkpoint, "resume": self.resume}
         return fit_in_one_step(

@@ -147,8 +147,8 @@ def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -
 def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
     """Return why the stacked network cannot replace the networks of the members, or an empty text if it can.
 
-    A copy is tried out in double precision. There, the outputs and gradients of the stacked network and of the members'
-    networks must agree up to small errors.
+    The networks are compared in double precision: the outputs and gradients of the stacked network must agree with
+    those of the members' networks up to small errors.
     """
     network = copied(stacked.network).double()
     assert isinstance(network, StackedNetwork)
@@ -185,7 +185,7 @@ def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePoster
 
 
 def _mean(history: History, count: int) -> History:
-    """Return the mean history of a member, given the sum of the histories of `count` members."""
+    """Return the mean of the histories of `count` members, given the sum of these histories."""
 
     def mean(values: list[float]) -> list[float]:
         return [value / count for value in values]

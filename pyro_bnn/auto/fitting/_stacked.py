@@ -59,11 +59,11 @@ class StackedPrior(WeightPrior):
 
 
 class StackedLikelihood(Likelihood[Any]):
-    """The likelihood of outputs of shape (N, K, ...). All members observe the same targets, shape (N, ...).
+    """A likelihood for outputs of shape (N, K, ...). All members observe the same targets, shape (N, ...).
 
-    The likelihood `of_member` is applied to all members at once. `of_member` takes axis N of the outputs for the axis
-    of draws, and axis K for the axis of rows. The likelihood `of_member` must have neither learned parameters nor
-    latent variables. The targets broadcast over members.
+    The likelihood `of_member` is applied to all members at once. `of_member` treats the first axis of the outputs (N)
+    as the axis of draws, and the second axis (K) as the axis of rows. The likelihood `of_member` must have neither
+    learned parameters nor latent variables. The targets broadcast over members.
     """
 
     def __init__(self, of_member: Likelihood[Any]) -> None:

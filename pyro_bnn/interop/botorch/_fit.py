@@ -93,7 +93,7 @@ def fit_surrogate(
         num_draws: Total number of draws of all chains, a multiple of `num_chains`.
         num_warmup: Number of warm-up draws of each chain.
         num_chains: Number of chains.
-        seed: Seed of chains and draws; None draws one from torch's generator.
+        seed: Seed of the chains and draws; if None, a seed is drawn with torch's generator.
 
     Returns:
         The surrogate. After further evaluations, fit a new surrogate.
@@ -103,7 +103,7 @@ def fit_surrogate(
 
     References:
         Li, Rudner and Wilson (2024), A Study of Bayesian Neural Network Surrogates for Bayesian Optimization,
-        https://arxiv.org/abs/2305.20028, in which HMC is the best way to infer the weights.
+        https://arxiv.org/abs/2305.20028. In this article, HMC is the best way to infer the weights.
 
     Example:
         >>> import torch

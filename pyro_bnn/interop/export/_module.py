@@ -159,7 +159,7 @@ class PredictiveModule(nn.Module):
         )
 
     def forward(self, x: Inputs) -> dict[str, Tensor]:
-        """Return the prediction for x, whose parts have the names and units of the results of `predict`.
+        """Return the parts of the prediction for x, by name. Names and units are those of the results of `predict`.
 
         Args:
             x: A tensor of shape (N, ...). For a network with several inputs, a tuple or a dictionary of such tensors.
@@ -248,7 +248,7 @@ def exported(module: PredictiveModule, x: Inputs) -> Any:
 
 @contextmanager
 def checks_kept() -> Iterator[None]:
-    """Restore the argument checks of distributions at the end, since torch turns them off when it traces loops."""
+    """Restore distributions' argument checks when the context ends, since torch turns them off when it traces loops."""
     with EXCLUSIVE:
         before = Distribution._validate_args
         try:

@@ -107,7 +107,7 @@ class Task:
     deadline: Deadline | None = None
 
     def make_model(self, seed: int) -> BayesianModel:
-        """Return the model of the first design, the default. The seed determines the initial weights of the network."""
+        """Return the model of the default (first) design. The seed determines the initial weights of the network."""
         return self.build(self.designs[0], seed, len(self.data[0]))
 
 

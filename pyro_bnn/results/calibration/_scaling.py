@@ -91,7 +91,7 @@ def _log_probs(probs: Tensor, temperature: float) -> Tensor:
 
 @dataclass(frozen=True)
 class SpreadFactor(Calibration):
-    """A factor for each output, by which its predictive standard deviations are multiplied.
+    """A factor for each output, which multiplies the predictive standard deviations of the output.
 
     Args:
         value: The factors, shape ``(*O)``.

@@ -28,7 +28,7 @@ class Comparison(Advised, Shown):
         pairs: Scores of the pairs, one row per region and pair of methods.
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
-        status: Status of the first method, with which the other methods are compared.
+        status: Status of the first method; the other methods are compared with this method.
         others: Statuses of the other methods by name.
 
     Example:

@@ -154,7 +154,8 @@ class NumberSummary:
 def jackknife(values: Sequence[float]) -> Estimate:
     """Return a score with its jackknife standard error.
 
-    The first of the `values` is the score of all draws. Each other value is the score without one group of draws.
+    The first of the `values` is the score of all draws. For each of the remaining values, one group of draws was
+    left out.
     """
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
@@ -196,7 +197,7 @@ def _cdf_sums(
 
 
 def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
-    """Simulated observations of each draw, at least 1000 in total, shape ``(R, S, N, *O)``."""
+    """Simulate R observations from each of the S draws, such that R S is at least 1000; shape ``(R, S, N, *O)``."""
     assert prediction.components is not None
     with seeded(seed, prediction.mean.device):
         return prediction.components.sample(torch.Size([-(-NUM_OBSERVATIONS // prediction.num_samples)])).double()
@@ -205,7 +206,8 @@ def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
 def _integration_nodes(predictions: Sequence[RegressionPrediction], seeds: Sequence[int]) -> Tensor:
     """Return the values of y at which distribution functions are compared, in increasing order, shape (K, O, N).
 
-    The values are quantiles of simulated observations of each method.
+    For each method, observations are simulated from its prediction, and quantiles of these observations are taken. The
+    result has the quantiles of all methods.
     """
     nodes = []
     for prediction, seed in zip(predictions, seeds, strict=True):

@@ -94,7 +94,7 @@ def pruning_curve(
 
     Args:
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
-        axes: Two axes: error (one minus accuracy in per cent, or RMSE), NLL.
+        axes: Two axes: one for the error (one minus accuracy in per cent, or RMSE), and one for the NLL.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
 
     Example:

@@ -26,7 +26,7 @@ MOST_DRAWS = 64
 
 @dataclass(frozen=True)
 class Limits:
-    """Heuristics for the size of a block of draws, and for networks that run with several draws at once."""
+    """Heuristic limits: how large a block of draws may be, and which networks run with several draws at once."""
 
     numbers: int
     """Largest number of elements of a tensor that stacks the outputs of all draws of a block. The limit also holds for

@@ -82,7 +82,7 @@ class Way:
 
 
 class Batch(Generic[P]):
-    """A batch of rows, and the prediction from all draws so far; `plan` has the modules that may run only once."""
+    """A batch of rows, and the prediction from all draws so far; `plan` has the modules whose results may be reused."""
 
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._way = model, x, y, way

@@ -121,7 +121,7 @@ def _sum_of(
     keep: bool | None,
     num_samples: int,
 ) -> "_Sum":
-    """Check the posterior's first draw, and return an empty running sum of predictions at the predicted site."""
+    """Check the posterior's first draw, find the site to predict, and return an empty sum for this site."""
     nodes: dict[str, Any] = trace.nodes
     if not any(name in nodes for name in draw):
         raise ValueError(
@@ -164,7 +164,7 @@ def _sum_of(
 
 
 def _accumulator_of(distribution: Distribution) -> Accumulator | None:
-    """Return an empty running sum for predictions by a distribution, or None if the distribution cannot be averaged.
+    """Return an empty accumulator for distributions of this kind, or None if they cannot be averaged.
 
     A distribution of classes, or of independent numbers with finite moments, can be averaged.
     """
@@ -182,7 +182,8 @@ def _accumulator_of(distribution: Distribution) -> Accumulator | None:
 def _require_latents(nodes: Mapping[str, Any], draw: Draw, num_rows: int) -> None:
     """Raise an error if the names and shapes in a draw differ from those of the model's latent variables.
 
-    A sample site in a plate, or with an axis of one element per row, counts as an observation.
+    A site that the draw lacks counts as an observation if it is in a plate, or if one of its axes has an element for
+    each row.
     """
     nodes = {name: node for name, node in nodes.items() if node["type"] == "sample"}
     unknown = [name for name in draw if name not in nodes]
@@ -208,7 +209,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed: list[str]) -> None:
-    """Raise an error if a model's return value is no tensor of floats with `rows` rows, which can be predicted.
+    """Raise an error unless a model's return value can be predicted: it must be a tensor of floats with `rows` rows.
 
     If `observed` has several sites, the error asks to choose one of the sites for the prediction.
     """
@@ -255,7 +256,7 @@ def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
 
 
 class _Sum:
-    """A running sum over draws of the predictions at one site of a model.
+    """Adds up a model's predictions at one of its sites, one draw of the latent variables after the other.
 
     `part` is a function of the site's node in a trace; it returns the distribution or value to add.
     """
@@ -289,7 +290,7 @@ class _Sum:
 
 
 class _Values:
-    """An accumulator of values instead of distributions, which keeps running moments of the values."""
+    """An accumulator to which values are added, not distributions. It keeps running moments of the values."""
 
     def __init__(self) -> None:
         self._moments, self._kept = RunningMoments(), list[Tensor]()

@@ -1,4 +1,4 @@
-"""Scores of a model after the removal of different fractions of its weights."""
+"""Scores of a model after removing different fractions of its weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -128,7 +128,7 @@ def snr_report(
     batch_size: int | None = None,
     seed: int | None = None,
 ) -> PruningReport:
-    """Score a model after the removal of different fractions of its weights.
+    """Score a model after removing different fractions of its weights.
 
     The scores are accuracy (or error) and NLL, at the mean weights and for an ensemble of draws. Each fraction of the
     weights is removed from the original `guide`, not from a guide that has already been pruned. All rows of the report

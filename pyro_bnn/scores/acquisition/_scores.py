@@ -208,9 +208,9 @@ def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Te
 
 
 def _standardised(name: str, prediction: RegressionPrediction) -> Tensor:
-    """Return the scaled means of the draws, shape (S, N).
+    """Return the means of the draws, centred and scaled, shape (S, N).
 
-    The inner product of the scaled means of two rows is the correlation of the labels of these rows.
+    For two rows, the inner product of their columns is the correlation of their labels.
     """
     components = noisy(name, prediction).components
     if components is None:

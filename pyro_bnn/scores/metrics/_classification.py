@@ -218,7 +218,7 @@ def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
 def calibration_error_by_chance(
     probs: Numbers, *, num_bins: int = 15, num_samples: int = 1000, seed: int = 0, equal_mass: bool = False
 ) -> Tensor:
-    r"""Return expected calibration errors of a perfectly calibrated classifier on the same number of rows.
+    r"""Return expected calibration errors that a perfectly calibrated classifier has by chance on N rows.
 
     Even a calibrated classifier has an error above 0, since in each bin the accuracy differs from the confidence by
     chance. This function draws labels from the probabilities themselves, so that the probabilities are perfectly

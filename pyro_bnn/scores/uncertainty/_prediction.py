@@ -1,4 +1,4 @@
-"""Predictions, which are the results of `predict`, and the distributions and data frames of predictions."""
+"""The predictions that `predict` returns, and their distributions and data frames."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

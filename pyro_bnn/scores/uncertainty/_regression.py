@@ -104,8 +104,8 @@ class RegressionPrediction(Prediction):
     def interval(self, level: float = 0.9) -> Tensor:
         """Return the lower and upper ends of central intervals, shape ``(2, N, *O)``.
 
-        An observation lies inside its interval with probability `level`. The probability to lie below the interval
-        equals the probability to lie above it. The two ends are along the first axis, as in a result of
+        An observation lies inside its interval with probability `level`. It is as likely to lie below the
+        interval as to lie above it. The two ends are along the first axis, as in a result of
         :func:`torch.quantile`. In a result of ``BNNRegressor.predict_interval``, the ends are along the last axis,
         shape (N, 2), as in MAPIE.
 
