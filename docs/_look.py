@@ -1,5 +1,6 @@
 """Classes of blocks and cells for the style sheet, letters above a glossary, and places where names in cells break."""
 
+import itertools
 import re
 from typing import Any
 
@@ -9,7 +10,8 @@ from sphinx.application import Sphinx
 
 IN_CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 CODE = re.compile(r'(?<=<span class="pre">)[^<]+')
-MARKS = {"✓": "yes", "\N{EN DASH}": "no", "part": "part"}
+MARKS = {"✓": "yes", "\N{EN DASH}": "no", "part": "part", "n/a": "no"}
+MARK = re.compile(f"({'|'.join(MARKS)})(?![a-z])")
 WIDE = 80
 LONGEST_PART = 20
 
@@ -22,14 +24,14 @@ def mark_blocks(app: Sphinx, document: nodes.document) -> None:
 
 
 def mark_cells(app: Sphinx, document: nodes.document) -> None:
-    """Mark cells that begin with a tick, a dash or "part", and rows with one filled cell; keep units with names."""
+    """Mark cells that begin with a tick, a dash, "part" or "n/a", and rows with one filled cell; keep units with names."""
     for row in document.findall(nodes.row):
         _, *others = row.children
         if others and not any(cell.astext() for cell in others):
             row["classes"].append("group")
         for cell in others:
-            mark = MARKS.get(cell.astext().partition(" ")[0])
-            cell["classes"] += [mark] if mark else []
+            mark = MARK.match(cell.astext())
+            cell["classes"] += [MARKS[mark[0]]] if mark else []
     for head in document.findall(nodes.thead):
         for text in [*head.findall(nodes.Text)]:
             unit = text.astext().replace(", %", ",\N{NO-BREAK SPACE}%")
@@ -37,16 +39,24 @@ def mark_cells(app: Sphinx, document: nodes.document) -> None:
 
 
 def add_letters(app: Sphinx, document: nodes.document) -> None:
-    """Above a glossary, link each letter to the first term that begins with it."""
+    """Divide a glossary by first letters, and link each letter above it to the first term that begins with it."""
     for terms in [*document.findall(glossary)]:
         line = nodes.paragraph(classes=["letters"])
-        for term in terms.findall(nodes.term):
-            letter = term.astext()[0].upper()
-            if letter not in line.astext().split():
-                place = term["ids"][0]
-                line += nodes.reference("", letter, internal=True, refid=place)
-                line += nodes.Text(" ")
+        (listed,) = terms.children
+        terms.children = []
+        for letter, items in itertools.groupby(listed.children, initial):
+            part = [*items]
+            place = part[0][0]["ids"][0]
+            line += nodes.reference("", letter, internal=True, refid=place)
+            line += nodes.Text(" ")
+            terms += nodes.rubric("", letter, classes=["letter"])
+            terms += nodes.definition_list("", *part, classes=listed["classes"])
         terms.parent.insert(terms.parent.index(terms), line)
+
+
+def initial(item: nodes.definition_list_item) -> str:
+    """The first letter of a term."""
+    return item[0].astext()[0].upper()
 
 
 def breakable(code: re.Match[str]) -> str:

@@ -6,9 +6,11 @@
 """
 
 import os
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -129,36 +131,24 @@ analyze = ModuleAnalyzer.analyze
 ModuleAnalyzer.analyze = without_overloads
 
 
-EXAMPLE_FIRST = {
-    f"pyro_bnn.{name}"
-    for name in (
-        "BNNClassifier",
-        "BNNRegressor",
-        "BayesianModel",
-        "fit",
-        "predict",
-    )
-}
-
-
 def example_first(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """Show the example of a name that most programs need above its many parameters."""
-    if name in EXAMPLE_FIRST:
-        start = lines.index("Example:")
-        end = (
-            lines.index("Notes:", start)
-            if "Notes:" in lines[start:]
-            else len(lines)
-        )
-        lines[:] = [
-            *lines[: lines.index("Args:")],
-            *lines[start:end],
-            "",
-            *lines[lines.index("Args:") : start],
-            *lines[end:],
-        ]
+    """Show the example directly after the first sentence, above the many parameters, as a block without a heading."""
+    if "Example:" not in lines:
+        return
+    start, first = lines.index("Example:"), lines.index("")
+    end = next(
+        (i for i in range(start + 1, len(lines)) if re.match(r"\S", lines[i])),
+        len(lines),
+    )
+    example = dedent("\n".join(lines[start + 1 : end])).rstrip().splitlines()
+    lines[:] = [
+        *lines[: first + 1],
+        *example,
+        *lines[first:start],
+        *lines[end:],
+    ]
 
 
 def setup(app: Sphinx) -> None:

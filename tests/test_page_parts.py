@@ -96,14 +96,14 @@ def test_code_in_a_cell_breaks_where_a_reader_expects_it(code, parts):
 
 
 def test_cells_with_ticks_and_dashes_and_titles_of_groups_are_marked():
-    rows = [["tools", "", "", ""], ["export", "✓ [1]", "\N{EN DASH} (JAX)", "part"]]
+    rows = [["tools", "", "", ""], ["export", "✓ [1]", "\N{EN DASH} (JAX)", "part\N{NO-BREAK SPACE}[2]", "parts"]]
     table = nodes.tbody("", *(nodes.row("", *(nodes.entry("", nodes.Text(cell)) for cell in row)) for row in rows))
     document = publish_doctree("")
     document += table
     part("look").mark_cells(None, document)
     group, marked = table
     assert group["classes"] == ["group"]
-    assert [cell["classes"] for cell in marked] == [[], ["yes"], ["no"], ["part"]]
+    assert [cell["classes"] for cell in marked] == [[], ["yes"], ["no"], ["part"], []]
 
 
 def test_an_argument_is_divided_into_its_name_and_its_text():
@@ -120,7 +120,7 @@ def test_an_argument_is_divided_into_its_name_and_its_text():
     assert found == [["x (Tensor)", "The inputs."], ["y (Tensor)", ""]]
 
 
-def test_each_letter_above_a_glossary_links_to_its_first_term():
+def test_a_glossary_is_divided_by_letters_which_link_to_their_first_terms():
     terms = [nodes.term("", term, ids=[f"term-{term}"]) for term in ("AUPR", "aleatoric", "bias", "KL weight")]
     items = (nodes.definition_list_item("", term) for term in terms)
     document = publish_doctree("Terms.")
@@ -129,3 +129,6 @@ def test_each_letter_above_a_glossary_links_to_its_first_term():
     line = document[1]
     assert line.astext().split() == ["A", "B", "K"]
     assert [link["refid"] for link in line.findall(nodes.reference)] == ["term-AUPR", "term-bias", "term-KL weight"]
+    letters = [node.astext() for node in document.findall(nodes.rubric)]
+    assert letters == ["A", "B", "K"]
+    assert [len(part) for part in document.findall(nodes.definition_list)] == [2, 1, 1]
