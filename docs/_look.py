@@ -24,7 +24,7 @@ def mark_blocks(app: Sphinx, document: nodes.document) -> None:
 
 
 def mark_cells(app: Sphinx, document: nodes.document) -> None:
-    """Mark cells that begin with a tick, a dash, "part" or "n/a", and rows with one filled cell; keep units with names."""
+    """Mark cells that begin with one of `MARKS`, and rows with one filled cell; keep units with names."""
     for row in document.findall(nodes.row):
         _, *others = row.children
         if others and not any(cell.astext() for cell in others):
