@@ -136,8 +136,8 @@ def keeping(
 ) -> Iterator[Keeper]:
     """Yield the `Keeper` with which a computation writes checkpoints.
 
-    Without a checkpoint, nothing is written and signals have their usual effect. The file of the checkpoint must be
-    new, or the file from which the computation resumes.
+    Without a checkpoint, nothing is written and signals have their usual effect. If the file of
+    the checkpoint exists, it must be the file from which the computation resumes.
     """
     if checkpoint is None:
         yield Keeper(None, kind, lambda: False)

@@ -70,7 +70,7 @@ def num_axes(net: nn.Module, path: str) -> int:
 
 
 def num_lead_axes(net: nn.Module, tensors: Mapping[str, Tensor]) -> int:
-    """Return how many axes a tensor has more than the parameter that it replaces: the maximum over all tensors."""
+    """Return the largest number of draw axes that one of the tensors has before the axes of its parameter."""
     return max(value.dim() - num_axes(net, path) for path, value in tensors.items())
 
 
@@ -264,7 +264,7 @@ def vectorised(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tens
 
 
 def can_be_vectorised(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> bool:
-    """Return whether :func:`vectorised` gives the outputs and gradients of a loop over the draws in `example`."""
+    """Return whether :func:`vectorised` and a loop agree in outputs and gradients for the draws in `example`."""
     return _agree(functools.partial(vectorised, net), functools.partial(_loop, net, {*example}), example, x)
 
 

@@ -22,8 +22,8 @@ def explained(
         example: A correct call, shown if arguments are missing or too many are given by position.
         hints: Advice for some unknown arguments, ``{name: what to do instead}``.
         kinds: Functions that return whether a value is valid for an argument, ``{name of the argument: function}``. If
-            a call has too few arguments, the message names the first positional argument whose function returns False,
-            since this argument was probably left out.
+            a call has too few arguments, the message names the first positional argument whose value the function in
+            `kinds` rejects, since this argument was probably left out.
     """
 
     def decorated(function: F) -> F:

@@ -32,7 +32,7 @@ class Number(str):
 class Summary:
     """A summary of an object: a title, notes, and a table. The middle rows of a long table are not shown.
 
-    A table without a `header` has no column names at the prompt, and the column names in `columns` in a notebook.
+    Without a `header`, the table has no column names at the prompt; in a notebook, it has those in `columns`.
     """
 
     title: str

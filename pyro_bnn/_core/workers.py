@@ -31,7 +31,7 @@ class WorkerError(RuntimeError):
 
 
 class TracebackError(Exception):
-    """Traceback of an error in a worker process: the cause of the same error in the main process."""
+    """Shows the traceback from a worker process, as the `__cause__` of the error that the main process raises."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -109,7 +109,7 @@ class Team(Generic[T]):
             leader.join()
 
     def hire(self, message: bytes) -> None:
-        """Start a worker process, and a thread that sends the job (`message`) and then calls to the process."""
+        """Start a worker process, and a thread that sends it first the job (`message`) and then one call at a time."""
         process = subprocess.Popen(
             [sys.executable, "-c", START],
             stdin=subprocess.PIPE,

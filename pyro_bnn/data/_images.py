@@ -53,7 +53,7 @@ class MissingDataError(FileNotFoundError):
 
 
 def data_folder(root: object) -> Path:
-    """Return the folder `root`; for None, the folder in ``$PYRO_BNN_DATA``, which is ``data`` by default."""
+    """Return the folder `root`; if it is None, the folder that ``$PYRO_BNN_DATA`` names, or else ``data``."""
     return Path(os.environ.get("PYRO_BNN_DATA") or "data") if root is None else _checks.path("root", root)
 
 

@@ -78,7 +78,7 @@ class Standardize(nn.Module):
 
 
 def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
-    """Return whether a tensor of a shape broadcasts to another shape."""
+    """Return whether a tensor of shape `shape` broadcasts to the shape `to`."""
     pairs = zip(reversed(shape), reversed(to), strict=False)
     return len(shape) <= len(to) and all(size in (1, other) for size, other in pairs)
 

@@ -271,7 +271,7 @@ def logits_of(output: object) -> object:
 def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> None:
     """Raise if the signature of the network does not allow the given arguments.
 
-    Do nothing if the signature allows them, since then the TypeError came from the code of the network.
+    If the signature allows these arguments, do nothing: the TypeError then came from the code of the network.
     """
     signature = inspect.signature(net.forward)
     try:

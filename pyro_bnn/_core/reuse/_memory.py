@@ -15,7 +15,7 @@ from ._state import State
 
 
 class Plan:
-    """The modules without random parameters in a network: a memory may keep their results.
+    """Finds the modules of a network that have no random parameters, and whose results a memory may keep.
 
     Several objects of :class:`Memory` may share a plan.
 

@@ -35,9 +35,9 @@ def own_parameters(*modules: object) -> Iterator[None]:
     """In a `with` block, hide the entries of Pyro's parameter store that are named like parameters of the modules.
 
     A `PyroModule` looks up its parameters in the store by name, so a second model of the same shape would get the
-    parameters of the first. Other entries stay visible to guides that are plain functions with `pyro.param`. Pyro's
-    parameter store is restored at the end of the block. All threads share the store and Pyro's handlers, so other
-    threads wait.
+    parameters of the first. Other entries stay visible, since a guide may be a plain function that calls `pyro.param`.
+    Pyro's parameter store is restored at the end of the block. All threads share the store and Pyro's handlers, so
+    other threads wait.
     """
     names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
     names |= {name.removesuffix("_unconstrained") for name in names}

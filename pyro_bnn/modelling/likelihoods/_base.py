@@ -46,7 +46,7 @@ class Weighted(TorchDistribution):
 
 @dataclass(frozen=True)
 class MovedPrior:
-    """A function for a `PyroSample` that returns a fixed prior, on the device and in the dtype of the likelihood."""
+    """Argument of a `PyroSample`: a function that returns a fixed prior on the likelihood's device, in its dtype."""
 
     prior: Distribution
 
@@ -210,11 +210,11 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         self.check_values(output, y)
 
     def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Return the weights of the log-densities in a fit, in the shape of the values, or None if all are 1."""
+        """Return the weight of each log-density in a fit, in the shape of the targets; None if nothing is weighted."""
         return y[..., 1].to(dtype) if self.has_row_weights else None
 
     def weighted(self, observation: TorchDistributionMixin, y: Tensor, dtype: torch.dtype) -> TorchDistributionMixin:
-        """Return the distribution of the observations with log-densities that are weighted as in a fit."""
+        """Return the distribution of the observations; its log-densities are weighted as in a fit."""
         weights = self.fit_weights(y, dtype)
         return observation if weights is None else Weighted(observation, weights)
 
@@ -224,7 +224,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         The returned likelihood runs without Pyro.
 
         Args:
-            values: Values of all latent variables by the names of the attributes, ``{name: shape (*draws, *event)}``.
+            values: Values of all latent variables, ``{name of the attribute: shape (*draws, *event)}``.
         """
         return without_pyro(self, values)
 

@@ -48,7 +48,7 @@ class LimitedNormal(TorchDistribution):
 class RightCensored(TorchDistribution):
     """Pairs of a time and a number, which is 1 if the event happened at this time, and 0 if it happens later.
 
-    In draws from this distribution, the event has always happened, so the number is 1.
+    A draw from this distribution is always the time of an event, so the second number of the pair is 1.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention

@@ -29,7 +29,7 @@ def gaussian(scale: float | None = None) -> GaussianLikelihood:
 
 
 class _Choice(NamedTuple):
-    """Function that makes a likelihood, name of the function's optional number, and kind of the targets."""
+    """A likelihood that can be chosen by name, with the optional number after the name and the kind of targets."""
 
     make: Callable[..., Likelihood]  # makes the likelihood; the number after the colon is an optional argument
     number: str  # name of this number; empty if the likelihood takes none

@@ -71,7 +71,8 @@ class _Standardising(dist.Normal):
     """A Gaussian whose log-density divides by the scale before squaring.
 
     In torch, the log-density divides by the variance, and its gradient by the squared variance. For a scale of 1e-7 and
-    an error of 3e5, the gradient in the log variance is then infinite in single precision; the true value is 5e24.
+    an error of 3e5, the gradient with respect to the log variance is then infinite in single precision; the true value
+    is 5e24.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -194,10 +195,10 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         return f"{self.num_components}"
 
     def initial_bias(self, y: Tensor) -> Tensor:
-        r"""Return a bias of the last layer with which the components of the mixture have different means.
+        r"""Return a bias of the last layer, chosen so that the components of the mixture have different means.
 
-        Set ``net[-1].bias.data`` to this bias. With this bias, the components start with equal weights, with means at
-        the quantiles :math:`(m - \tfrac12) / M` of the targets, and with scales of :math:`1 / M` of the targets'
+        Set ``net[-1].bias.data`` to this bias. All components then start with the same weight. The mean of component m
+        starts at the quantile :math:`(m - \tfrac12) / M` of the targets, and its scale at :math:`1 / M` of the targets'
         standard deviation.
 
         Args:

@@ -90,7 +90,7 @@ class _Stacked(TorchDistribution):
 
 
 def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
-    """Turn a prior into the distribution of one variable, on the device and in the dtype of the parameter."""
+    """Move a prior to the parameter's device and dtype, and turn its batch axes into event axes."""
     moved: Any = move_distribution(prior, parameter)
     return moved.to_event(len(moved.batch_shape))
 
@@ -168,7 +168,7 @@ def _traced(net: nn.Module, modules: Iterable[tuple[str, PyroModule]]) -> dict[s
 def declared_priors(
     net: nn.Module, statements: Mapping[str, Statement], paths: Mapping[str, list[str]]
 ) -> dict[str, DeclaredPrior]:
-    """Return the prior of each declared variable, with the variables on which it depends, as ``{site: prior}``.
+    """Return ``{site: prior}`` for the declared variables; a prior also names the variables on which it depends.
 
     Random parameters must be buffers.
     """

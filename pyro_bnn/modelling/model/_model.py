@@ -156,10 +156,10 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     def log_likelihoods(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
         r"""Return :meth:`log_likelihood`, and the log-likelihood of simulated targets, from one run of the network.
 
-        Simulated targets are drawn from the likelihood at the outputs. Let g be the gradient of the log-likelihood of
-        the simulated targets. The mean of :math:`g^2` over simulated targets is :math:`(N / B)\,F`, element by element.
-        Here F is the diagonal of the Gauss-Newton matrix of the whole data set, N is `num_data`, and B is the number of
-        rows.
+        Simulated targets are drawn from the likelihood at the outputs. Their log-likelihood serves to estimate F, the
+        diagonal of the Gauss-Newton matrix of the whole data set. If g is the gradient of this log-likelihood, N is
+        `num_data`, and B is the number of rows, then the mean of :math:`g^2` over simulated targets is
+        :math:`(N / B)\,F`, element by element.
 
         Args:
             values: As for :meth:`log_likelihood`.
@@ -227,7 +227,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
 
     @pyro_method
     def _observe(self, x: Inputs) -> Response:
-        """Draw weights by Pyro statements, and return the output for x and the distribution of the targets."""
+        """Draw weights by Pyro statements, run the network, and return its output with the targets' distribution."""
         check_input(x, self.like)
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
@@ -237,7 +237,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return response
 
     def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
-        """Return the output for x and the distribution of the targets under given weights.
+        """Run the network on x with given weights, and return its output with the targets' distribution.
 
         `likelihood` must not use Pyro.
         """

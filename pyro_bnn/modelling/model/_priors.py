@@ -146,7 +146,7 @@ class NetworkPriors:
 
 @dataclass(frozen=True)
 class SiteStatement:
-    """A function for a `PyroSample` that returns the prior of a site or parent, given values drawn in the same call."""
+    """Argument of a `PyroSample`: a function that returns a site's prior, given values drawn in the same call."""
 
     name: str
     parents: tuple[str, ...] = ()

@@ -104,7 +104,7 @@ def _is_dense(value: object) -> bool:
 
 
 class Interception:
-    """Contexts in which the calls of a network are intercepted.
+    """Changes or observes the calls of a network inside `with` blocks.
 
     An estimator or a `Memory` changes how a call computes the network's output; a check only reads the output.
     """

@@ -148,7 +148,7 @@ def layers(*kinds: type[nn.Module]) -> Selection:
         kinds: Classes of layers, such as `nn.Linear`.
 
     Raises:
-        ValueError: If `kinds` is empty, or has something other than a class of modules.
+        ValueError: If `kinds` is empty, or if an item is not a subclass of `nn.Module`.
 
     Example:
         >>> from torch import nn

@@ -35,7 +35,7 @@ class DistributionPrior(Prior):
 
 
 def as_prior(name: str, value: object) -> WeightPrior:
-    """Return a prior unchanged, or turn a distribution of one real number into the prior of every element.
+    """Return a prior unchanged, or make a distribution of one number the prior of each element of a parameter.
 
     `name` is the name of the argument, for messages.
     """
@@ -80,8 +80,9 @@ class PriorByName(Prior):
     """A prior that gives each parameter the prior of the first glob that matches its site name.
 
     Args:
-        priors: Prior of each glob, in order of precedence. In a glob, ``*`` is one component of a name, and ``**`` any
-            number of components. A distribution of one real number becomes the prior of every element.
+        priors: A dictionary from globs to priors, in which an earlier glob has precedence. In a glob, ``*`` is one
+            component of a name, and ``**`` any number of components. A distribution of one real number becomes the
+            prior of each element of a parameter.
 
     Raises:
         ValueError: If `priors` is not a dict of priors. A model also raises this error if one of its parameters matches
