@@ -204,7 +204,7 @@ def _status(
 ) -> Status:
     """Return the status of a fit.
 
-    The message of the status contains the text `said`, which describes the settings, and any problem that
+    The message of the status contains the text `said`, which describes the settings. It also names any problem that
     :func:`fit_svi` found.
     """
     before, num_epochs = fitted.status, len(fitted.history.epochs)
