@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from pyro_bnn import plotting
 
@@ -37,7 +37,7 @@ def draw(
 
     The methods are in the order of the first panel. Each panel is wide enough for all of its bars. The points of the
     method `reference` are grey, and so is a band of one standard error on both sides of its means. A line below the
-    panels says so.
+    panels says so, and that smaller is better.
     """
     names = sorted(points, key=lambda name: points[name][0][0])
     places = range(len(names))
@@ -48,7 +48,8 @@ def draw(
             bars = [error or 0.0 for error in errors]
             for name, mean, place, bar in zip(names, means, places, bars, strict=True):
                 color = GREY if name == reference else plotting.PALETTE[0]
-                ax.errorbar(mean, place, xerr=bar, fmt="o", color=color, markersize=4.5, elinewidth=1.2, capsize=0)
+                shown = bar or None  # the caps of a small bar are higher than the dot; a single run has none
+                ax.errorbar(mean, place, xerr=shown, fmt="o", color=color, markersize=3.5, elinewidth=1.2, capsize=2.8)
                 if name == reference:
                     ax.axvspan(mean - bar, mean + bar, color="0.9", linewidth=0, zorder=0.5)
             ends = [mean + sign * bar for mean, bar in zip(means, bars, strict=True) for sign in (-1, 1)]
@@ -59,28 +60,30 @@ def draw(
                 ax.set_xticks(panel.ticks)
                 ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
                 ax.minorticks_off()
-                margin = (high / low) ** 0.05 if high > low else 1.05  # a single point has no range
+                margin = (high / low) ** 0.07 if high > low else 1.05  # a single point has no range
                 ax.set_xlim(low / margin, high * margin)
             else:
                 margin = 0.05 * (high - low) or 0.05
-                ax.set_xlim(0 if panel.from_zero else low - margin, high + margin)
-                if panel.from_zero:  # to the next tick
-                    ax.set_xlim(0, ax.xaxis.get_major_locator().tick_values(0, high + margin)[-1])
+                start, end = 0 if panel.from_zero else low - margin, high + margin
+                ax.set_xlim(start, end)
+                ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(start, end)
+                ax.set_xticks([tick for tick in ticks if start <= tick <= end - margin / 2])  # numbers within the axis
             ax.set(ylim=(len(names) - 0.5, -0.5), xlabel=panel.title)
             ax.set_yticks(places, labels=names if number == 0 else [""] * len(names))
             ax.tick_params(axis="y", length=0)
             if panel.line is not None:
                 text, value = panel.line
                 ax.axvline(value, color=GREY, linestyle="--", linewidth=0.9, zorder=1.8)
-                side = "right" if panel.ticks else "center"  # the line of a logarithmic axis is near its end
+                part = ax.transAxes.inverted().transform(ax.transData.transform((value, 0)))[0]
+                side = "left" if part < 0.3 else "right" if part > 0.7 else "center"  # within the axis
                 ax.text(value, 1.01, text, transform=ax.get_xaxis_transform(), ha=side, va="bottom", color="0.3")
         figure = axes[0].figure
         figure.suptitle(title, fontsize=8)
-        note = "bars: one standard error"
+        note = "smaller is better; bars: one standard error"
         if reference in points:
             is_dashed = any(panel.line and not panel.line[0] for panel in panels)
             kinds = "band and dashed line" if is_dashed else "band"
-            note = f"bars and band: one standard error; {kinds}: {reference}"
+            note = f"smaller is better; bars and band: one standard error; {kinds}: {reference}"
         figure.supxlabel(note, fontsize=7, color="0.3")
         figure.get_layout_engine().set(wspace=0.06)  # so that numbers of neighbours do not look like one row
         save_small(axes[0], path, table)

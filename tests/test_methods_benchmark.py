@@ -156,7 +156,9 @@ def test_methods_of_a_picture_are_in_the_order_of_the_first_number(tmp_path, mon
     (figure,) = drawn
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["natural gradients", "one network"]
     assert figure.get_suptitle() == "a network on some data"
-    assert figure.get_supxlabel() == "bars and band: one standard error; band and dashed line: one network"
+    assert figure.get_supxlabel() == (
+        "smaller is better; bars and band: one standard error; band and dashed line: one network"
+    )
     assert [ax.lines[-1].get_xdata()[0] for ax in figure.axes] == pytest.approx([0.5, 20.0, 1.0])  # the dashed lines
     for ax in figure.axes:
         method, reference, dashed = (line.get_color() for line in ax.lines)

@@ -17,18 +17,20 @@ LIMITS = {
     "concrete": (-3.45, -2.2),
     "wine": (-1.02, -0.83),
     "kin8nm": (0.93, 1.5),
-    "power-plant": (-2.88, -2.59),
+    "power-plant": (-2.88, -2.57),
 }
 """Ends of the axes, so that a few far values do not press the others together."""
 
 BLUE, VERMILION, *_ = plotting.PALETTE
 GREY = "0.5"
-DEFAULT, FIXED, DISAGREE, OTHER = "BNNRegressor()", "fixed network", "chains disagree", "other model, or published"
+DEFAULT, FIXED, DISAGREE = "BNNRegressor()", "fixed network", "chains disagree"
+OTHER, PUBLISHED = "not a network", "published"
 LOOKS = {
     DEFAULT: {"marker": "D", "color": VERMILION},
     FIXED: {"marker": "o", "color": BLUE},
     DISAGREE: {"marker": "o", "color": BLUE, "markerfacecolor": "white"},
     OTHER: {"marker": "s", "color": GREY},
+    PUBLISHED: {"marker": "s", "color": GREY, "markerfacecolor": "white"},
     "MAP": {"marker": "o", "color": GREY},
 }
 NO_NETWORKS = ("Gaussian process", "Bayesian ridge")
@@ -43,24 +45,26 @@ def kind_of(method: str, cell: str) -> str:
     """The key of the look of a mark."""
     if method in LOOKS:
         return method
-    if method in NO_NETWORKS or method.endswith("published"):
+    if method in NO_NETWORKS:
         return OTHER
+    if method.endswith(PUBLISHED):
+        return PUBLISHED
     return DISAGREE if "\\*" in cell else FIXED
 
 
 def draw_cell(ax: Axes, place: int, method: str, cell: str, of_map: float) -> None:
     """A mean with its standard error; a mean beyond the axis is a triangle at its end, with the number."""
-    look = {"linestyle": "", "markersize": 4, **LOOKS[kind_of(method, cell)]}
+    look = {"linestyle": "", "markersize": 3.3, **LOOKS[kind_of(method, cell)]}
     mean, *error = numbers(cell)
     low, high = ax.get_xlim()
     if low <= mean <= high:
-        ax.errorbar(mean, place, xerr=sum(error), elinewidth=1.1, capsize=0, **look)
+        ax.errorbar(mean, place, xerr=sum(error) or None, elinewidth=1.1, capsize=2.3, **look)
         return
     is_left, where = mean < low, {"transform": ax.get_yaxis_transform()}
     ax.plot(0.05 if is_left else 0.95, place, **look | {"marker": "<" if is_left else ">"}, **where)
     text, side = f"{mean:.2f}".replace("-", "\N{MINUS SIGN}"), "left" if is_left else "right"
     start = max(0.11, (of_map - low) / (high - low) + 0.05) if is_left else 0.9  # not on the line of MAP
-    ax.text(start, place, text, **where, ha=side, va="center_baseline", color="0.3", fontsize=7)
+    ax.text(start, place, text, **where, ha=side, va="center_baseline", color="0.4", fontsize=6)
 
 
 def uci(out: Path, _quick: bool) -> None:
@@ -88,6 +92,6 @@ def uci(out: Path, _quick: bool) -> None:
         ax.locator_params(axis="x", nbins=3)
     handles = [Line2D([], [], linestyle="", markersize=4, label=label, **look) for label, look in LOOKS.items()]
     handles[-1].set(linestyle="--", linewidth=0.9)  # the line, too
-    axes[0].figure.legend(handles=handles, loc="outside upper center", ncols=5, columnspacing=1, handletextpad=0.2)
-    axes[0].figure.supxlabel("mean test log-likelihood, nats (more is better)", fontsize=8)
+    axes[0].figure.legend(handles=handles, loc="outside upper center", ncols=6, columnspacing=1, handletextpad=0.2)
+    axes[0].figure.supxlabel("mean test log-likelihood, nats (larger is better); bars: one standard error", fontsize=8)
     save_small(axes[0], out / "uci.png", lines, num_colors=32)
