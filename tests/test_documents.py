@@ -120,7 +120,7 @@ SHORTER = {
     "docs/how_to/ensembles.md": {'"max_epochs": 60': '"max_epochs": 10', "max_epochs=5": "max_epochs=2"},
     "docs/coming_from/pyro.md": {"range(300)": "range(60)", "num_epochs=300": "num_epochs=60"},
     "docs/how_to/resume.md": {"600": "100", "700": "120"},
-    "docs/how_to/modes.md": {"num_warmup=3000": "num_warmup=200", "num_samples=400": "num_samples=100"},
+    "docs/how_to/modes.md": {"num_warmup=3000": "num_warmup=200", "num_samples=1000": "num_samples=100"},
     "docs/how_to/hierarchical_priors.md": {
         "num_samples=50,": "num_samples=20,",
         "num_warmup=100": "num_warmup=50",
