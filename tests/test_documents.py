@@ -163,7 +163,7 @@ def test_readme_snippets_run(index, capsys, tmp_path, monkeypatch):
         known, unknown = (float(number) for number in re.findall(r"([\d.]+) nats", printed))
         assert 5 * known < unknown
     else:
-        assert 80 < int(re.search(r"(\d+)% of the new rows", printed).group(1)) < 99
+        assert 80 < int(re.search(r"contain (\d+)% of the new targets", printed).group(1)) < 99
 
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md") if "```python" in path.read_text())
