@@ -23,8 +23,7 @@ def __getattr__(name: str) -> object:
 
             from ._core.remedies import INSTEAD_OF_NAMES
 
-            is_private = name.startswith("_")  # such as those that pytest looks for in each module
-            near = [] if is_private else [f"`{known}`" for known in difflib.get_close_matches(name, __all__)]
+            near = [f"`{known}`" for known in difflib.get_close_matches(name, __all__)]
             hint = f"; did you mean {' or '.join(near)}?" if near else "; `dir(pyro_bnn)` lists the names."
             hint = f"; {INSTEAD_OF_NAMES[name]}." if name in INSTEAD_OF_NAMES else hint
             raise AttributeError(f"module 'pyro_bnn' has no attribute '{name}'{hint}", name=name) from None
