@@ -84,6 +84,8 @@ def test_a_fit_that_did_not_end_well_warns_once_with_its_status(method):
     )
     assert caught[0].filename == __file__
     pb.predict(model, posterior, x, num_samples=3)  # without a warning
+    if method == "svi":
+        assert pb.fit(model, (x, y), method="svi", seed=0).status  # without a warning
 
 
 def test_a_seed_repeats_the_fit_and_another_does_not():
