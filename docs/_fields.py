@@ -3,7 +3,6 @@
 import inspect
 import itertools
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from docutils import nodes
@@ -15,12 +14,11 @@ from pyro_bnn import BNNClassifier, BNNRegressor
 TITLES = ("Parameters", "Raises")
 
 
-def parameters(lines: Iterable[str]) -> dict[str, list[str]]:
+def parameters(lines: list[str]) -> dict[str, list[str]]:
     """The lines about each parameter in the section "Args" of a docstring."""
     found = {}
-    for line in [*lines, ""][[*lines].index("Args:") + 1 :]:
-        if not line:
-            break
+    section = lines[lines.index("Args:") + 1 :]
+    for line in itertools.takewhile(bool, section):
         if start := re.match(r" {4}(\w+): ", line):
             of_one = found[start[1]] = []
         of_one.append(line)
