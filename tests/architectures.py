@@ -67,7 +67,6 @@ class Architecture:
         kept: Sites of which no weight may be removed.
         is_long: Whether its tests run at night.
         refusal: Part of the message with which NUTS refuses it; empty if it does not.
-        remark: What the documentation says of it.
     """
 
     make: Callable[[], nn.Module]
@@ -78,12 +77,7 @@ class Architecture:
     kept: str = ""
     is_long: bool = False
     refusal: str = ""
-    remark: str = ""
 
-
-DIRECTION = "a direction of zeros has no norm: leave its sites out of `prune`"
-BATCH = "batch statistics in a fit in train mode, running ones in predictions and NUTS"
-FUSED = "its fused operations run in predictions, with the drawn weights"
 
 ARCHITECTURES = {
     "`nn.Linear`": Architecture(lambda: before_head(nn.Linear(4, 5), 5), vectors),
@@ -100,25 +94,21 @@ ARCHITECTURES = {
         lambda: before_head(nn.ConvTranspose3d(1, 2, 2), 54), lambda: numbers((1, 2, 2, 2))
     ),
     "`nn.PReLU`": Architecture(lambda: around(nn.PReLU(4)), vectors),
-    "`nn.Dropout`": Architecture(
-        lambda: around(nn.Dropout(0.3)), vectors, is_random=True, remark="on in a fit in train mode, off elsewhere"
-    ),
+    "`nn.Dropout`": Architecture(lambda: around(nn.Dropout(0.3)), vectors, is_random=True),
     "`nets.MCDropout`": Architecture(
-        lambda: around(pb.nets.MCDropout(0.3)), vectors, is_random=True, refusal="is random", remark="always on"
+        lambda: around(pb.nets.MCDropout(0.3)), vectors, is_random=True, refusal="is random"
     ),
-    "`nn.BatchNorm1d`": Architecture(lambda: around(nn.BatchNorm1d(4)), vectors, remark=BATCH),
+    "`nn.BatchNorm1d`": Architecture(lambda: around(nn.BatchNorm1d(4)), vectors),
     "`nn.BatchNorm1d`, eval mode": Architecture(lambda: around(nn.BatchNorm1d(4)), vectors, is_training=False),
-    "`nn.BatchNorm2d`": Architecture(lambda: after_convolution(nn.BatchNorm2d(4)), images, remark=BATCH),
+    "`nn.BatchNorm2d`": Architecture(lambda: after_convolution(nn.BatchNorm2d(4)), images),
     "`nn.InstanceNorm2d`": Architecture(lambda: after_convolution(nn.InstanceNorm2d(4, affine=True)), images),
     "`nn.LayerNorm`": Architecture(lambda: around(nn.LayerNorm(4)), vectors),
     "`nn.RMSNorm`": Architecture(lambda: around(nn.RMSNorm(4)), vectors),
     "`nn.GroupNorm`": Architecture(lambda: after_convolution(nn.GroupNorm(2, 4)), images),
     "`nn.Embedding`": Architecture(lambda: before_head(nn.Embedding(5, 2), 6), tokens),
-    "`nn.Embedding(padding_idx=0)`": Architecture(
-        lambda: before_head(nn.Embedding(5, 2, padding_idx=0), 6), tokens, remark="the padding row is a constant"
-    ),
+    "`nn.Embedding(padding_idx=0)`": Architecture(lambda: before_head(nn.Embedding(5, 2, padding_idx=0), 6), tokens),
     "`nn.EmbeddingBag(padding_idx=0)`": Architecture(
-        lambda: before_head(nn.EmbeddingBag(5, 4, padding_idx=0), 4), tokens, remark="likewise"
+        lambda: before_head(nn.EmbeddingBag(5, 4, padding_idx=0), 4), tokens
     ),
     "`nn.RNN`": Architecture(lambda: last_state(nn.RNN(2, 3, batch_first=True), 3), sequences),
     "`nn.LSTM`": Architecture(lambda: last_state(nn.LSTM(2, 3, proj_size=2, batch_first=True), 2), sequences),
@@ -130,29 +120,25 @@ ARCHITECTURES = {
     ),
     "`nn.LSTMCell`": Architecture(lambda: Using(cells, cell=nn.LSTMCell(2, 3), head=head(3)), sequences),
     "`nn.MultiheadAttention`": Architecture(lambda: attention(self_attention), sentences),
-    "`nn.MultiheadAttention`, eval mode": Architecture(
-        lambda: attention(self_attention), sentences, is_training=False, remark=FUSED
-    ),
+    "`nn.MultiheadAttention`, eval mode": Architecture(lambda: attention(self_attention), sentences, is_training=False),
     "`nn.MultiheadAttention(kdim=2, add_bias_kv=True)`": Architecture(
         lambda: attention(cross_attention, kdim=2, vdim=2, add_bias_kv=True), lambda: numbers((3, 4), (2, 2))
     ),
     "`nn.TransformerEncoderLayer`": Architecture(lambda: pooled(encoder_layer()), sentences),
     "`nn.TransformerEncoderLayer`, eval mode": Architecture(
-        lambda: pooled(encoder_layer()), sentences, is_training=False, remark=FUSED
+        lambda: pooled(encoder_layer()), sentences, is_training=False
     ),
     "`nn.TransformerEncoder`": Architecture(
         lambda: pooled(nn.TransformerEncoder(encoder_layer(0.1), 2)), sentences, is_random=True
     ),
     "`nn.TransformerEncoder`, eval mode": Architecture(
-        lambda: pooled(nn.TransformerEncoder(encoder_layer(0.1), 2)), sentences, is_training=False, remark=FUSED
+        lambda: pooled(nn.TransformerEncoder(encoder_layer(0.1), 2)), sentences, is_training=False
     ),
-    "`nn.TransformerEncoder` with a padding mask, eval mode": Architecture(
-        masked_encoder, masked, is_training=False, remark=FUSED
-    ),
+    "`nn.TransformerEncoder` with a padding mask, eval mode": Architecture(masked_encoder, masked, is_training=False),
     "`nn.TransformerDecoder`": Architecture(decoder, lambda: numbers((3, 4), (2, 4))),
     "`nn.Transformer`": Architecture(transformer, lambda: numbers((3, 4), (2, 4))),
-    "tied linear layers": Architecture(tied, vectors, remark="one site, under the first name"),
-    "embedding tied to the last layer": Architecture(language_model, tokens, remark="likewise"),
+    "tied linear layers": Architecture(tied, vectors),
+    "embedding tied to the last layer": Architecture(language_model, tokens),
     "one layer used twice": Architecture(one_layer_twice, vectors),
     "nested `nn.Sequential`": Architecture(nested, vectors),
     "`nn.ModuleList`": Architecture(module_list, vectors),
@@ -162,47 +148,34 @@ ARCHITECTURES = {
     "`nn.ParameterDict`": Architecture(parameter_dict, vectors),
     "`next(self.parameters())` in `forward`": Architecture(asking_for_parameters, sequences),
     "output kept as an attribute": Architecture(keeping_its_output, vectors),
-    "whole-number or empty parameters": Architecture(with_constants, vectors, remark="constants, never sites"),
+    "whole-number or empty parameters": Architecture(with_constants, vectors),
     "`parametrizations.weight_norm`": Architecture(
-        lambda: around(parametrizations.weight_norm(nn.Linear(4, 4))), vectors, kept="original1", remark=DIRECTION
+        lambda: around(parametrizations.weight_norm(nn.Linear(4, 4))), vectors, kept="original1"
     ),
-    "`parametrizations.weight_norm` of an LSTM": Architecture(
-        with_weight_norm_inside, sequences, kept="original1", remark="likewise"
-    ),
+    "`parametrizations.weight_norm` of an LSTM": Architecture(with_weight_norm_inside, sequences, kept="original1"),
     "`torch.nn.utils.weight_norm`": Architecture(
-        lambda: quietly(nn.utils.weight_norm, nn.Linear(4, 4)), vectors, kept="weight_v", remark="likewise"
+        lambda: quietly(nn.utils.weight_norm, nn.Linear(4, 4)), vectors, kept="weight_v"
     ),
     "`parametrizations.spectral_norm`": Architecture(
-        lambda: around(parametrizations.spectral_norm(nn.Linear(4, 4))),
-        vectors,
-        remark="its power iteration is a constant; refused where that makes the gradient wrong",
+        lambda: around(parametrizations.spectral_norm(nn.Linear(4, 4))), vectors
     ),
-    "`torch.nn.utils.spectral_norm`": Architecture(
-        lambda: quietly(nn.utils.spectral_norm, nn.Linear(4, 4)), vectors, remark="likewise"
-    ),
+    "`torch.nn.utils.spectral_norm`": Architecture(lambda: quietly(nn.utils.spectral_norm, nn.Linear(4, 4)), vectors),
     "`parametrizations.orthogonal`": Architecture(
-        lambda: around(parametrizations.orthogonal(nn.Linear(4, 4))),
-        vectors,
-        remark="the prior is on the unconstrained matrix",
+        lambda: around(parametrizations.orthogonal(nn.Linear(4, 4))), vectors
     ),
-    "`torch.nn.utils.prune`": Architecture(masked_weights, vectors, remark="its masks stay"),
+    "`torch.nn.utils.prune`": Architecture(masked_weights, vectors),
     "several inputs, in a dictionary": Architecture(
         lambda: Using(lambda net, left, right: net.a(left) + net.b(right), a=head(3), b=head(2)),
         lambda: dict(zip(("left", "right"), numbers((3,), (2,)), strict=True)),
     ),
-    'random last layer, `where="net.3.*"`': Architecture(
-        backbone, vectors, where="net.3.*", remark="the rest is learned; NUTS leaves it as it is"
-    ),
+    'random last layer, `where="net.3.*"`': Architecture(backbone, vectors, where="net.3.*"),
     "part of torchvision's `resnet18`": Architecture(
         half_a_resnet18,
         lambda: numbers((3, 8, 8)),
         where=("net.conv1.weight", "net.bn1.*", "net.layer1.*.bn1.*", "net.fc.*"),
-        remark="without its widest layers",
     ),
     "torchvision's `resnet18`": Architecture(resnet18, lambda: numbers((3, 8, 8)), is_long=True),
-    "torchvision's `VisionTransformer`": Architecture(
-        vision_transformer, lambda: numbers((3, 4, 4)), remark="a small one; for `vit_b_16` see below"
-    ),
+    "torchvision's `VisionTransformer`": Architecture(vision_transformer, lambda: numbers((3, 4, 4))),
 }
 
 NAMES = [pytest.param(name, marks=pytest.mark.nightly) if a.is_long else name for name, a in ARCHITECTURES.items()]
