@@ -105,6 +105,7 @@ class CarryingPosterior(Posterior):
         require_bayesian(model)
         self.inner = as_posterior(posterior)
         self.status, self.history, self.log_evidence = self.inner.status, self.inner.history, self.inner.log_evidence
+        self.learned = self.inner.learned
         if self.inner.carried:
             got = type(self.inner).__name__
             raise ValueError(

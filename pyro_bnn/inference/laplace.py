@@ -22,7 +22,7 @@ from .._core.signatures import explained
 from ..modelling.model import BayesianModel, require_bayesian
 from .joint import Coordinates, NetworkPotential, Potential, find_sites, learnable_names, network_potential
 from .last_layer import last_layer_of, plain_network
-from .posterior import Destination, Draw, Posterior, Status, warn_unless_ok
+from .posterior import Destination, Draw, Posterior, Status, warn_unless_ok, with_learned
 
 __all__ = ["LaplacePosterior", "fit_laplace"]
 
@@ -258,7 +258,7 @@ def fit_laplace(
     coordinates = Coordinates(potential.sites)  # without the data, which the potential contains
     status = _status(gradient, precision, num_negative, began, learnable_names(model))
     warn_unless_ok(status)
-    return LaplacePosterior(
+    posterior = LaplacePosterior(
         coordinates,
         mode,
         precision,
@@ -268,6 +268,7 @@ def fit_laplace(
         status=status,
         seconds=time.perf_counter() - begin,
     )
+    return with_learned(posterior, model)
 
 
 def _minimise(potential: Potential, start: Tensor, max_iterations: int, bar: tqdm) -> Tensor:

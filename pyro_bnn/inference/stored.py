@@ -110,7 +110,9 @@ class StoredPosterior(Posterior):
             )
         drawn = source.sample(num_samples, seed=seed)
         values = {name: drawn.pop(name) for name in source.carried}
-        return cls(drawn, values, method=source.method, status=source.status, seconds=source.seconds)
+        stored = cls(drawn, values, method=source.method, status=source.status, seconds=source.seconds)
+        stored.learned = source.learned
+        return stored
 
     @property
     def method(self) -> str:

@@ -10,7 +10,7 @@ from ..modelling.model import BayesianModel
 from .guides import DeltaGuide, GuidePosterior, LowRankGuide, MeanFieldGuide
 from .history import History
 from .joint import Layout
-from .posterior import Status
+from .posterior import Status, with_learned
 from .scale_maps import LogVariance
 
 __all__ = ["SWAG"]
@@ -146,4 +146,4 @@ class SWAG:
         guide.load_state_dict(state)
         rank = f"rank {self._rank}" if self._rank else "a diagonal covariance"
         said = f"SWAG of {self._count} points from epoch {self._epochs[0]} to {self._epochs[-1]}, {rank}."
-        return GuidePosterior(guide, Status(True, said), self._history)
+        return with_learned(GuidePosterior(guide, Status(True, said), self._history), model)

@@ -23,7 +23,7 @@ from ..._core.summary import counted, in_time
 from ..._core.workers import side_by_side
 from ...inference.batch_norm import PinnedPosterior
 from ...inference.guides import DeltaGuide, GuidePosterior
-from ...inference.posterior import EnsemblePosterior, Posterior, warn_unless_ok
+from ...inference.posterior import EnsemblePosterior, Posterior, warn_unless_ok, with_learned
 from ...inference.svi import Data
 from ...modelling.model import BayesianModel, network_values, reset_network
 from ._one_step import fit_in_one_step
@@ -156,7 +156,7 @@ def fit_ensemble(
         together = member.all_in_one_step(progress)
         if not isinstance(together, str):
             seconds, how = time.perf_counter() - begin, f", each {together[0].status.message}"
-            return _told(EnsemblePosterior(together), seconds, how)
+            return with_learned(_told(EnsemblePosterior(together), seconds, how), model)
         reason = f" one after the other, since {together}"
     threads = torch.get_num_threads() if alone else max(torch.get_num_threads() // num_members, 1)
     given = None if checkpoint is None else checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint
@@ -184,7 +184,7 @@ def fit_ensemble(
         for name, value in _learned(model).items():
             value.copy_(torch.stack([learned[name] for _, learned, _ in found]).mean(0))
     how = f"in this process{reason}" if num_workers == 1 else f"in up to {num_workers} processes"
-    return _told(ensemble, seconds, f" {how}: {ensemble.status.message}")
+    return with_learned(_told(ensemble, seconds, f" {how}: {ensemble.status.message}"), model)
 
 
 def _told(ensemble: EnsemblePosterior, seconds: float, how: str) -> EnsemblePosterior:

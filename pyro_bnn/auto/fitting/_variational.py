@@ -22,7 +22,7 @@ from ..._core.summary import counted
 from ...inference.estimators import Estimator, LocalReparameterization
 from ...inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit
 from ...inference.kl import KLWeight
-from ...inference.posterior import Status, warn_unless_ok
+from ...inference.posterior import Status, warn_unless_ok, with_learned
 from ...inference.scale_maps import Precision
 from ...inference.svi import (
     LONGER,
@@ -147,7 +147,7 @@ def fit_variational(
     status = status if unsuitable is None else unsuitable.instead(status)
     if fitted.status.remedy in ("", LONGER, LOWER):  # `fit_svi` has warned of other problems
         warn_unless_ok(status)
-    return GuidePosterior(fitted.guide, status, fitted.history)
+    return with_learned(GuidePosterior(fitted.guide, status, fitted.history), model)
 
 
 def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data: Data) -> bool:

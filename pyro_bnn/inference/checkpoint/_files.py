@@ -13,7 +13,17 @@ from ..._core.records import plain, record
 from ..._core.signatures import explained
 from ...modelling.model import BayesianModel
 from ..guides import GuidePosterior
-from ..posterior import Calibration, Destination, Posterior, Saved, restored, restored_calibration, saved
+from ..posterior import (
+    Calibration,
+    Destination,
+    Posterior,
+    Saved,
+    restored,
+    restored_calibration,
+    saved,
+    warn_of_changes,
+    with_learned,
+)
 from ._model import ModelRecord, OwnRecord, PresentModel
 
 KIND = "posterior"
@@ -89,6 +99,8 @@ def save_posterior(
         _checks.function("posterior", posterior, example)
         posterior = GuidePosterior(posterior)
     path, target = _checks.path("path", path), PresentModel(model, data)
+    if isinstance(model, BayesianModel):
+        warn_of_changes(posterior, model)
     network = target.network_record(posterior, with_frozen=_checks.flag("with_frozen", with_frozen))
     content = plain(Content(network, target.own, saved(posterior)))
     try:
@@ -214,7 +226,7 @@ def load_posterior(
     with _unchanged_on_error([module for module, _ in destination.pending]):
         for module, state in destination.pending:
             module.load_state_dict(state)
-    return posterior
+    return with_learned(posterior, model)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from ..._core.summary import counted
 from ...modelling.model import BayesianModel, Rules, require_bayesian, sites_among
 from ..joint import Layout
 from ..last_layer import last_layer_of, plain_network
-from ..posterior import Posterior, Status
+from ..posterior import Posterior, Status, with_learned
 from ._evidence import LATENT, Evidence, noise_of, set_noise
 from ._gaussian import Curvature, CurvatureAlongAxes, FullCurvature
 from ._kronecker import kronecker_curvature
@@ -186,7 +186,7 @@ def fit_gauss_newton(
     slope = precisions * (center - means) - gradient
     distance = math.sqrt(max(float(slope @ covariance.times(slope)), 0.0) / len(slope))
     by_site = {name: _single(part) for name, part in layout.views(precisions).items()}
-    return GaussNewtonPosterior(
+    posterior = GaussNewtonPosterior(
         {name: value.to(model.like) for name, value in values.items()},
         sites,
         covariance.to(model.like),
@@ -197,6 +197,7 @@ def fit_gauss_newton(
         status=_status(structure, prior_precision, by_site, groups, said, distance),
         seconds=time.perf_counter() - begin,
     )
+    return with_learned(posterior, model)
 
 
 def _curvature(

@@ -21,6 +21,7 @@ from ..._core.functional import batched
 from ..._core.inputs import Inputs, as_inputs, map_inputs, named_leaves, take
 from ..._core.reflection import unvalidated
 from ..._core.scope import EXCLUSIVE, Stream, eval_mode, outer_stacklevel, own_parameters, seeded
+from ...modelling.likelihoods import Likelihood, NumbersLikelihood
 from ...modelling.model import BayesianModel
 from ._coordinates import Coordinates, Draw
 from ._densities import groups_of
@@ -209,9 +210,25 @@ def warn_of_learnable(model: BayesianModel) -> None:
     if learnable := learnable_names(model):
         warnings.warn(
             f"the model's learnable parameters {learnable} stay at their present values, since this method infers only "
-            "variables with a prior.",
+            f"variables with a prior.{_remedy(model.likelihood)}",
             stacklevel=outer_stacklevel(),
         )
+
+
+def _remedy(likelihood: Likelihood) -> str:
+    """Return what to do about learned numbers of a likelihood; an empty text if it has none."""
+    numbers = likelihood.learned_numbers() if isinstance(likelihood, NumbersLikelihood) else {}
+    if not numbers:
+        return ""
+    said = ", ".join(f"{name} = {_in_short(value)}" for name, value in numbers.items())
+    return (
+        f" So {type(likelihood).__name__} keeps {said}. Give it a prior or a fixed value instead, as in "
+        "`GaussianLikelihood(dist.LogNormal(0.0, 1.0))` for a noise scale, or learn it first, by `fit_svi`."
+    )
+
+
+def _in_short(value: Tensor) -> str:
+    return f"{float(value):.4g}" if value.dim() == 0 else f"{value.numel()} numbers"
 
 
 class TracePotential(Potential):

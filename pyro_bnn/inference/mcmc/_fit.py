@@ -18,7 +18,7 @@ from ..._core.signatures import explained
 from ...modelling.model import BayesianModel
 from ..guides import Init
 from ..joint import Potential, TracePotential, network_potential
-from ..posterior import EnsemblePosterior, Posterior
+from ..posterior import EnsemblePosterior, Posterior, with_learned
 from ._adaptation import TARGET_ACCEPT
 from ._diagnostics import FEWEST_DRAWS, judge
 from ._kernel import ChainStatistics, Compile, Sampler
@@ -181,7 +181,9 @@ def fit_mcmc(
         status, modes = processes.of_first(
             lambda: judge(samples, statistics, sampler.name, network, x, at_modes=at_modes)
         )
-    return MCMCPosterior(samples, statistics, status, sampler=sampler.name, path=run.path, modes=modes)
+    return with_learned(
+        MCMCPosterior(samples, statistics, status, sampler=sampler.name, path=run.path, modes=modes), model
+    )
 
 
 @explained("fit_nuts(model, (x, y), compile=True)")

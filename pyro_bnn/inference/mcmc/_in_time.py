@@ -11,7 +11,7 @@ from ..._core.checkpointing import Keeper
 from ..._core.scope import EXCLUSIVE, Stream
 from ...modelling.model import BayesianModel
 from ..joint import network_potential
-from ..posterior import Status
+from ..posterior import Status, with_learned
 from ._adaptation import TARGET_ACCEPT, AnyAdaptation
 from ._diagnostics import Judgement, judge
 from ._fit import constrained, pair_of, starting_points
@@ -130,7 +130,7 @@ class TimedChains:
         if is_judged:
             with EXCLUSIVE:
                 judgement = judge(samples, statistics, plan.sampler.name, self._model, self._data[0], at_modes=True)
-        return MCMCPosterior(
+        posterior = MCMCPosterior(
             samples,
             statistics,
             judgement.status,
@@ -138,6 +138,7 @@ class TimedChains:
             path=run.path,
             modes=judgement.modes,
         )
+        return with_learned(posterior, self._model)
 
 
 def _seconds_of_step(take_steps: Callable[[], int]) -> float:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -94,6 +95,9 @@ class Posterior(Advised, Shown, ABC):
 
     log_evidence: float | None = None
     """Estimate of the log evidence, in nats; None for a method without one."""
+
+    learned: Mapping[str, Tensor] = MappingProxyType({})
+    """The model's learned parameters at the end of the fit, by their names in the model; empty if unknown."""
 
     @property
     def method(self) -> str:

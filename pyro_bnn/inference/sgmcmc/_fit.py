@@ -19,7 +19,7 @@ from ...modelling.model import BayesianModel, require_bayesian
 from ..guides import DeltaGuide, Init, MeanFieldGuide, NetworkInit
 from ..joint import Layout, Site, warn_of_learnable
 from ..mcmc import ChainStatistics, MCMCPosterior, judge
-from ..posterior import Draw, Posterior
+from ..posterior import Draw, Posterior, with_learned
 from ..svi import Callback, Data, Execution, count_batches, fit_svi
 from ._samplers import ChainOptimizer, ConstantSteps, StepSizes, StochasticGradientSampler
 from ._store import Record, Store, kept_steps, require_other_file
@@ -172,7 +172,7 @@ def fit_sgmcmc(
     name = type(sampler).__name__
     judged = (model, cast(Inputs, data[0])) if isinstance(data, tuple) else (None, None)
     status = judge(samples, statistics, name, *judged).status
-    return MCMCPosterior(samples, statistics, status, sampler=name)
+    return with_learned(MCMCPosterior(samples, statistics, status, sampler=name), model)
 
 
 def _starts(model: BayesianModel, init: Init | Posterior | None, num_chains: int) -> list[DeltaGuide]:

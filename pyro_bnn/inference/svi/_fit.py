@@ -22,7 +22,7 @@ from ..estimators import Estimator
 from ..guides import GuidePosterior, has_marginals, problems_of
 from ..history import EpochRecord, History
 from ..kl import KLWeight, as_function
-from ..posterior import Status
+from ..posterior import Status, with_learned
 from ._batches import Batches, Data, require_all_rows
 from ._checkpoint import KIND, fingerprint_of, restore_from
 from ._direct import DirectStep
@@ -222,7 +222,7 @@ def fit_svi(
             verdict = " ".join(verdict[0].upper() + verdict[1:] for verdict in verdicts)
             remedy = " ".join(filter(None, [status.remedy, *remedies]))
             status = Status(False, f"{status.message} {verdict}", remedy=remedy, verdict=verdict)
-    return GuidePosterior(guide, status, loop.history)
+    return with_learned(GuidePosterior(guide, status, loop.history), model)
 
 
 def _status(history: History, num_epochs: int, stopped: bool, features: str) -> Status:

@@ -82,6 +82,10 @@ class NumbersLikelihood(Likelihood[P_co]):
         """Return the present values of all numbers by their names; see :meth:`number`."""
         return {name: self.number(name) for name in self._event_dims}
 
+    def learned_numbers(self) -> dict[str, Tensor]:
+        """Return the present values of the learned numbers by their names; see :meth:`number`."""
+        return {name: self.number(name).detach() for name in self._maps}
+
     def draw_shape(self) -> torch.Size:
         """Return the shape of the draw axes of the latent variables.
 

@@ -16,7 +16,14 @@ from ..._core.reuse import Plan
 from ..._core.scope import Stream, outer_stacklevel
 from ..._core.signatures import explained
 from ...inference.guides import as_posterior
-from ...inference.posterior import Draw, EnsemblePosterior, Posterior, default_num_draws, num_members
+from ...inference.posterior import (
+    Draw,
+    EnsemblePosterior,
+    Posterior,
+    default_num_draws,
+    num_members,
+    warn_of_changes,
+)
 from ...modelling.model import BayesianModel, carried_paths, own_paths, random_paths, require_bayesian
 from ...scores.uncertainty import Prediction, concatenate
 from ._batch import Batch, Way, add_draws
@@ -134,7 +141,8 @@ def predict(
             NaN, or if a posterior without a median is to be linearised.
 
     Warns:
-        UserWarning: If an ensemble's members may have learned parameters that their draws do not contain.
+        UserWarning: If an ensemble's members may have learned parameters that their draws do not contain, or if the
+            model's learned parameters have changed since the posterior was made.
 
     References:
         Immer, Korzepa and Bauer (2021), Improving Predictions of Bayesian Neural Nets via Local Linearization,
@@ -174,6 +182,7 @@ def predict(
     is_linear = source.is_linearised if linearised is None else _checks.flag("linearised", linearised)
     centers = _centers(source, everywhere=linearised is not None) if is_linear else ()
     _warn_of_shared_network(model, source)
+    warn_of_changes(source, model)
     way = Way(source.constants.keys(), centers, keep, _own_paths(model, source.carried))
     prediction = _predict(model, lambda x: source.draws(count, x), count, x, y, batch_size, way, seed)
     return replace(prediction, draws_are="member") if count == num_members(model, source) else prediction

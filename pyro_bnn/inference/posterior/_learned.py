@@ -1,0 +1,73 @@
+"""The learned parameters of a model at the end of a fit, which later fits of the same model change."""
+
+import warnings
+from collections.abc import Iterator
+from typing import TypeVar
+
+from torch import Tensor
+
+from ..._core.scope import outer_stacklevel
+from ...modelling.model import SITE_PREFIX, BayesianModel
+from ._ensemble import EnsemblePosterior
+from ._posterior import Posterior
+
+P = TypeVar("P", bound=Posterior)
+
+TOLERANCE = 0.01
+"""Heuristic: largest relative change of a learned parameter that counts as rounding, as to bfloat16 and back."""
+
+SMALLEST = 0.1
+"""Heuristic: smaller parameters count as if they had this size when their relative change is computed."""
+
+
+def with_learned(posterior: P, model: object) -> P:
+    """Let a posterior, or each member of an ensemble, remember the learned parameters of its model. Return it."""
+    if isinstance(model, BayesianModel):
+        for part in _parts(posterior):
+            part.learned = {
+                name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad
+            }
+    return posterior
+
+
+def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
+    """Warn if learned parameters of a model have changed since one of its posteriors was made.
+
+    The network's parameters are compared unless the posterior is an ensemble or its draws contain them.
+    """
+    now, changed = dict(model.named_parameters()), list[str]()
+    is_whole = not isinstance(posterior, EnsemblePosterior) and not posterior.carried
+    for part in _parts(posterior):
+        for name, then in part.learned.items():
+            is_compared = is_whole or not name.startswith(f"{SITE_PREFIX}.")
+            if is_compared and name in now and name not in changed and _differs(now[name].detach(), then):
+                changed.append(name)
+    if changed:
+        remedy = (
+            "or restore the values by `model.load_state_dict(posterior.learned, strict=False)`"
+            if is_whole
+            else "or make a noise scale latent by a prior"
+        )
+        warnings.warn(
+            f"the model's learned {', '.join(f'`{name}`' for name in changed[:3])} changed after this posterior was "
+            "made, perhaps by another fit of the same model, and predictions use the present values. Fit a copy of "
+            f"the model for each posterior, `copy.deepcopy(model)`, {remedy}.",
+            stacklevel=outer_stacklevel(),
+        )
+
+
+def _parts(posterior: Posterior) -> Iterator[Posterior]:
+    """Yield the posterior, or the members of an ensemble."""
+    if isinstance(posterior, EnsemblePosterior):
+        for member in posterior.members:
+            yield from _parts(member)
+    else:
+        yield posterior
+
+
+def _differs(now: Tensor, then: Tensor) -> bool:
+    if now.shape != then.shape:
+        return False  # a parameter of another model
+    then = then.to(now)
+    size = max(float(then.square().mean().sqrt()), SMALLEST)
+    return float((now - then).square().mean().sqrt()) > TOLERANCE * size
