@@ -102,6 +102,10 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
         (["train", "a.csv", "--out", "r", "--time-limit", "0"], "--time-limit must be above 0 seconds, got 0; leave"),
         (["train", "digits", "--out", "r", "--prior", "cauchy:1"], "unknown prior 'cauchy:1'; choose normal:SCALE"),
         (
+            ["train", "digits", "--out", "r", "--prior", "norml:1"],
+            "unknown prior 'norml:1' (did you mean 'normal:1'?); choose",
+        ),
+        (
             ["train", "digits", "--out", "r", "--prior", "normal:-1"],
             "`scale` must be a finite number above 0",
         ),
@@ -139,6 +143,11 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
         (["train", "mnist", "--out", "r", "--data", "nowhere"], "MNIST was not found in"),
         (["train", "digits"], "Missing option --out. Example: pyro-bnn train digits --out FOLDER"),
         (["train", "t.csv"], "Missing option --out. Example: pyro-bnn train t.csv --target COLUMN --out FOLDER"),
+        (
+            ["train", "t.csv", "--target", "y", "--epochs", "3"],
+            "Missing option --out. Example: pyro-bnn train t.csv --target y --epochs 3 --out FOLDER",
+        ),
+        (["train", "--out", "r"], "Missing the data set. Example: pyro-bnn train digits --out r\n"),
         (["trian", "digits"], "No such command 'trian'. Did you mean 'train'? Try --help."),
         (["train", "digits", "--epochs", "x"], "'--epochs': it must be a whole number, got 'x'. Try --help."),
         (["train", "digits", "--lr", "x"], "'--lr': it must be a number, got 'x'. Try --help."),

@@ -91,7 +91,7 @@ TABLES = {
     "texts as numbers": (
         GOOD,
         ("--target", "city", "--likelihood", "gaussian"),
-        "choose --likelihood categorical",
+        "texts such as 'Rome' in row 1, and this likelihood needs numbers; choose --likelihood categorical",
     ),
     "numbers as counts": (GOOD, ("--likelihood", "poisson"), "must hold counts for --likelihood poisson"),
     "no likelihood": (GOOD, ("--likelihood", "cauchy"), "unknown likelihood 'cauchy'"),
@@ -136,16 +136,22 @@ def test_a_file_that_is_none_is_refused(pyro_bnn, tmp_path, monkeypatch):  # noq
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.csx").touch()
     for name, message in (
-        ("nothing.csv", "there is no file nothing.csv"),
+        ("nothing.csv", "there is no file nothing.csv and no table in its folder; correct the path."),
+        ("nowhere/a.csv", "there is no file nowhere/a.csv, since there is no folder nowhere; correct the path."),
         ("text.csx", "text.csx ends in .csx; rename it to an ending of tables (.csv,"),
         ("texts.csv", "there is no file texts.csv (did you mean 'text.csx'?)."),
-        ("table.xlsx", "unknown data set 'table.xlsx'; choose mnist, fashion-mnist, digits, or a file of your own"),
+        ("text.cvs", "there is no file text.cvs (did you mean 'text.csx'?)."),
     ):
         code, _, err = pyro_bnn("train", name, "--target", "y", "--out", "run")
         assert (code, message in err) == (2, True), err
     write_table(tmp_path / "table.csv", houses(20))
     code, _, err = pyro_bnn("train", "table.csv", "--out", "run")
-    assert (code, "needs --target: the name of the column to predict" in err) == (2, True)
+    said = (
+        "needs --target: the name of the column to predict. Its columns are 'area', 'rooms', 'city', 'garden', 'price'."
+    )
+    assert (code, said in err) == (2, True)
+    code, _, err = pyro_bnn("train", "houses2.csv", "--target", "y", "--out", "run")
+    assert (code, "there is no file houses2.csv; its folder holds table.csv: name one of them." in err) == (2, True)
     code, _, err = pyro_bnn("train", "digits", "--target", "y", "--test-fraction", 0.5, "--out", "run")
     assert (code, "`--target` goes with tables only; `--test-fraction` goes with tables and arrays" in err) == (2, True)
 

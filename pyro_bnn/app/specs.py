@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pyro_bnn as pb
 
+from .._core.names import nearest
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
@@ -77,8 +79,10 @@ def make_prior(spec: str) -> pb.Prior:
         return pb.PriorByName(priors)
     name, _, numbers = spec.partition(":")
     if name not in PRIORS:
+        meant = nearest(name, PRIORS)
+        hint = f" (did you mean {':'.join(filter(None, [meant, numbers]))!r}?)" if meant else ""
         raise ValueError(
-            f"unknown prior {spec!r}; choose {PRIOR_CHOICES}, or different ones by parameter name: "
+            f"unknown prior {spec!r}{hint}; choose {PRIOR_CHOICES}, or different ones by parameter name: "
             "GLOB=PRIOR;GLOB=PRIOR."
         )
     prior, names = PRIORS[name]

@@ -11,11 +11,16 @@ from typing import Any
 from . import recipes, sources
 from .config import FIT, RunConfig, kind_of, option_of
 from .config import settings as declared
+from .own.cells import listed
+from .own.reading import read_table
 from .recipes import OWN
 from .specs import stored
 
 NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000
 """Heuristic: number of optimisation steps of a run on a table or arrays, and limits of the number of epochs."""
+
+MOST_COLUMNS = 20
+"""Largest number of columns that an error message lists."""
 
 VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.panel == FIT) - {
     "method",
@@ -63,6 +68,11 @@ def _variational(settings: Mapping[str, Any]) -> list[str]:
     return [option_of(name) for name in settings if name in VARIATIONAL]
 
 
+def _columns_of(dataset: str) -> str:
+    """Say which columns a table has; return "" if there is no such file."""
+    return f" Its columns are {listed(read_table(dataset).names, MOST_COLUMNS)}." if Path(dataset).exists() else ""
+
+
 @contextmanager
 def _naming_options() -> Iterator[None]:
     """In the message of a ValueError from a `with` block, replace the names of settings by command-line options."""
@@ -77,7 +87,7 @@ def _naming_options() -> Iterator[None]:
 def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list[str]]:
     kind = kind_of(dataset)
     if kind == "table" and "target" not in settings:
-        raise ValueError(f"{dataset} needs --target: the name of the column to predict.")
+        raise ValueError(f"{dataset} needs --target: the name of the column to predict.{_columns_of(dataset)}")
     method = method_for(settings)
     guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve()), "method": method}
     if kind != "table":

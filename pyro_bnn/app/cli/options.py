@@ -12,6 +12,10 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from .. import recipes
 from ..config import PICTURE_FORMATS, RunConfig, option_of, settings
 from ..remedies import no_run
+from ..specs import TABLES
+
+MOST_NAMED = 5
+"""Largest number of files that an error message lists."""
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
@@ -199,9 +203,17 @@ def check_run(run: Path) -> None:
 
 def check_rows(rows: Path) -> None:
     """Raise if the file with the rows does not exist. The check needs no slow imports."""
-    if not os.path.lexists(rows) and rows.parent.is_dir():
-        files = [path.name for path in rows.parent.iterdir() if path.is_file()]
-        raise FileNotFoundError(f"there is no file {rows}{recipes.near(rows.name, files)}.")
+    if os.path.lexists(rows):
+        return
+    if not rows.parent.is_dir():
+        raise FileNotFoundError(f"there is no file {rows}, since there is no folder {rows.parent}; correct the path.")
+    files = sorted(path.name for path in rows.parent.iterdir() if path.is_file())
+    tables = [name for name in files if Path(name).suffix.lower() in (*TABLES, ".npz")]
+    others = f"{', '.join(tables[:MOST_NAMED])}{', ...' if len(tables) > MOST_NAMED else ''}"
+    found = (
+        f"; its folder holds {others}: name one of them" if tables else " and no table in its folder; correct the path"
+    )
+    raise FileNotFoundError(f"there is no file {rows}{recipes.near(rows.name, files) or found}.")
 
 
 def check_file(out: Path, *, force: bool) -> None:

@@ -10,7 +10,10 @@ The JSON of `train` has these items:
 - `pictures` (file names).
 """
 
+import shlex
+import sys
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -105,9 +108,8 @@ def train(
         recipes.find_recipe(dataset, recipe or "default")  # report a mistake before loading torch
     if resume is None and (dataset is None or out is None):
         what = "the data set" if dataset is None else "option --out"
-        target = "--target COLUMN " if Path(dataset or "").suffix in TABLES and "target" not in given else ""
-        raise ValueError(f"Missing {what}. Example: pyro-bnn train {dataset or 'digits'} {target}--out FOLDER")
-    if dataset is not None and Path(dataset).suffix in (*TABLES, ".npz"):
+        raise ValueError(f"Missing {what}. Example: {_completed(dataset, out, given)}")
+    if dataset is not None and Path(dataset).suffix:
         options.check_rows(Path(dataset))
     if out is not None:
         options.check_folder(out, force=force)
@@ -203,3 +205,10 @@ def train(
         accuracy=curve,
         pictures=pictures,
     )
+
+
+def _completed(dataset: str | None, out: Path | None, given: Collection[str]) -> str:
+    """Return the command that the user typed, with an example of each part that is missing."""
+    start = ["pyro-bnn", "train", *(["digits"] if dataset is None else [])]
+    target = ["--target", "COLUMN"] if Path(dataset or "").suffix in TABLES and "target" not in given else []
+    return shlex.join([*start, *sys.argv[2:], *target, *(["--out", "FOLDER"] if out is None else [])])

@@ -61,6 +61,13 @@ class Cells:
         return self.texts.dropna()
 
     @property
+    def first_text(self) -> str:
+        """The first cell that is no number such as 1234.5, or the first cell, in quotes and with its row."""
+        texts = self.present[pd.to_numeric(self.present, errors="coerce").isna()]
+        row, text = [*texts.items(), *self.present.items()][0]
+        return f"{text!r} in row {row}"
+
+    @property
     def labels(self) -> np.ndarray:
         """The cells as names of classes.
 
@@ -129,9 +136,10 @@ class Cells:
                 f"{self} holds numbers that are written in several ways, such as {listed(list(kinds.values())[:2])}; "
                 "write them all in one way, as 1234,5 or as 1234.5."
             )
+        odd = Cells(self.name, self.shown, present[~are_numbers]).first_text
         raise ValueError(
-            f"{self} holds numbers, but also texts such as {present[~are_numbers].iloc[0]!r}; replace these texts by "
-            f"numbers or empty cells, or {training_without([self.name])}."
+            f"{self} holds numbers, but also texts such as {odd}; replace these texts by numbers or empty cells, or "
+            f"{training_without([self.name])}."
         )
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
@@ -151,9 +159,9 @@ class Cells:
         found = self._read(readings, preferred)
         remedy = "write them as in 2024-12-31 or 2024-12-31 15:30"
         if found is None:
-            odd = [*present[readings["year first"].isna()], *present][0]
+            row, odd = [*present[readings["year first"].isna()].items(), *present.items()][0]
             raise ValueError(
-                f"{self} holds dates, but not all can be read in one way, such as {odd!r}; {remedy}, or "
+                f"{self} holds dates, but not all can be read in one way, such as {odd!r} in row {row}; {remedy}, or "
                 f"{training_without([self.name])}."
             )
         days, written, others = found

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cells import Cells, listed
+from .cells import Cells, listed, training_without
 from .reading import Table
 
 MOST_CATEGORIES = 100
@@ -72,8 +72,10 @@ class Feature:
         else:
             found = cells.numbers(self.written) if self.kind == "number" else cells.days(self.written)
             if found is None:
-                odd = repr(cells.present.iloc[0])
-                raise ValueError(f"{cells} must hold {self.kind}s, as in training, but holds texts such as {odd}.")
+                raise ValueError(
+                    f"{cells} must hold {self.kind}s, as in training, but holds texts such as {cells.first_text}; "
+                    f"correct them, or {training_without([cells.name])}."
+                )
             parts = _parts(found[0][:, None])[:, self.parts]
             inputs = np.nan_to_num((parts - self.mean) / self.scale)  # missing numbers become the mean
         return np.column_stack([inputs, *([cells.is_missing] if self.has_missing else [])])

@@ -71,7 +71,7 @@ def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
     numbers = cells.numbers(written)
     if numbers is None:
         raise ValueError(
-            f"the target {cells.name!r} in {cells.shown} holds texts such as {cells.present.iloc[0]!r}, and this "
+            f"the target {cells.name!r} in {cells.shown} holds texts such as {cells.first_text}, and this "
             f"likelihood needs numbers; {_remedy_for_texts(cells)}."
         )
     return numbers
