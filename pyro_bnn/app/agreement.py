@@ -29,7 +29,7 @@ def agreement(result: Comparison, num_chains: int) -> str:
     if not result.status and not is_close and distance <= FAR * between:
         return (
             f"Not decided: the {name} between the run and NUTS is {number(distance)}, and a chain of NUTS differs from "
-            f"the others by up to {number(between)}."
+            f"the others by up to {number(between)}. So the chains of NUTS are too short to compare with."
         )
     if is_close and (result.status or between <= close):
         said = "The run predicts like NUTS."

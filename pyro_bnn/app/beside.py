@@ -31,6 +31,11 @@ MOST_POINTS = 1000
 
 UNKNOWN = "not known"
 """The cell of a number that chains which have not converged do not tell."""
+REASON = (
+    f"{UNKNOWN}: the standard error of a standard deviation (sd) is more than half of it, because the chains of NUTS "
+    "differ much. The ratio of the total sds and the Wasserstein distance (wasserstein) need the total sd."
+)
+"""Why a cell has the text `UNKNOWN`."""
 
 LENGTHS = ("epistemic sd", "total sd", "rms mean difference", "wasserstein")
 """The scores that have the unit of the target."""
@@ -122,7 +127,8 @@ def side_by_side(result: Comparison) -> str:
     if columns[pair.reference].get("total sd") == UNKNOWN:
         columns[pair.method] |= dict.fromkeys(("total sd ratio", "wasserstein"), UNKNOWN)
     table = pandas.DataFrame(columns).fillna("").rename(index=COLUMNS)
-    return f"{pair.region}; the last {len(pair.scores)} rows compare with {pair.reference}:\n{table.to_string()}"
+    text = f"{pair.region}; the last {len(pair.scores)} rows compare with {pair.reference}:\n{table.to_string()}"
+    return f"{text}\n\n{REASON}" if UNKNOWN in table.to_numpy() else text
 
 
 def _cells(row: Scores) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from .._core.processes import Processes
 from ..auto.choosing import (
@@ -18,7 +18,7 @@ from ..auto.choosing import (
     has_few_values,
     open_designs,
 )
-from ..inference.mcmc import LARGEST_WITHIN, MCMCPosterior
+from ..inference.mcmc import LARGEST_WITHIN, MCMCPosterior, Modes
 from ..inference.posterior import Status
 from ..modelling.model import BayesianModel
 from .building import build_model
@@ -83,24 +83,46 @@ def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
     status, modes, limit = chosen.posterior.status, chosen.posterior.modes, LARGEST_WITHIN
     if modes is None:
         return replace(status, remedy="")
-    is_linear = config.net == "mlp" and not config.hidden and not config.likelihood.startswith("mixture")
+    has_one = has_one_mode(config)
+    finding = finding_on(modes, has_one_mode=has_one)
     more, agreement = longer_chains(chosen.posterior.seconds), f"{modes}."
-    if is_linear:
+    if has_one:
         agreement = (
             f"R-hat within chains is up to {modes.within.max():.2f}, between them {modes.between:.2f}; "
             f"{percent(modes.share, 0)} of the variance of predictions lies between chains."
         )
     message = chosen.in_words(agreement)
-    if modes.num_unexplored:
+    if finding == "short":
         return replace(status, message=f"{message} R-hat within chains is above {limit}.", remedy=more)
-    is_agreed = modes.between <= limit
-    if is_linear and not is_agreed:
+    if finding == "disagreeing":
         said = f"R-hat between chains is above {limit}, but a linear model has one mode, so the chains are too short."
-        return replace(status, message=message, remedy=f"{said} {more}")
+        return replace(status, ok=False, message=message, remedy=f"{said} {more}")
     verdict = f"R-hat within chains is at most {limit}, so each chain is long enough for the mode that it is in."
-    if is_agreed:
+    if finding == "agreeing":
         verdict = f"R-hat is at most {limit} within and between chains, so the chains are long enough."
     return replace(status, message=f"{message} {verdict}")
+
+
+def has_one_mode(config: RunConfig) -> bool:
+    """Return whether the network of a run is a linear model, whose posterior has one mode."""
+    return config.net == "mlp" and not config.hidden and not config.likelihood.startswith("mixture")
+
+
+Finding: TypeAlias = Literal["unknown", "short", "disagreeing", "in modes", "agreeing"]
+"""Whether chains were long enough: "unknown" (too few draws to tell), "short" (some have not explored their mode),
+"disagreeing" (they are in different places although there is one mode, so they are too short), "in modes" (each has
+explored its mode, and the modes differ) or "agreeing"."""
+
+
+def finding_on(modes: Modes | None, *, has_one_mode: bool) -> Finding:
+    """Judge whether chains were long enough. `train` and `report` both judge chains by this function."""
+    if modes is None:
+        return "unknown"
+    if modes.num_unexplored:
+        return "short"
+    if modes.between <= LARGEST_WITHIN:
+        return "agreeing"
+    return "disagreeing" if has_one_mode else "in modes"
 
 
 def has_remark(posterior: MCMCPosterior) -> bool:

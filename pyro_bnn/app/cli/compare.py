@@ -111,6 +111,9 @@ def compare(
             verdict, text = agreement(result, NUM_CHAINS), side_by_side(result)
             shown = rows.x_train, rows.facts.target.in_units(rows.y_train)
         pictures = save_comparison(result, folder, shown)
+    if config is not None:
+        output.say()
+        output.say(verdict, style="bold")
     output.table(f"\n{text}")
     output.say()
     if config is None:
@@ -121,8 +124,6 @@ def compare(
         "± is a standard error: of the draws for differences between methods, and of the mean over rows or points "
         "for scores of one method."
     )
-    if config is not None:
-        output.say(verdict, style="bold")
     if not result.status:
         doubt = "NUTS did not converge, so small distances from it are not certain. " if config is None else ""
         smaller = ", or compare a run with a smaller network" if config is not None and config.hidden else ""

@@ -10,7 +10,7 @@ scores that should detect unknown images. Each score in `ood` has `auroc`, `aupr
 
 For tables and arrays, the items of metrics.json are `target`, `num_test`, `is_class`, `rows` and `calibration`. Each
 item of `rows` has the `name` of a prediction and its `scores`. `calibration` is null without --calibrate, and otherwise
-has `level`, `num_calibration` and `rows`. Each row of `calibration` has `name`, `inside` (a share), `width`, and
+has `num_calibration` and `rows`. Each row of `calibration` has `level`, `name`, `inside` (a share), `width`, and
 `thirds` (a share for each third of the test rows).
 """
 

@@ -1,8 +1,8 @@
 """`pyro-bnn predict`.
 
 The JSON of `predict` has `folder`, `file` (null without --out), `num_rows`, `scores` (of the rows with known targets),
-`notes`, and `predictions`. Without --out, `predictions` is a list with an object for each row, whose keys are the names
-of the columns in the CSV. With --out, `predictions` is null.
+`notes` on the run and on the rows, and `predictions`. Without --out, `predictions` is a list with an object for each
+row, whose keys are the names of the columns in the CSV. With --out, `predictions` is null.
 """
 
 import sys
@@ -125,14 +125,15 @@ def predict(
     elif not as_json:
         text = as_csv(table)
         typer.echo(for_terminal(text) if sys.stdout.isatty() else text, nl=False)
+    notes = [*sample.notes]
     if not posterior.status:
         level, fault = "note", posterior.status.message.rstrip(".")
         if runs.is_chains(posterior):
             level, fault = chains.fault_of(posterior)
         unusable = ", so the run is not usable as it is" if level == "problem" else ""
         why = "Why" if unusable else "To see whether the predictions are usable"
-        typer.echo(f"{level.capitalize()}: {fault}{unusable}. {why}: pyro-bnn report {run}", err=True)
-    for note in sample.notes:
+        notes.insert(0, f"{level.capitalize()}: {fault}{unusable}. {why}: pyro-bnn report {run}")
+    for note in notes:
         typer.echo(note, err=True)
     if scores:
         said = ", ".join(
@@ -154,6 +155,6 @@ def predict(
         file=None if is_listed else out,
         num_rows=len(sample.x),
         scores=scores,
-        notes=sample.notes,
+        notes=notes,
         predictions=table.to_dict("records") if is_listed else None,
     )

@@ -12,9 +12,12 @@ from .tables import aligned
 SMALL_LOSS = 0.01
 """Heuristic: a rise of the NLL by this number, in nats per row, counts as no loss."""
 
+SLOWER = 1.1
+"""Heuristic: a sparse network is slower if it takes more than this multiple of the time of a dense one."""
+
 
 def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
-    """Return two tables with notes and a sentence on how many weights can be removed, separated by empty lines."""
+    """Return two tables with notes, and sentences on what can be removed and on the speed, separated by empty lines."""
     first = report.rows[0]
     name, form = ("RMSE", ".4g") if first.accuracy is None else ("accuracy", ".2%")
     heads = [f"{name}, mean", "NLL, mean", f"{name}, draws", "NLL, draws"]
@@ -46,7 +49,19 @@ def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
         "weights. Draws: the ensemble."
     )
     tables = ["\n".join([title, *aligned(cells, num_left=0)]), notes, "\n".join(aligned(savings, num_left=0)), times]
-    return "\n\n".join([*tables, *_can_go(report)])
+    return "\n\n".join([*tables, *_is_slower(gains), *_can_go(report)])
+
+
+def _is_slower(gains: PruningGains) -> list[str]:
+    """Say that sparse layers make the network slower, if they do for at least half of the shares."""
+    pruned = [row for row in gains.rows if row.fraction]
+    slower = [row for row in pruned if row.sparse_seconds > SLOWER * row.dense_seconds]
+    if not pruned or 2 * len(slower) < len(pruned):
+        return []
+    shares = f"For {len(slower)} of {len(pruned)} shares of removed weights"
+    return [
+        f"{shares}, this network is slower with sparse layers: it is so small that they cost more time than they save."
+    ]
 
 
 def _can_go(report: pruning.PruningReport) -> list[str]:

@@ -169,6 +169,13 @@ def train(
     if not runs.is_chains(posterior):
         said = f"{said[0].upper()}{said[1:]} The fit took {seconds:.0f} s."
         output.say(said, style="green" if posterior.status else "yellow")
+        if posterior.status:  # otherwise the status itself says what to do
+            from ..reports.page.fit import of_length
+
+            length = of_length(config, known.facts.in_units(posterior.history))
+            if length.level != "good":
+                notes.append(length.text)
+                output.say(length.text, style="yellow")
     else:
         output.say(in_plain_words(posterior), style="yellow" if has_remark(posterior) else "green")
         output.say(said.replace(". ", ".\n"), style="dim")  # a line for each fact

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +14,17 @@ from ..runs import RunCalibration
 from .numbers import number, percent
 
 LEVEL = 0.9
-"""The level of the intervals and sets that are compared."""
+"""The level of the intervals in the picture of `pyro-bnn evaluate`."""
+
+COMPARED = (0.9, 0.95)
+"""The levels of the intervals and sets that are compared."""
+
+CHANCE = 0.99
+"""Probability that the coverage of correct intervals lies in the range that counts as chance. With this value, the
+tests of several levels together reject correct intervals in less than one case in twenty."""
+
+OWN = "network"
+"""The name of the intervals and sets before calibration."""
 
 PARTS = ("smallest", "middle", "largest")
 """Names of three equally large groups of rows. Rows are grouped by their predicted standard deviation, or by their
@@ -51,16 +62,16 @@ def sets_of(prediction: ClassificationPrediction, level: float, calibration: Run
 class BeforeAndAfter:
     """The coverage of a network's intervals or sets before and after calibration.
 
-    `rows` has a first row for the intervals or sets before calibration, and a second row for those after calibration.
-    Each row has `name`, `inside` (the share of the targets inside their interval or set), `width` (the mean width of
-    the intervals in the target's units, or the mean size of the sets) and `thirds` (the share inside for each third in
-    `PARTS`).
+    For each level in `COMPARED`, `rows` has a row for the intervals or sets before calibration, and then a row for
+    those after calibration. Each row has `level`, `name`, `inside` (the share of the targets inside their interval or
+    set), `width` (the mean width of the intervals in the target's units, or the mean size of the sets) and `thirds`
+    (the share inside for each third in `PARTS`).
     """
 
-    level: float
     num_calibration: int  # rows that calibrated
     num_test: int
     is_class: bool
+    is_count: bool
     rows: Sequence[Mapping[str, Any]]
 
     @property
@@ -74,31 +85,63 @@ class BeforeAndAfter:
         return "entropy" if self.is_class else "sd"
 
     @property
-    def deviation(self) -> float:
-        """Approximate standard deviation of the share of targets that lie in their calibrated interval or set.
+    def deviations(self) -> str:
+        """Approximate standard deviation of the calibrated share at each level, in words.
 
         The share varies with the rows that are chosen for calibration and for tests.
         """
-        return math.sqrt(self.level * (1 - self.level) * (1 / self.num_test + 1 / self.num_calibration))
+        rows = 1 / self.num_test + 1 / self.num_calibration
+        points = [f"{100 * math.sqrt(level * (1 - level) * rows):.1f} ({percent(level, 0)})" for level in COMPARED]
+        return f"{' and '.join(points)} points"
+
+    @property
+    def conclusion(self) -> str:
+        """A sentence which says whether the network's own intervals or sets needed the calibration."""
+        own = [row for row in self.rows if row["name"] == OWN]
+        shares = " and ".join(percent(row["inside"]) for row in own)
+        said = f"Before calibration, the {self.noun} of {self.levels} held {shares} of the targets"
+        if all(self._is_right(row) for row in own):
+            return f"{said}. This is right within chance, so calibration was not needed here."
+        return f"{said}, which is more than chance away from what they promise. So calibration was needed."
+
+    def _is_right(self, row: Mapping[str, Any]) -> bool:
+        """Return whether the share inside can occur by chance if the level is right.
+
+        Sets of classes and intervals of counts may contain more than they promise.
+        """
+        from scipy.stats import binom  # imported late: importing takes long
+
+        low, high = binom.interval(CHANCE, self.num_test, row["level"])
+        held = row["inside"] * self.num_test
+        return bool(held >= low and (self.is_class or self.is_count or held <= high))
+
+    @property
+    def levels(self) -> str:
+        """The compared levels in words."""
+        return " and ".join(percent(level, 0) for level in COMPARED)
 
     @property
     def headings(self) -> list[str]:
         """The headings of the table's columns."""
         return ["inside", "mean size" if self.is_class else "mean width", *(f"{part} {self.spread}" for part in PARTS)]
 
+    @staticmethod
+    def name(row: Mapping[str, Any]) -> str:
+        """Return the name of one of `rows` with its level, such as "90 %, network"."""
+        return f"{percent(row['level'], 0)}, {row['name']}"
+
     def cells(self, row: Mapping[str, Any]) -> list[str]:
         """Return the cells of one of `rows` in the order of the headings."""
         return [percent(row["inside"]), number(row["width"]), *(percent(share) for share in row["thirds"])]
 
     def __str__(self) -> str:
-        head = f"{percent(self.level, 0)} {self.noun}"
-        lines = [f"{head:30s}" + "".join(f"{name:>17s}" for name in self.headings)]
-        lines += [f"{row['name']:30s}" + "".join(f"{cell:>17s}" for cell in self.cells(row)) for row in self.rows]
+        lines = [f"{self.noun:30s}" + "".join(f"{name:>17s}" for name in self.headings)]
+        lines += [f"{self.name(row):30s}" + "".join(f"{cell:>17s}" for cell in self.cells(row)) for row in self.rows]
         targets, place = ("labels", "set") if self.is_class else ("targets", "interval")
         note = (
             f"inside: share of the {targets} in their {place}. The calibration used {self.num_calibration} rows "
             f"outside of the fit.\nThe calibrated share is right on average over all rows, not in each third by "
-            f"predicted {self.spread}. By chance, it varies by about {100 * self.deviation:.1f} points."
+            f"predicted {self.spread}. By chance, it varies by about {self.deviations}.\n{self.conclusion}"
         )
         return "\n".join([*lines, "", note])
 
@@ -107,23 +150,25 @@ def before_and_after(
     prediction: RegressionPrediction | ClassificationPrediction,
     y: Tensor,
     calibration: RunCalibration,
+    *,
+    is_count: bool,
 ) -> BeforeAndAfter:
     """Compare the coverage on test rows before and after calibration.
 
-    A regression prediction must have `components`.
+    `is_count` says whether the targets are counts. A regression prediction must have `components`.
     """
+    is_class = isinstance(prediction, ClassificationPrediction)
+    order = prediction.total.flatten().argsort(stable=True)
     rows = []
-    for name, used in (("network", None), ("calibrated", calibration)):
+    for level, (name, used) in product(COMPARED, ((OWN, None), ("calibrated", calibration))):
         if isinstance(prediction, ClassificationPrediction):
-            found = sets_of(prediction, LEVEL, used)
+            found = sets_of(prediction, level, used)
             inside, width = found.gather(1, y[:, None]), found.sum(1)
         else:
-            low, high = interval_of(prediction, LEVEL, used)
+            low, high = interval_of(prediction, level, used)
             inside, width = (low <= y) & (y <= high), high - low
         held = inside.double().flatten()
-        order = prediction.total.flatten().argsort(stable=True)
         thirds = [float(held[part].mean()) for part in order.tensor_split(len(PARTS)) if len(part)]
         shares = {"inside": float(held.mean()), "width": float(width.double().mean()), "thirds": thirds}
-        rows.append({"name": name, **shares})
-    is_class = isinstance(prediction, ClassificationPrediction)
-    return BeforeAndAfter(LEVEL, calibration.num_rows, len(y), is_class, rows)
+        rows.append({"level": level, "name": name, **shares})
+    return BeforeAndAfter(calibration.num_rows, len(y), is_class, is_count, rows)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ...modelling.likelihoods import PoissonLikelihood
 from ...results import units
 from ...scores import metrics
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
@@ -62,6 +63,8 @@ class OwnDataScores:
         single = self.rows[0]["name"]
         legend = f"{single}: a single network; ensemble: the Bayesian prediction, a mean over weight draws."
         notes = [legend, LEGENDS[self.is_class]]
+        if self.calibration is not None and not self.is_class:
+            notes.append("The shares are those of the network's own intervals, before calibration.")
         if any("nll" not in row["scores"] for row in self.rows):
             notes.append("-: trees predict numbers without an uncertainty.")
         return "\n".join([*lines, "", *notes, *compared])
@@ -123,10 +126,11 @@ def compared_coverage(run: Trained, ensemble: Prediction) -> BeforeAndAfter | No
     if run.calibration is None:
         return None
     if isinstance(ensemble, ClassificationPrediction):
-        return before_and_after(ensemble, run.test[1], run.calibration)
+        return before_and_after(ensemble, run.test[1], run.calibration, is_count=False)
     own = in_units(ensemble.as_kind(RegressionPrediction), run.rows.facts.target)
     assert own.targets is not None
-    return before_and_after(own, own.targets.to(own.mean), run.calibration)
+    is_count = isinstance(run.model.likelihood, PoissonLikelihood)
+    return before_and_after(own, own.targets.to(own.mean), run.calibration, is_count=is_count)
 
 
 def ways_to_predict(run: Trained) -> dict[str, Prediction]:

@@ -1,16 +1,15 @@
 """The report's section on intervals or sets of classes before and after calibration."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from scipy.stats import betabinom
 
 from ....results.calibration import rank_of
-from ..calibrated import BeforeAndAfter, before_and_after
+from ..calibrated import CHANCE, BeforeAndAfter, before_and_after
 from ..numbers import percent
 from .section import Section, Tile, Verdict, judged
 from .subject import Subject
-
-CHANCE = 0.99
-"""Probability that the coverage of correct intervals lies in the accepted range. With this value, the tests of several
-levels together reject correct intervals in less than one case in twenty."""
 
 
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
@@ -31,13 +30,20 @@ def calibrated_section(subject: Subject) -> Section | None:
     classified, regressed = subject.classified, subject.regressed
     if classified is not None and classified.calibration is not None:
         y = classified.y.to(classified.prediction.probs.device)
-        found = before_and_after(classified.prediction, y, classified.calibration)
-        tile = Tile(f"In the {percent(found.level, 0)} set", percent(found.rows[1]["inside"]), "of the test labels")
-        return _section(found, (_of_sets(found),), (tile,))
+        found = before_and_after(classified.prediction, y, classified.calibration, is_count=False)
+        row = _calibrated(found)[-1]
+        name = f"In the calibrated {percent(row['level'], 0)} set"
+        return _section(found, (_of_sets(found),), (Tile(name, percent(row["inside"]), "of the test labels"),))
     if regressed is not None and regressed.calibration is not None:  # the section on intervals has verdict and tile
         y = regressed.y.to(regressed.prediction.mean)
-        return _section(before_and_after(regressed.prediction, y, regressed.calibration))
+        found = before_and_after(regressed.prediction, y, regressed.calibration, is_count=regressed.is_count)
+        return _section(found)
     return None
+
+
+def _calibrated(found: BeforeAndAfter) -> list[Mapping[str, Any]]:
+    """Return the rows after calibration, one for each level."""
+    return [*found.rows[1::2]]
 
 
 def _section(found: BeforeAndAfter, verdicts: tuple[Verdict, ...] = (), tiles: tuple[Tile, ...] = ()) -> Section:
@@ -46,16 +52,18 @@ def _section(found: BeforeAndAfter, verdicts: tuple[Verdict, ...] = (), tiles: t
 
 def _of_sets(found: BeforeAndAfter) -> Verdict:
     """Judge whether conformal sets contain at least the promised share of the labels."""
-    row = found.rows[1]
-    low, _ = limits_by_chance(found.level, found.num_calibration, found.num_test)
-    numbers = (
-        f"{percent(row['inside'])} of the labels are in their {percent(found.level, 0)} set, where chance gives at "
-        f"least {percent(low)}; mean size {row['width']:.2f} classes"
+    rows = _calibrated(found)
+    lows = [limits_by_chance(row["level"], found.num_calibration, found.num_test)[0] for row in rows]
+    numbers = "; ".join(
+        f"{percent(row['inside'])} of the labels are in their {percent(row['level'], 0)} set, where chance gives at "
+        f"least {percent(low)}, and the mean size is {row['width']:.2f} classes"
+        for row, low in zip(rows, lows, strict=True)
     )
+    is_right = all(row["inside"] >= low for row, low in zip(rows, lows, strict=True))
     return judged(
         "uncertainty",
-        f"Problem: the calibrated sets of {percent(found.level, 0)} contain a smaller share of the labels than correct "
-        f"sets do in {percent((1 + CHANCE) / 2)} of the cases.",
-        (row["inside"] >= low, "good", "", f"The sets contain the promised share of the labels ({numbers})."),
+        f"Problem: the calibrated sets of {found.levels} contain a smaller share of the labels than correct sets do in "
+        f"{percent((1 + CHANCE) / 2)} of the cases.",
+        (is_right, "good", "", f"The sets contain the promised share of the labels ({numbers})."),
         (True, "problem", "sets miss too many labels", f"The sets miss too many labels ({numbers})."),
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Modes
 from ....results import plotting
-from ...chains import fault_of
+from ...chains import fault_of, finding_on, has_one_mode
 from ...remedies import longer_chains
 from ...runs import is_chains
 from ..numbers import percent
@@ -25,16 +25,16 @@ def chains_section(subject: Subject) -> Section | None:
     posterior = subject.posterior
     if not is_chains(posterior):
         return None
-    density = posterior.statistics.log_density
+    density, has_one = posterior.statistics.log_density, has_one_mode(subject.config)
     values = {
         "chosen": "" if subject.choice is None else subject.choice.sentence,
-        "diagnostics": diagnostics_of(posterior, subject.modes),
+        "diagnostics": diagnostics_of(posterior, subject.modes, has_one_mode=has_one),
         "num_chains": posterior.num_chains,
         "num_draws": posterior.num_stored // posterior.num_chains,
         "seconds": posterior.seconds or 0.0,
         "pictures": [] if density is None else [Drawing(_traces(density))],
     }
-    return Section("Chains", "chains.html", values, (of_chains(posterior, subject.modes),))
+    return Section("Chains", "chains.html", values, (of_chains(posterior, subject.modes, has_one_mode=has_one),))
 
 
 def _traces(density: Tensor) -> Any:
@@ -51,7 +51,9 @@ def _traces(density: Tensor) -> Any:
     return ax
 
 
-def diagnostics_of(posterior: MCMCPosterior, modes: Modes | None) -> Sequence[tuple[str, str, str, str]]:
+def diagnostics_of(
+    posterior: MCMCPosterior, modes: Modes | None, *, has_one_mode: bool = False
+) -> Sequence[tuple[str, str, str, str]]:
     """Return for each diagnostic its name, its value, its threshold, and a verdict in words."""
     statistics, limit = posterior.statistics, f"at most {LARGEST_WITHIN:g}"
     divergences = "not reported", "unknown"
@@ -66,33 +68,43 @@ def diagnostics_of(posterior: MCMCPosterior, modes: Modes | None) -> Sequence[tu
     explored = "each chain has explored its mode"
     if modes.num_unexplored:
         explored = f"{modes.num_unexplored} of {count} too short to explore a mode; more time helps"
-    agreed = "no fault: the chains are in different modes of the posterior"
+    agreed = {
+        "short": "unclear until each chain has explored its mode",
+        "disagreeing": "the chains are too short: a linear model has one mode, so they must agree",
+        "in modes": "no fault: the chains are in different modes of the posterior",
+    }.get(finding_on(modes, has_one_mode=has_one_mode), "the chains agree")
     if modes.between <= LARGEST_WITHIN:
         agreed = "the chains agree"
-    elif modes.num_unexplored:
-        agreed = "unclear until each chain has explored its mode"
     between = "no limit: the part of the uncertainty that lies between chains, which all count equally"
     return [
         *rows,
         ("largest R-hat of a chain's halves", f"{modes.within.max():.2f}", limit, explored),
-        ("largest R-hat between chains", f"{modes.between:.2f}", f"{limit} if they agree", agreed),
+        (
+            "largest R-hat between chains",
+            f"{modes.between:.2f}",
+            limit if has_one_mode else f"{limit} if they agree",
+            agreed,
+        ),
         ("variance of the predictions between chains", percent(modes.share, 0), "none", between),
     ]
 
 
-def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
+def of_chains(posterior: MCMCPosterior, modes: Modes | None, *, has_one_mode: bool = False) -> Verdict:
     """Judge whether draws diverged, and whether every chain has explored its mode."""
     rule = (
         f"Problem: more than {percent(MOST_DIVERGING, 0)} of the draws diverged. Note: R-hat between the two halves of "
-        f"a chain is above {LARGEST_WITHIN} for the prediction of some training row, by however much: how well such "
-        "chains predict is seen from the scores on the test rows."
+        f"a chain is above {LARGEST_WITHIN} for the prediction of some training row, by however much; or R-hat between "
+        "the chains of a linear model is, since such a model has one mode. How well such chains predict is seen from "
+        "the scores on the test rows."
     )
     count, share = plural(posterior.num_chains, "chain"), posterior.statistics.share_diverging
     diverged = "the sampler does not report divergences" if share is None else f"{percent(share)} of the draws diverged"
-    level, _ = fault_of(posterior)
+    level, finding = fault_of(posterior)[0], finding_on(modes, has_one_mode=has_one_mode)
     unexplored = 0 if modes is None else modes.num_unexplored
     least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f} at training rows"
     verb = "is too short to explore its mode" if unexplored == 1 else "are too short to explore their modes"
+    apart = "the chains are too short: they disagree, but a linear model has one mode"
+    between = "" if modes is None else f" (R-hat between chains is {modes.between:.2f})"
     few = f"{unexplored} of {count} {verb}"
     unknown = "too few draws to tell whether the chains have explored their modes"
     more = longer_chains(posterior.seconds)
@@ -100,8 +112,9 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
         "fit",
         rule,
         (level == "problem", "problem", "the chains are in trouble", posterior.status.message),
-        (modes is None, "note", unknown, f"{sentence(unknown)}. {more}"),
-        (level == "note", "note", few, f"{few}{least}. {more}"),
+        (finding == "unknown", "note", unknown, f"{sentence(unknown)}. {more}"),
+        (finding == "short", "note", few, f"{few}{least}. {more}"),
+        (finding == "disagreeing", "note", apart, f"{sentence(apart)}{between}. {more}"),
         (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode{least}."),
     )
     return replace(verdict, is_cause=verdict.level == "note")

@@ -78,11 +78,12 @@ def training_section(subject: Subject) -> Section | None:
             "kl_weight": last.kl_weight,
             "pictures": [Drawing(ax) for ax in axes],
         },
-        (_of_length(subject.config, history),),
+        (of_length(subject.config, history),),
     )
 
 
-def _of_length(config: RunConfig, history: History) -> Verdict:
+def of_length(config: RunConfig, history: History) -> Verdict:
+    """Judge whether a variational training was long enough. `train` and `report` both judge by this function."""
     if is_cut_short(config, history):
         return was_cut_short(config, history)
     return has_settled(history, 0 if config.kind == "images" else NUM_STEPS)

@@ -12,9 +12,10 @@ from torch import Tensor
 from ....results import plotting
 from ....scores import metrics
 from ..baselines import TREES
+from ..calibrated import CHANCE
 from ..numbers import number, percent, with_error
 from ..pictures import Drawing, observed_against_predicted, panel
-from .calibrated import CHANCE, limits_by_chance
+from .calibrated import limits_by_chance
 from .cautions import FEWEST, of_bias, of_leak, of_negative
 from .section import Section, Tile, Verdict, in_series, judged
 from .subject import Regressed, Subject
@@ -72,6 +73,7 @@ def errors_section(subject: Subject) -> Section | None:
     ]
     low, high = found.interval(HEADLINE)
     held = metrics.interval_coverage(low, high, found.y)
+    calibrated = "" if found.calibration is None else "calibrated "
     return Section(
         "Errors",
         "errors.html",
@@ -88,8 +90,8 @@ def errors_section(subject: Subject) -> Section | None:
         },
         tuple(verdicts),
         (Tile("RMSE", number(root), f"{number(theirs)} for {name}"), density_tile(found, name, baseline, noun="row")),
-        usable=f"RMSE {number(root)} beside {number(theirs)} of {name}, and the {percent(HEADLINE, 0)} intervals hold "
-        f"{percent(held)} of {len(found.y):,} rows",
+        usable=f"RMSE {number(root)} beside {number(theirs)} of {name}, and the {calibrated}{percent(HEADLINE, 0)} "
+        f"intervals hold {percent(held)} of {len(found.y):,} rows",
     )
 
 
@@ -152,6 +154,7 @@ def intervals_section(subject: Subject) -> Section | None:
     ]
     headline = next(row for row in rows if row["level"] == HEADLINE)
     scale = found.prediction.total[:, 0].sqrt()
+    kind = "" if found.calibration is None else "calibrated "
     return Section(
         "Intervals",
         "intervals.html",
@@ -166,7 +169,7 @@ def intervals_section(subject: Subject) -> Section | None:
             "picture": _residuals(found),
         },
         tuple(verdicts),
-        (Tile(f"In the {percent(HEADLINE, 0)} interval", percent(headline["held"]), "of the test targets"),),
+        (Tile(f"In the {kind}{percent(HEADLINE, 0)} interval", percent(headline["held"]), "of the test targets"),),
     )
 
 
