@@ -112,7 +112,7 @@ MISTAKES = [
     (lambda: pb.save_posterior(MODEL, "x.pt"), "needs `model`, .*Example: save_posterior"),
     (lambda: pb.load_posterior("x.pt"), "needs `model`, .*Example: load_posterior"),
     (lambda: pb.plotting.regression_bands(X), "needs `prediction`, .*Example: regression_bands"),
-    (lambda: pb.plotting.weight_histograms({}), "needs `scales`, .*Example: weight_histograms"),
+    (lambda: pb.plotting.weight_histograms(), "needs `locations`, .*Example: weight_histograms"),
     (lambda: pb.fit(MODEL, model=MODEL, data=(X, Y)), "multiple values for argument 'model'. Example"),
 ]
 

@@ -153,6 +153,104 @@ def test_given_axes_are_used_and_returned(history):
         plotting.loss_curves(history, axes)
 
 
+# --- whole posteriors, and other objects in place of the right ones ---------------------------------------------------
+
+
+@pytest.fixture
+def posteriors(history):
+    """A model, and posteriors by name: of a guide with a history, of Laplace's method, of draws, and of a point."""
+    model, x, y = small_model(num_data=6)
+    guide = pruning.prune(pb.MeanFieldGuide(model), fraction=0.5, where="net.0.weight").guide
+    fitted = pb.GuidePosterior(guide, history=history)
+    return model, {
+        "guide": fitted,
+        "laplace": pb.fit_laplace(model, (x, y)),
+        "draws": pb.StoredPosterior.of(fitted, 30, seed=0),
+        "members": pb.EnsemblePosterior([fitted, pb.GuidePosterior(pb.DeltaGuide(model))]),
+        "point": pb.GuidePosterior(pb.DeltaGuide(model)),
+    }
+
+
+def test_curves_of_a_posterior_are_those_of_its_history(posteriors, history):
+    model, found = posteriors
+    for ours, theirs in zip(plotting.loss_curves(found["guide"]), plotting.loss_curves(history), strict=True):
+        np.testing.assert_array_equal(drawn(ours), drawn(theirs))
+    for name, remedy in {
+        "laplace": r'got a posterior of .*Laplace.*which has none; .*fit\(model, data, method="svi"\)',
+        "members": r"got a posterior of ensemble of 2 .*loss_curves\(posterior.members\[0\]\)",
+    }.items():
+        with pytest.raises(ValueError, match=remedy):
+            plotting.loss_curves(found[name])
+    with pytest.raises(ValueError, match=r"a History, .*got BayesianModel; call `plotting.loss_curves\(posterior\)`"):
+        plotting.loss_curves(model, found["guide"])
+
+
+@pytest.mark.parametrize("name", ["guide", "laplace", "draws", "members"])
+def test_weights_of_a_posterior_are_drawn_with_their_moments(posteriors, name):
+    posterior = posteriors[1][name]
+    marginals = posterior.marginals()
+    mean, scale = posterior.moments(seed=0) if not marginals else parts_of(marginals)
+    ours, theirs = plotting.weight_histograms(posterior), plotting.weight_histograms(mean, scale)
+    for first, second in zip(ours.flat, theirs.flat, strict=True):
+        assert bars(first) == bars(second)
+        assert sum(height for _, height in bars(first)) > 0
+    ratios = {site: torch.where(loc == 0, loc, loc.abs() / scale[site]) for site, loc in mean.items()}
+    for first, second in zip(plotting.signal_to_noise(posterior), plotting.signal_to_noise(ratios), strict=True):
+        assert bars(first) == bars(second)
+        for one, other in zip(drawn(first), drawn(second), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def parts_of(marginals):
+    return [{site: pair[part] for site, pair in marginals.items()} for part in range(2)]
+
+
+def bars(ax):
+    return [(bar.get_x(), bar.get_height()) for bar in ax.patches]
+
+
+def test_weights_of_a_posterior_are_those_of_its_guide(posteriors):
+    posterior = posteriors[1]["guide"]
+    ours = plotting.signal_to_noise(posterior)[1]
+    theirs = plotting.signal_to_noise(pruning.signal_to_noise(posterior))[1]
+    np.testing.assert_array_equal(drawn(ours)[0], drawn(theirs)[0])
+    before = torch.get_rng_state()
+    plotting.weight_histograms(posteriors[1]["members"])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_has_no_picture_of_weights_is_told_the_call(posteriors):
+    model, found = posteriors
+    for draw in (plotting.weight_histograms, plotting.signal_to_noise):
+        with pytest.raises(ValueError, match=r'of DeltaGuide, a single point.*method="svi"'):
+            draw(found["point"])
+    with pytest.raises(ValueError, match=r"got BayesianModel; call `plotting.weight_histograms\(posterior\)`"):
+        plotting.weight_histograms(model, found["guide"])
+    with pytest.raises(ValueError, match=r"`scales` must be left out with a posterior, got dict; call"):
+        plotting.weight_histograms(found["guide"], {})
+    with pytest.raises(ValueError, match=r"`ratios` must be a posterior, or a dict .*got MeanFieldGuide"):
+        plotting.signal_to_noise(found["guide"].guide)
+
+
+def test_a_prediction_in_the_wrong_place_is_told_the_call():
+    model, x, _ = small_model()
+    classes = pb.predict(model, pb.MeanFieldGuide(model), x, num_samples=3, seed=0)
+    model, x, y = small_model(likelihood="gaussian-fixed")
+    numbers = pb.predict(model, pb.MeanFieldGuide(model), x, num_samples=3, seed=0)
+    swapped = "got RegressionPrediction; the prediction is the second argument: call `plotting"
+    with pytest.raises(ValueError, match=swapped + r".regression_bands\(x, prediction\)`"):
+        plotting.regression_bands(numbers, x)
+    with pytest.raises(ValueError, match=swapped + r".predictive_density\(x, prediction, y\)`"):
+        plotting.predictive_density(numbers, x, y)
+    with pytest.raises(ValueError, match=r"got ClassificationPrediction; for classes call `plotting.reliability_diag"):
+        plotting.regression_bands(x, classes)
+    for_numbers = r"`plotting.regression_bands\(x, prediction\)`.*`metrics.interval_coverage\(\*prediction"
+    with pytest.raises(ValueError, match=f"of classes, got RegressionPrediction, a .*{for_numbers}"):
+        plotting.reliability_diagram(numbers, y)
+    with pytest.raises(ValueError, match=r"first argument: call `plotting.reliability_diagram\(prediction, y\)`"):
+        plotting.reliability_diagram(torch.arange(6), classes)
+
+
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ..._core.signatures import explained
 from ...scores.metrics import calibration_bins, expected_calibration_error
-from ...scores.uncertainty import ClassificationPrediction
+from ...scores.uncertainty import ClassificationPrediction, Prediction
 from ._figures import BLACK, BLUE, GREY, SKY, Width, check_axes, figure_of_width, inches, styled
 
 IN_A_ROW: dict[Width, int] = {"column": 3, "page": 5}
@@ -100,6 +100,25 @@ def _vote_axes(num_images: int, num_classes: int, width: Width) -> np.ndarray:
     return axes[:, :num_images]
 
 
+def _probabilities(probs: object, y: object) -> Tensor:
+    """Return the class probabilities that are given, or those of a given prediction."""
+    if isinstance(y, Prediction):
+        raise ValueError(
+            f"`y` must be the labels, a tensor of shape (N,), got {_checks.described(y)}; the prediction is the first "
+            "argument: call `plotting.reliability_diagram(prediction, y)`."
+        )
+    if isinstance(probs, ClassificationPrediction):
+        return probs.probs
+    if isinstance(probs, Prediction):
+        raise ValueError(
+            f"`probs` must be probabilities of classes, or a prediction of classes, got {_checks.described(probs)}, a "
+            "prediction of numbers; for numbers call `plotting.regression_bands(x, prediction)`, or compare the "
+            "coverage of intervals with their level: "
+            "`metrics.interval_coverage(*prediction.interval(0.9), y)`."
+        )
+    return _checks.rows("probs", probs)
+
+
 @explained("reliability_diagram(prediction, y)")
 @styled
 def reliability_diagram(
@@ -140,7 +159,7 @@ def reliability_diagram(
         >>> ax.get_ylabel(), below.get_xlabel()
         ('accuracy', 'confidence (probability of the predicted class)')
     """
-    probs = probs.probs if isinstance(probs, ClassificationPrediction) else _checks.rows("probs", probs)
+    probs = _probabilities(probs, y)
     _checks.rows("y", y)
     check_axes(axes, 2)
     if axes is None:

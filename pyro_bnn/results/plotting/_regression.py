@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.signatures import explained
-from ...scores.uncertainty import RegressionPrediction
+from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from ._figures import BLACK, BLUE, DASHES, ORANGE, VERMILION, Width, flat, one_axes, points_of, styled
 
 EPISTEMIC_FILL, EPISTEMIC_EDGE = "#6BAED6", BLUE
@@ -52,7 +52,7 @@ def regression_bands(
         >>> ax.get_xlabel(), ax.get_ylabel()
         ('x', 'y')
     """
-    _check(x, prediction)
+    _check(x, prediction, "regression_bands(x, prediction)")
     points = points_of(data)
     _checks.positive("num_scales", num_scales)
     if truth is not None and _checks.tensor("truth", truth).numel() != x.numel():
@@ -117,7 +117,7 @@ def predictive_density(
         >>> ax.get_xlabel(), ax.get_ylabel()
         ('x', 'y')
     """
-    _check(x, prediction)
+    _check(x, prediction, "predictive_density(x, prediction, y)")
     points = points_of(data)
     _checks.finite("y", _checks.rows("y", y))
     if y.dim() != 1 or len(y) < 2:
@@ -153,10 +153,23 @@ def _add_legend(ax: Axes) -> None:
     ax.legend(ncols=num_columns, loc="upper center")
 
 
-def _check(x: object, prediction: object) -> None:
-    """Raise an error if rows have several inputs or outputs, or if `x` does not have one row for each prediction."""
+def _check(x: object, prediction: object, call: str) -> None:
+    """Raise an error if rows have several inputs or outputs, or if `x` does not have one row for each prediction.
+
+    The error messages contain a correct call.
+    """
+    if isinstance(x, Prediction):
+        raise ValueError(
+            f"`x` must be the inputs, a tensor of shape (N, 1), got {_checks.described(x)}; the prediction is the "
+            f"second argument: call `plotting.{call}`."
+        )
     x = _checks.rows("x", x)
     _checks.finite("x", x)
+    if isinstance(prediction, ClassificationPrediction):
+        raise ValueError(
+            "`prediction` must be a prediction of numbers, got ClassificationPrediction; for classes call "
+            "`plotting.reliability_diagram(prediction, y)` with the labels y."
+        )
     _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, the result of `predict`")
     assert isinstance(prediction, RegressionPrediction)
     rows = len(prediction)

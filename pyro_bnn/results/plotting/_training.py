@@ -7,6 +7,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..._core import checks as _checks
 from ...inference.history import History
+from ...inference.posterior import EnsemblePosterior, Posterior
 from ._figures import BLACK, BLUE, VERMILION, Width, one_axes, panels, styled
 
 FEW = 40
@@ -14,11 +15,13 @@ FEW = 40
 
 
 @styled
-def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: Width = "page") -> Sequence[Axes]:
+def loss_curves(
+    history: History | Posterior, axes: Sequence[Axes] | None = None, *, width: Width = "page"
+) -> Sequence[Axes]:
     """Draw the ELBO and its two terms against the epoch, on three axes, in nats per row of the data.
 
     Args:
-        history: The record of a fit.
+        history: The record of a fit, or a posterior that has such a record.
         axes: Three axes: ELBO, data cost, complexity cost.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
 
@@ -31,11 +34,17 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: 
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
         >>> posterior = pb.fit(model, (x, 2 * x), method="svi", seed=0)
-        >>> axes = pb.plotting.loss_curves(posterior.history)
+        >>> axes = pb.plotting.loss_curves(posterior)
         >>> axes[0].get_xlabel()
         'epoch'
     """
-    _checks.kind("history", history, History, "a History, such as `posterior.history`")
+    if isinstance(history, Posterior):
+        history = _history_of(history)
+    if not isinstance(history, History):
+        raise ValueError(
+            f"`history` must be a History, or a posterior that has one, got {_checks.described(history)}; call "
+            "`plotting.loss_curves(posterior)`."
+        )
     if not history.epochs:
         raise ValueError("`history` must have at least one epoch, got none; call this function after a fit.")
     is_stacked = axes is None and width == "column"
@@ -57,6 +66,16 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: 
         if is_stacked:
             ax.label_outer()
     return axes
+
+
+def _history_of(posterior: Posterior) -> History:
+    if posterior.history is not None:
+        return posterior.history
+    if isinstance(posterior, EnsemblePosterior):
+        remedy = "draw those of one member, `plotting.loss_curves(posterior.members[0])`"
+    else:
+        remedy = 'read `print(posterior.status)`, or fit with `fit(model, data, method="svi")`'
+    raise ValueError(f"`history` must have epochs, got a posterior of {posterior.method}, which has none; {remedy}.")
 
 
 @styled

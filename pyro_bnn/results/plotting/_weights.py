@@ -13,6 +13,8 @@ from torch.distributions import Distribution, Normal
 
 from ..._core import checks as _checks
 from ..._core.signatures import explained
+from ...inference.posterior import Moments, Posterior
+from ...modelling.model import SITE_PREFIX
 from ..pruning import PruningReport, decibel
 from ._figures import BLACK, BLUE, DASHES, GREY, SKY, VERMILION, Width, inches, new_axes, one_axes, panels, styled
 
@@ -25,7 +27,7 @@ FEW = 500
 
 @styled
 def signal_to_noise(
-    ratios: Mapping[str, Tensor], axes: Sequence[Axes] | None = None, *, width: Width = "page"
+    ratios: Mapping[str, Tensor] | Posterior, axes: Sequence[Axes] | None = None, *, width: Width = "page"
 ) -> Sequence[Axes]:
     """Draw the density and the cumulative distributions of signal-to-noise ratios in decibels.
 
@@ -33,7 +35,7 @@ def signal_to_noise(
     infinity in decibels; the density leaves out such ratios, and a cumulative distribution has them at its left end.
 
     Args:
-        ratios: Ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``.
+        ratios: A posterior, or ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``.
         axes: Two axes: density, cumulative distributions.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
 
@@ -47,12 +49,16 @@ def signal_to_noise(
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> ratios = pb.pruning.signal_to_noise(pb.MeanFieldGuide(model))
-        >>> axes = pb.plotting.signal_to_noise(ratios)
+        >>> posterior = pb.GuidePosterior(pb.MeanFieldGuide(model))
+        >>> axes = pb.plotting.signal_to_noise(posterior)
         >>> [ax.get_xlabel() for ax in axes]
         ['signal-to-noise ratio, 10 log10(|mean| / sd) (dB)', 'signal-to-noise ratio (dB)']
     """
-    _checks.kind("ratios", ratios, Mapping, "a dict of ratios by site, the result of `pruning.signal_to_noise`")
+    if isinstance(ratios, Posterior):
+        weights = _moments_of_weights(ratios)
+        ratios = {site: _ratio(loc, weights.scale[site]) for site, loc in weights.mean.items()}
+    expected = "a posterior, or a dict of ratios by site, the result of `pruning.signal_to_noise(guide)`"
+    _checks.kind("ratios", ratios, Mapping, expected)
     for site, ratio in ratios.items():
         _checks.finite(f"ratios[{site!r}]", ratio)
     if not sum(ratio.numel() for ratio in ratios.values()):
@@ -79,6 +85,29 @@ def signal_to_noise(
     axes[1].set(xlabel="signal-to-noise ratio (dB)", ylabel="share of weights below", ylim=(0, 1.02))
     axes[1].legend(loc="upper left", title="layer (weights)", title_fontsize=7)
     return axes
+
+
+def _ratio(loc: Tensor, scale: Tensor) -> Tensor:
+    return torch.where(loc == 0, loc, loc.abs() / scale)  # a removed weight has the location and the scale 0
+
+
+def _moments_of_weights(posterior: Posterior) -> Moments:
+    """Return the moments of the weights of a posterior, in closed form if it has one, otherwise from draws.
+
+    Raise if the posterior is a single point. In a posterior of a model without a network, all variables count as
+    weights.
+    """
+    if posterior.num_points == 1:
+        raise ValueError(
+            f"pictures of weights need standard deviations, got a posterior of {posterior.method}, a single point, "
+            'which has none; make another fit, such as `fit(model, data, method="svi")`.'
+        )
+    found = posterior.marginals()
+    if not found:
+        mean, scale = posterior.moments(num_samples=posterior.num_points, seed=0)
+        found = {name: (loc, scale[name]) for name, loc in mean.items()}
+    names = [name for name in found if name.startswith(f"{SITE_PREFIX}.")] or [*found]
+    return Moments({name: found[name][0] for name in names}, {name: found[name][1] for name in names})
 
 
 @styled
@@ -239,11 +268,11 @@ def weight_density(
     return ax
 
 
-@explained("weight_histograms(guide.locations(), guide.scales())")
+@explained("weight_histograms(posterior)")
 @styled
 def weight_histograms(
-    locations: Mapping[str, Tensor],
-    scales: Mapping[str, Tensor],
+    locations: Mapping[str, Tensor] | Posterior,
+    scales: Mapping[str, Tensor] | None = None,
     axes: np.ndarray | None = None,
     *,
     width: Width = "page",
@@ -251,8 +280,9 @@ def weight_histograms(
     """Draw histograms of the posterior means and standard deviations of each tensor, without removed weights.
 
     Args:
-        locations: Means, ``{site: shape (*event)}``, as from ``guide.locations()``.
-        scales: Standard deviations with the same shapes; 0 for a weight that was removed.
+        locations: A posterior, or means, ``{site: shape (*event)}``, as from ``guide.locations()``.
+        scales: Standard deviations with the shapes of the means; 0 for a weight that was removed. None, for a
+            posterior, means the standard deviations of the posterior.
         axes: Array of axes of shape (number of sites, 2).
         width: Width of a new figure.
 
@@ -263,18 +293,32 @@ def weight_histograms(
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> guide = pb.MeanFieldGuide(model)
-        >>> axes = pb.plotting.weight_histograms(guide.locations(), guide.scales())
+        >>> posterior = pb.GuidePosterior(pb.MeanFieldGuide(model))
+        >>> axes = pb.plotting.weight_histograms(posterior)
         >>> axes.shape  # means and deviations of each site
         (2, 2)
     """
+    if isinstance(locations, Posterior):
+        if scales is not None:
+            raise ValueError(
+                f"`scales` must be left out with a posterior, got {_checks.described(scales)}; call "
+                "`plotting.weight_histograms(posterior)`, and pass axes by name."
+            )
+        locations, scales = _moments_of_weights(locations)
+    if not isinstance(locations, Mapping):
+        raise ValueError(
+            f"`locations` must be a posterior, or a dict of means by site, got {_checks.described(locations)}; call "
+            "`plotting.weight_histograms(posterior)`, or pass `guide.locations()` and `guide.scales()`."
+        )
     for name, found in (("locations", locations), ("scales", scales)):
         _checks.kind(name, found, Mapping, f"a dict of tensors by site, such as `guide.{name}()`")
+        assert isinstance(found, Mapping)
         if not found:
             raise ValueError(f"`{name}` must have at least one site, got none; pass `guide.{name}()`.")
         for site in locations:
             if site not in found or _checks.tensor(name, found[site]).shape != locations[site].shape:
                 raise ValueError(f"`{name}` must have a tensor like the mean of `{site}`, got {list(found)}.")
+    assert scales is not None
     if axes is None:
         axes = new_axes(len(locations), 2, size=(inches(width), 1.25 * len(locations) + 0.5))
     for row, (site, loc) in enumerate(locations.items()):
