@@ -140,7 +140,7 @@ def test_a_list_of_inputs_and_targets_is_a_pair_with_the_same_defaults():
     assert "all rows at once" in str(ours.status)
 
 
-@pytest.mark.parametrize("method", ["vi", "ADVI", "nuts", "mcmc", "hmc", "laplace", "map", "sghmc"])
+@pytest.mark.parametrize("method", ["vi", "ADVI", "variational", "nuts", "mcmc", "hmc", "laplace", "map", "sghmc"])
 def test_other_names_of_methods_lead_to_a_call_that_runs(method):
     with pytest.raises(ValueError, match=r"`method` must be one of .*; call `\w*fit\w*\(model") as caught:
         pb.fit(MODEL, (X, Y), method=method)

@@ -151,7 +151,18 @@ def test_prior_draws_have_the_priors_variance():
         ({"where": []}, "`where` is empty"),
         ({"net": lambda x: x}, "`net` must be a torch.nn.Module, got function"),
         ({"prior": 1.0}, "`prior` must be a Prior, such as NormalPrior"),
-        ({"likelihood": pb.CategoricalLikelihood}, "`likelihood` must be a Likelihood.* got the class CategoricalLike"),
+        (
+            {"likelihood": pb.PoissonLikelihood},
+            r"a Likelihood, .* got the class PoissonLikelihood; write PoissonLikelihood\(\)\.",
+        ),
+        ({"likelihood": "gaussian"}, r"got 'gaussian'; write GaussianLikelihood\(\)\."),
+        ({"likelihood": "Normal"}, r"got 'Normal'; write GaussianLikelihood\(\)\."),
+        ({"likelihood": "categorial"}, r"got 'categorial'; write CategoricalLikelihood\(\)\."),
+        ({"likelihood": "student_t"}, r"got 'student_t'; write likelihoods.StudentT\(\)\."),
+        ({"likelihood": nn.CrossEntropyLoss()}, r"got CrossEntropyLoss; write CategoricalLikelihood\(\)\."),
+        ({"likelihood": dist.Bernoulli(0.5)}, r"got Bernoulli; write BernoulliLikelihood\(\)\."),
+        ({"likelihood": "unknown"}, r"CategoricalLikelihood\(\) for classes, got 'unknown'\."),
+        ({"likelihood": None}, r"CategoricalLikelihood\(\) for classes, got NoneType\."),
     ],
 )
 def test_arguments_of_the_wrong_kind(change, message):

@@ -355,8 +355,10 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
     [
         (
             {"method": "mcmc"},
-            "`method` must be one of 'auto', 'svi', 'natural', 'nuts', 'mclmc', 'laplace', 'kronecker', 'swag'",
+            "`method` must be one of 'auto', 'svi', 'natural', 'nuts', 'mclmc', .*got 'mcmc'; did you mean 'nuts'",
         ),
+        ({"method": "variational"}, "got 'variational'; did you mean 'svi'"),
+        ({"method": "NUTS"}, "got 'NUTS'; did you mean 'nuts'"),
         ({"likelihood": "normal"}, "unknown likelihood 'normal'; choose gaussian"),
         (
             {"likelihood": "gausian"},

@@ -119,7 +119,7 @@ def flag(name: str, value: bool) -> bool:
 def one_of(name: str, value: object, options: Sequence[str]) -> str:
     """Return `value` if it is one of the texts in `options`."""
     if not isinstance(value, str) or value not in options:
-        near = nearest(str(value), options)
+        near = nearest(str(value), options) or nearest(str(value).lower(), options)
         hint = f"; did you mean {near!r}?" if near else "."
         raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}{hint}")
     return value

@@ -13,9 +13,12 @@ SHORTEST = 4
 """Heuristic: smallest number of characters of a name that may be a part of another, as ``epochs`` of ``max_epochs``."""
 
 SYNONYMS: Mapping[str, Sequence[str]] = {
+    "advi": ("svi",),
+    "bbb": ("svi",),
     "burn_in": ("num_warmup",),
     "draws": ("num_samples",),
     "epochs": ("max_iter",),
+    "hmc": ("nuts",),
     "iterations": ("max_iter",),
     "learning_rate": ("optimizer",),
     "loss": ("likelihood",),
@@ -23,6 +26,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "max_epochs": ("num_epochs", "max_iter"),
     "max_iter": ("max_epochs", "max_iterations", "num_epochs"),
     "max_time": ("time_limit",),
+    "mcmc": ("nuts",),
     "n_estimators": ("num_members",),
     "network": ("net",),
     "noise": ("likelihood", "scale"),
@@ -35,9 +39,10 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "timeout": ("time_limit",),
     "tune": ("num_warmup",),
     "units": ("hidden_layer_sizes",),
+    "variational": ("svi",),
     "verbose": ("progress",),
 }
-"""Names of arguments in other libraries, each with names here. The first name that a function has is suggested."""
+"""Names of arguments and methods in other libraries, each with names here. The first name that exists is suggested."""
 
 
 def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, check_fit, checked_callbacks
 from ..._core.inputs import Inputs
+from ..._core.names import nearest
 from ..._core.signatures import explained
 from ...inference.estimators import Estimator
 from ...inference.guides import GuidePosterior
@@ -34,7 +35,7 @@ METHODS = ("auto", "svi", "mclmc", "ensemble")
 
 
 OTHERS = {
-    **dict.fromkeys(["vi", "advi", "bbb", "meanfield", "mean-field"], 'fit(model, data, method="svi")'),
+    **dict.fromkeys(["vi", "advi", "bbb", "meanfield", "mean-field", "variational"], 'fit(model, data, method="svi")'),
     **dict.fromkeys(["ensembles", "deep_ensemble"], 'fit(model, data, method="ensemble")'),
     "nuts": "fit_nuts(model, data)",
     "mcmc": "fit_nuts(model, data)",
@@ -292,10 +293,7 @@ def fit(
         all members predict.
     """
     require_bayesian(model, ", which has a network, a prior and a likelihood")
-    if str(method).lower() in OTHERS:
-        instead = OTHERS[str(method).lower()]
-        raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}; call `{instead}`.")
-    _checks.one_of("method", method, METHODS)
+    _require_method(method)
     data = tuple(data) if isinstance(data, list) and is_whole(data) else data
     callbacks = checked_callbacks(callbacks)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
@@ -335,6 +333,16 @@ def fit(
             raise UnsuitableError(f'method="mclmc" cannot fit this model, since {error}; use method="svi".') from error
         reason = error
     return variational(unsuitable=reason)
+
+
+def _require_method(method: object) -> None:
+    """Raise unless `method` is in :data:`METHODS`. The error names the call for a similar name in :data:`OTHERS`."""
+    name = str(method).lower()
+    near = name if name in OTHERS else nearest(name, [*METHODS, *OTHERS])
+    if method not in METHODS and near in OTHERS:
+        hint = f"call `{OTHERS[near]}`" if near == name else f"did you mean {near!r}? Call `{OTHERS[near]}`"
+        raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {method!r}; {hint}.")
+    _checks.one_of("method", method, METHODS)
 
 
 def _check_method(method: str, time_limit: float | None, given: Sequence[str], of_ensembles: Sequence[str]) -> None:

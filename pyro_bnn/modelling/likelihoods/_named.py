@@ -1,5 +1,6 @@
 """Likelihoods by name, for the command line and for the scikit-learn estimators."""
 
+import re
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
@@ -45,6 +46,31 @@ LIKELIHOODS: dict[str, _Choice] = {
     "poisson": _Choice(PoissonLikelihood, "", "counts"),
 }
 """The likelihoods by name. Bernoulli has one output for two classes, and categorical one output for each class."""
+
+
+CALLS = {
+    **dict.fromkeys(["gaussian", "normal", "regression", "mse", "gaussiannll"], "GaussianLikelihood()"),
+    **dict.fromkeys(["categorical", "classification", "softmax", "crossentropy"], "CategoricalLikelihood()"),
+    **dict.fromkeys(["bernoulli", "binary", "sigmoid", "logistic", "bce", "bcewithlogits"], "BernoulliLikelihood()"),
+    **dict.fromkeys(["poisson", "counts", "poissonnll"], "PoissonLikelihood()"),
+    "heteroscedastic": "HeteroscedasticGaussianLikelihood()",
+    **dict.fromkeys(["mixture", "mixturedensity"], "MixtureDensityLikelihood(3)"),
+    "studentt": "likelihoods.StudentT()",
+    "negativebinomial": "likelihoods.NegativeBinomial()",
+    "ordinal": "likelihoods.Ordinal(num_classes)",
+    "beta": "likelihoods.Beta()",
+}
+"""The calls that make likelihoods, by names of distributions, losses and kinds of targets in other libraries."""
+
+
+def nearest_call(value: object) -> str:
+    """Return the call that makes the likelihood which an object of another kind probably means, or an empty text.
+
+    The object is a text, a class, or an object such as a distribution or a loss, which is known by its class.
+    """
+    kind = value if isinstance(value, type) else type(value)
+    word = value if isinstance(value, str) else kind.__name__
+    return CALLS.get(nearest(re.sub("[^a-z]|likelihood|loss", "", word.lower()), CALLS), "")
 
 
 def likelihoods_in_words(names: Iterable[str]) -> str:

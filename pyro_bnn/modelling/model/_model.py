@@ -17,7 +17,7 @@ from ..._core.scope import eval_mode, local_param, seeded
 from ..._core.signatures import explained
 from ..._core.summary import Shown, Summary
 from ...scores.uncertainty import P_co
-from ..likelihoods import Likelihood, Weighted
+from ..likelihoods import Likelihood, Weighted, nearest_call
 from ..priors import PriorLike, as_prior
 from ._latents import LatentVariables
 from ._response import Interception, Response, check_input, check_shapes, require_values, respond
@@ -103,7 +103,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         exclude: Rules = (),
     ) -> None:
         prior = as_prior("prior", prior)
-        _checks.kind("likelihood", likelihood, Likelihood, "a Likelihood, such as CategoricalLikelihood()")
+        _require_likelihood(likelihood)
         num_data = _checks.at_least("num_data", num_data, 1)
         super().__init__(net, prior, copy.deepcopy(likelihood), where, exclude)
         self.num_data, self.prior = num_data, prior
@@ -248,6 +248,16 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         """Remove the data axis of vectorised particles from a value: the 1 in the shape ``(S, 1, *parameter)``."""
         num_lead = value.dim() - self.initial_value(name).dim()
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
+
+
+def _require_likelihood(value: object) -> None:
+    if not isinstance(value, Likelihood):
+        got = repr(value) if isinstance(value, str) else _checks.described(value)
+        call = nearest_call(value)
+        raise ValueError(
+            "`likelihood` must be a Likelihood, such as GaussianLikelihood() for numbers or CategoricalLikelihood() "
+            f"for classes, got {got}{f'; write {call}' if call else ''}."
+        )
 
 
 def random_paths(model: BayesianModel) -> set[str]:
