@@ -4,6 +4,7 @@ from ..joint import Draw as Draw
 from ._destination import Destination as Destination
 from ._ensemble import EnsemblePosterior as EnsemblePosterior
 from ._learned import warn_of_changes as warn_of_changes
+from ._learned import warn_of_shared_network as warn_of_shared_network
 from ._learned import with_learned as with_learned
 from ._number import default_num_draws as default_num_draws
 from ._number import num_members as num_members

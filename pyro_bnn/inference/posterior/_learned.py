@@ -1,4 +1,4 @@
-"""The learned parameters of a model at the end of a fit, which later fits of the same model change."""
+"""Warnings about learned parameters of a model, which all posteriors of the model share."""
 
 import warnings
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from ..._core.scope import outer_stacklevel
-from ...modelling.model import SITE_PREFIX, BayesianModel
+from ...modelling.model import SITE_PREFIX, BayesianModel, random_paths
 from ._ensemble import EnsemblePosterior
 from ._posterior import Posterior
 
@@ -52,6 +52,22 @@ def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
             f"the model's learned {', '.join(f'`{name}`' for name in changed[:3])} changed after this posterior was "
             "made, perhaps by another fit of the same model, and predictions use the present values. Fit a copy of "
             f"the model for each posterior, `copy.deepcopy(model)`, {remedy}.",
+            stacklevel=outer_stacklevel(),
+        )
+
+
+def warn_of_shared_network(posterior: Posterior, model: BayesianModel) -> None:
+    """Warn if an ensemble's draws may lack network parameters that each member learned for itself."""
+    if not isinstance(posterior, EnsemblePosterior) or len(posterior.members) == 1 or posterior.carried:
+        return
+    random, named = random_paths(model), model.network.named_parameters()
+    learned = [path for path, value in named if value.requires_grad and path not in random]
+    if learned:
+        warnings.warn(
+            f"all members of the ensemble predict with this model's values of the parameters that are not random "
+            f"(`{learned[0]}` and {len(learned) - 1} more). If each member has learned its own, wrap each in "
+            "`PinnedPosterior(model, posterior)` after its fit; if all share these values, call "
+            "`requires_grad_(False)` on the parameters.",
             stacklevel=outer_stacklevel(),
         )
 

@@ -2,7 +2,6 @@
 
 import math
 import numbers
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,18 +12,18 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs, as_inputs, as_targets, named_leaves, num_rows, take, to_device
 from ..._core.reuse import Plan
-from ..._core.scope import Stream, outer_stacklevel
+from ..._core.scope import Stream
 from ..._core.signatures import explained
 from ...inference.guides import as_posterior
 from ...inference.posterior import (
     Draw,
-    EnsemblePosterior,
     Posterior,
     default_num_draws,
     num_members,
     warn_of_changes,
+    warn_of_shared_network,
 )
-from ...modelling.model import BayesianModel, carried_paths, own_paths, random_paths, require_bayesian
+from ...modelling.model import BayesianModel, carried_paths, own_paths, require_bayesian
 from ...scores.uncertainty import Prediction, concatenate
 from ._batch import Batch, Way, add_draws
 from ._drawn import draw_seeds, new_seed
@@ -181,7 +180,7 @@ def predict(
 
     is_linear = source.is_linearised if linearised is None else _checks.flag("linearised", linearised)
     centers = _centers(source, everywhere=linearised is not None) if is_linear else ()
-    _warn_of_shared_network(model, source)
+    warn_of_shared_network(source, model)
     warn_of_changes(source, model)
     way = Way(source.constants.keys(), centers, keep, _own_paths(model, source.carried))
     prediction = _predict(model, lambda x: source.draws(count, x), count, x, y, batch_size, way, seed)
@@ -201,22 +200,6 @@ def _require_own_model(model: object, x: object, given: Mapping[str, object]) ->
         raise ValueError(
             f"`{refused[0]}` needs a BayesianModel, which has a likelihood of single rows, got "
             f"{_checks.described(model)}; leave it out."
-        )
-
-
-def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
-    """Warn if an ensemble's draws may lack network parameters that each member learned for itself."""
-    if not isinstance(posterior, EnsemblePosterior) or len(posterior.members) == 1 or posterior.carried:
-        return
-    random, named = random_paths(model), model.network.named_parameters()
-    learned = [path for path, value in named if value.requires_grad and path not in random]
-    if learned:
-        warnings.warn(
-            f"all members of the ensemble predict with this model's values of the parameters that are not random "
-            f"(`{learned[0]}` and {len(learned) - 1} more). If each member has learned its own, wrap each in "
-            "`PinnedPosterior(model, posterior)` after its fit; if all share these values, call "
-            "`requires_grad_(False)` on the parameters.",
-            stacklevel=outer_stacklevel(),
         )
 
 
