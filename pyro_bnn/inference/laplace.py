@@ -303,8 +303,8 @@ def _is_linear(model: BayesianModel, values: Mapping[str, Tensor], x: Inputs) ->
 def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
     """Return the precision, shape (P, P), and the number of eigenvalues of the Hessian that are not positive.
 
-    The precision is the Hessian if the Hessian is positive definite. Otherwise, negative eigenvalues of the
-    likelihood's part of the Hessian are first set to 0.
+    The precision is the Hessian if the Hessian is positive definite. If the Hessian is not positive definite, the
+    negative eigenvalues of the likelihood's Hessian are first set to 0.
     """
 
     def log_likelihood(z: Tensor) -> Tensor:

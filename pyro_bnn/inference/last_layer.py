@@ -56,7 +56,7 @@ def owners(net: nn.Module) -> list[nn.Module]:
 
 
 def watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
-    """Run a network. Return its output, and a pair (input, output) for each call of a module of :func:`owners`.
+    """Run a network, and return its output and a pair (input, output) for each call of a module of :func:`owners`.
 
     The next layer gets a copy of each output, since a layer may change its input in place.
     """

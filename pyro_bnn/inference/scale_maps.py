@@ -72,7 +72,7 @@ class ScaleMap(ABC):
 class Softplus(ScaleMap):
     r"""The scale :math:`\sigma = \log(1 + e^\rho)`.
 
-    A change of the parameter multiplies small scales by a factor, and adds a constant to large scales.
+    Adding a constant to the parameter multiplies small scales by a factor, and adds the constant to large scales.
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.2.
@@ -122,7 +122,7 @@ class Softplus(ScaleMap):
 class LogVariance(ScaleMap):
     r"""The scale :math:`\sigma = e^{v / 2}`: the parameter v is the logarithm of the variance.
 
-    A change of the parameter multiplies any scale by a factor.
+    Adding a constant to the parameter multiplies every scale by the same factor.
 
     Example:
         >>> import torch
@@ -160,10 +160,10 @@ softplus."""
 class Capped(ScaleMap):
     r"""The scale :math:`\sigma = s / (1 + s / m)` with :math:`s = \log(1 + e^\rho)`, which never exceeds the cap m.
 
-    Far below the cap this map is :class:`Softplus`. The slope :math:`(\sigma / s)^2\, ds / d\rho` is above 0
-    everywhere, so a scale at the cap can decrease again, unlike a clamped scale. Initial scales are at most nine tenths
-    of the cap. In a :class:`~pyro_bnn.LowRankGuide` the cap applies to the scales :math:`\sigma`, not to the marginal
-    standard deviations.
+    For scales far below the cap, this map is almost equal to :class:`Softplus`. The slope
+    :math:`(\sigma / s)^2\, ds / d\rho` is above 0 everywhere, so a scale at the cap can decrease again, unlike a
+    clamped scale. Initial scales are at most nine tenths of the cap. In a :class:`~pyro_bnn.LowRankGuide` the cap
+    applies to the scales :math:`\sigma`, not to the marginal standard deviations.
 
     Args:
         max_scale: The cap m, above 0.

@@ -116,7 +116,7 @@ class Welford:
         self.square += deviation * (value - self.mean)
 
     def variance(self) -> Tensor:
-        """Return the variance of each element, shrunk as in Stan."""
+        """Return the variance of each element, shrunk towards `SHRINKAGE` as in Stan."""
         n = self.count
         return (n / (n + 5)) * self.square / (n - 1) + SHRINKAGE * 5 / (n + 5)
 

@@ -93,7 +93,8 @@ def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | No
 
     The result is None if the function has fewer than `FEWEST_ROWS` rows, or if an operation may mix rows.
 
-    The first of `nodes` is the argument of the function, the vector z. Each node has its operation in its `meta`.
+    The first of `nodes` is the argument of the function, the vector z. The operation of each node is in the node's
+    `meta`.
 
     A constant has an axis of rows if the length of one of its axes is the number of rows. A tensor that repeats the
     same numbers for each row also has an axis of rows. The result of any other operation has an axis of rows if an
@@ -112,7 +113,7 @@ def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | No
 def row_axis(shape: Sequence[int], num_rows: int) -> int | None:
     """Return the axis that has length `num_rows`; None if there is no such axis.
 
-    Several such axes raise a `ValueError`.
+    Raise a `ValueError` if several axes have the length `num_rows`.
     """
     axes = [axis for axis, size in enumerate(shape) if size == num_rows]
     if len(axes) > 1:

@@ -85,8 +85,8 @@ def convolution_backward(
     r"""Compute the gradients of :math:`y = x * w` by convolutions.
 
     For the gradient of the weights, x is convolved with the gradient of y; the stride and the dilation of the forward
-    convolution are exchanged. For the gradient of x, zeros are placed between the elements of the gradient of y, which
-    is then convolved with the reversed weights.
+    convolution are exchanged. For the gradient of x, zeros are placed between the elements of the gradient of y, and
+    the result is convolved with the reversed weights.
     """
     if transposed:
         return NotImplemented
@@ -123,7 +123,7 @@ def _is_pooled_simply(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> bool:
-    """Return whether both hold: all windows lie within the padded x; average pooling divides by the window's size."""
+    """Return true if all windows lie within the padded x and average pooling divides by the window's size."""
     return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
 
 
@@ -151,8 +151,9 @@ class _Windows:
     def back(self, parts: Sequence[Tensor]) -> Tensor:
         """Apply the adjoint of :meth:`of` for each position in a window; return the sum, which has the shape of x.
 
-        `parts` contains one tensor of shape (N, C, *windows) for each position in a window. The tensor has one element
-        for each window; this element is added to the result at the tensor's position in that window.
+        `parts` contains one tensor of shape (N, C, *windows) for each position in a window. The tensor for a position
+        has one element for each window: this element is added to the element of the result at the given position in the
+        window.
         """
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 

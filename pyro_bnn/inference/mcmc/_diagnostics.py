@@ -49,7 +49,8 @@ class Convergence(Shown):
 
     R-hat and sample sizes are NaN for a quantity that is the same in all draws.
 
-    All values are NaN if several chains have fewer than four draws each, or a single chain has fewer than eight.
+    All values are NaN if there are too few draws: fewer than four in each of several chains, or fewer than eight in a
+    single chain.
 
     Args:
         r_hat: Rank-normalised split R-hat, shape (M,).
@@ -131,7 +132,7 @@ class Diagnostics(Shown):
 
     @property
     def judged(self) -> tuple[str, Convergence]:
-        """The name and the convergence of the quantities that are judged.
+        """The quantities that are judged: their name, and their convergence.
 
         Predictions are judged; if predictions are constant or missing, latent variables are judged.
         """
@@ -235,7 +236,7 @@ class Modes(Shown):
     Args:
         within: Largest R-hat between the two halves of each chain, shape (K,); infinite for a chain that did not move.
         between: Largest R-hat between the chains.
-        share: Share of the quantities' variance that is between the chains' means, from 0 to 1.
+        share: Share of the quantities' variance, from 0 to 1, that comes from differences between the chains' means.
     """
 
     within: Tensor
@@ -370,9 +371,9 @@ def judge(
     """Judge chains, ``{site: shape (K, S, *event)}``, and warn of problems.
 
     `sampler` is the name of the algorithm. If a model and inputs are given, this function judges predictions at up to
-    50 of the inputs. Otherwise, this function judges the latent variables. If `at_modes` is true, each chain began at
-    its own mode. Chains at different modes need not agree, so each chain is judged by itself, and a few divergent steps
-    are tolerated.
+    50 of the inputs. Without a model and inputs, this function judges the latent variables. If `at_modes` is true, each
+    chain began at its own mode. Chains at different modes need not agree, so each chain is judged by itself, and a few
+    divergent steps are tolerated.
     """
     num_divergences, done = statistics.num_diverging, in_short(samples, statistics, sampler)
     try:

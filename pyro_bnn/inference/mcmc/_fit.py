@@ -89,9 +89,9 @@ def fit_mcmc(
             (`torch.set_num_threads`); the draws do not depend on this number. NUTS and MCLMC use different random
             numbers in C and in torch, so with ``"auto"`` the draws depend on the machine.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
-        checkpoint: File for the state of the run, which is written at the beginning, every ten minutes (or as a
-            :class:`Checkpoint` says) and at the end. With a checkpoint, SIGINT and SIGTERM save the run after the
-            current draw and end it.
+        checkpoint: File for the state of the run. The file is written at the beginning, every ten minutes and at the
+            end. For other intervals pass a :class:`Checkpoint`. With a checkpoint, SIGINT and SIGTERM save the run
+            after the current draw and end it.
         resume: Checkpoint from which to continue. The checkpoint must come from a run with the same arguments. A
             resumed run gives bit for bit the draws of an uninterrupted run. A finished run can be resumed with a larger
             `num_samples`: it keeps its draws and adds new ones, which differ from the draws of a single longer run.
@@ -106,7 +106,8 @@ def fit_mcmc(
     Raises:
         ValueError: If the data do not match the model, the model is random for given weights (dropout), no start with a
             finite density is found, ``compile=True`` is impossible, or `resume` is damaged or from another run.
-        OSError: If `checkpoint` cannot be written, if it exists but is not `resume`, or if `resume` does not exist.
+        OSError: If the file `checkpoint` cannot be written, if it exists and `resume` does not name it, or if the file
+            `resume` does not exist.
         Interrupted: If a signal has ended the run after its state was written.
 
     Warns:
@@ -222,7 +223,7 @@ def fit_nuts(
         compile: Whether to draw in C. If C is impossible, True raises an error, and ``"auto"`` draws in torch.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File to which the state of the run is written, so that an interrupted run can be resumed.
-        resume: Checkpoint of a run with the same arguments, from which to continue.
+        resume: Checkpoint from which to continue. The checkpoint must come from a run with the same arguments.
         seed: Seed that makes the run repeatable; None draws a seed from torch's generator.
 
     Example:
@@ -354,7 +355,7 @@ def _together(
 
 
 def starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    """Draw the first positions of K chains, shape (K, P), with finite potentials and gradients."""
+    """Draw the first positions of K chains, shape (K, P); there, the potential and its gradient are finite."""
     z = _draw(potential, init, num_chains)
     for _ in range(MAX_TRIALS):
         value, gradient = potential.value_and_grad(z)

@@ -15,8 +15,8 @@ from ._traced import TorchKernel
 class HMC(Sampler):
     """Hamiltonian Monte Carlo: trajectories of random length, each accepted or rejected as a whole.
 
-    The number of leapfrog steps is drawn uniformly from 1 to `max_steps`. A fixed number of steps could match the
-    period of the trajectories, so that they would end where they began.
+    The number of leapfrog steps is drawn uniformly from 1 to `max_steps`. If the number of steps were fixed, it could
+    match the period of the trajectories, and the trajectories would end where they began.
 
     Args:
         max_steps: Number of leapfrog steps of the longest trajectory.

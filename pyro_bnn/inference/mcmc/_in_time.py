@@ -30,7 +30,7 @@ size."""
 
 @dataclass(frozen=True)
 class ChainLengths:
-    """Number of chains, and the numbers of steps in each chain."""
+    """Number of chains, and numbers of steps and draws in each chain."""
 
     num_chains: int
     num_descent: int  # steps of Adam that find each chain's mode

@@ -34,7 +34,7 @@ class Draws:
         z: Positions, shape (K, P).
         diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite.
         energy_errors: Energy error of each of T steps, in nats, shape (K, T); NaN for a step that was not taken.
-            `energy_errors` is None if the sampler's warm-up does not use them.
+            `energy_errors` is None if the sampler's warm-up does not use energy errors.
     """
 
     finished: Tensor

@@ -66,7 +66,7 @@ class MCLMC(Sampler):
         steps_per_draw: Number of steps from one draw to the next, also in warm-up.
         energy_error: Target at the end of warm-up: the mean squared energy error of a step, in squared nats, divided by
             the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
-            square root of this target. The bias is small for a target of 5e-4.
+            square root of `energy_error`. The bias is small for a target of 5e-4.
         first_energy_error: Target for the energy error at the beginning of warm-up. The target changes linearly during
             warm-up.
 
@@ -121,7 +121,7 @@ class MCLMCAdaptation(AnyAdaptation):
 
     The variance of the energy error grows with the sixth power of the step size h. With the error E of a step and
     :math:`\xi = E^2 / (P \tau)` for a target :math:`\tau`, the step size is :math:`\langle \xi / h^6 \rangle^{-1/6}`.
-    The angle brackets denote an average over about a hundred steps with the weights
+    The angle brackets denote an average over about a hundred steps; each step has the weight
     :math:`\exp(-(\log \xi / 9)^2 / 2)`.
 
     `targets` contains :math:`\tau` at the beginning and at the end of warm-up. `start` is the first position of the
@@ -259,7 +259,7 @@ class MCLMCKernel(TorchKernel):
 def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
     r"""Compute how the directions u, shape (K, P), change in a time t, shape (K, 1), if the gradients are constant.
 
-    Returns the new directions, and the changes of kinetic energy.
+    Return the new directions, and the changes of kinetic energy.
 
     With gradients g, :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`, :math:`\zeta = e^{-\delta}` and
     :math:`a = u \cdot e`, the direction becomes :math:`e (1 - \zeta) (1 + \zeta + a (1 - \zeta)) + 2 \zeta u`, scaled

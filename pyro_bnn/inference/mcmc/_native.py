@@ -4,7 +4,7 @@ Compiling takes about a second. A sampler runs in torch instead if the density h
 in C (`_operations.py`), if it needs large matrix products, or if it is not on the CPU.
 
 Several threads draw chains at the same time. Each chain has its own random numbers, so its draws depend neither on
-other chains nor on the thread.
+other chains nor on the thread in which it runs.
 """
 
 import ctypes
@@ -71,8 +71,8 @@ class _Data(ctypes.Structure):
 class Native:
     """The compiled samplers of one potential. Several threads may call the samplers at the same time.
 
-    `advance` is the function in `_trajectory.c`, and `langevin_steps` the function in `_microcanonical.c`. Both
-    functions take `data` as their last argument.
+    `advance` is the function in `_trajectory.c`, and `langevin_steps` the function in `_microcanonical.c`. The last
+    argument of `advance` and of `langevin_steps` is `data`.
     """
 
     compile_seconds = 0.0

@@ -29,15 +29,16 @@ class NUTS(Sampler):
 
     A trajectory doubles until it, or one of its balanced subtrees, turns back on itself. The next draw is one of the
     points of the trajectory. Let v be the velocity at an end of the trajectory, and :math:`\rho` the sum of the momenta
-    along the trajectory. In this sum, the momenta at the two ends have the weight 1/2. The trajectory turns back if
-    :math:`v \cdot \rho \le 0` at either end.
+    along the trajectory. In the sum :math:`\rho`, the momenta at the two ends have the weight 1/2. The trajectory turns
+    back if :math:`v \cdot \rho \le 0` at either end.
 
     Args:
         max_tree_depth: A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps.
 
     References:
         Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246; Betancourt (2017),
-        https://arxiv.org/abs/1701.02434, appendix A, for the weights of the points and the criterion.
+        https://arxiv.org/abs/1701.02434, appendix A, for the weights of the points and for the check whether a
+        trajectory turns back.
 
     Example:
         >>> import torch

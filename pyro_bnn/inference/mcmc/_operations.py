@@ -4,7 +4,7 @@ A density with an operation that is not in this table runs in torch.
 
 An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. Any other operation is given
 as a Python function. The first argument of this function is the writer. The second argument has the shape and dtype of
-the operation's result. Then come the arguments of the operation, with a :class:`Value` in place of each tensor.
+the operation's result. The next arguments are those of the operation, with a :class:`Value` in place of each tensor.
 """
 
 import operator

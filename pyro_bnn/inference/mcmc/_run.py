@@ -259,7 +259,7 @@ class Run:
 
 
 def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) -> dict[str, Any]:
-    """Return the settings, by name, that must be the same in a resumed run and in its file."""
+    """Return the settings, by name, that must be the same in a resumed run and in the file that it resumes."""
     return {
         "model": {site.name: tuple(site.start.shape) for site in potential.sites},
         "data": digest(data),
@@ -300,7 +300,7 @@ def _require_same_settings(path: Path, before: Mapping[str, Any], now: Mapping[s
 
 
 def _require_same_densities(path: Path, before: Tensor, now: Tensor) -> None:
-    """Raise an error if the density at the chains' first positions has changed, since the model has then changed."""
+    """Raise an error if the density at the chains' first positions has changed: then the model has changed."""
     if not torch.allclose(before, now, rtol=SAME_DENSITY, atol=SAME_DENSITY):
         raise ValueError(
             f"`resume` must be a file of the same model, but the posterior density differs from that in {path}: a "

@@ -69,8 +69,8 @@ def traced(
 ) -> Traced:
     """Record a function as plain tensor operations, without Pyro and autograd.
 
-    `decompositions` maps some operations to functions, which consist of simpler operations. These functions are
-    recorded in place of the operations.
+    `decompositions` maps some operations to functions that consist of simpler operations. In place of such an
+    operation, its simpler operations are recorded.
 
     Results that depend only on constants, such as the normaliser of a likelihood, are computed once, while recording.
 

@@ -247,9 +247,9 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return two Boolean tables, which have a row for each leaf and a column for each level.
 
-    For each leaf, the first table marks the level at which the leaf is stored. A leaf may be compared with several
-    stored leaves; for each leaf, the second table marks the levels at which these are stored. The tables have enough
-    rows for the largest subtree, which completes a tree of depth `max_depth`.
+    For each leaf, the first table marks the level at which the leaf is stored. For each leaf, the second table marks
+    the levels of the stored leaves with which this leaf is compared. The tables have as many rows as the largest
+    subtree has leaves: ``2 ** (max_depth - 1)``.
 
     Leaves are counted from 0. When a leaf completes a balanced subtree, the subtree is checked for a U-turn. The check
     needs the subtree's first leaf, so first leaves are stored, as checkpoints. The level of leaf n is the number of

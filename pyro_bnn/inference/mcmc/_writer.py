@@ -99,9 +99,10 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Divide the axes of two shapes into pairs of groups, which are as small as possible.
+    """Divide the axes of two shapes into pairs of groups.
 
-    Both groups of a pair have the same number of elements. Axes of size 1 are left out.
+    A pair has one group of axes from each shape. The two groups have the same number of elements, and are as small as
+    possible. Axes of size 1 are left out.
     """
     from_axes, to_axes = ([axis for axis, n in enumerate(shape) if n > 1] for shape in (before, after))
     while from_axes:
@@ -224,7 +225,7 @@ class Writer:
         """Write nested loops over all axes, with a line of C code inside. The line has placeholders for the indices.
 
         The line must compute each element independently of other elements. If the length of the loop is a constant, the
-        compiler recognises this independence without a pragma.
+        compiler recognises without a pragma that the elements are independent.
         """
         is_known = self.size == 0 or self.size != max(shape, default=0)
         with self.loops(shape, pragma="" if is_known else "omp simd") as index:
@@ -315,7 +316,7 @@ def elementwise(text: str, *, is_slow: bool = False) -> Operation:
 
 
 def view(of: Callable[..., Value]) -> Operation:
-    """Turn a method of :class:`Value` into an operation. The method must only change the indices of elements."""
+    """Turn a method of :class:`Value` into an operation. The method may change indices of elements, not values."""
 
     def write(writer: Writer, result: Tensor, source: Value, *others: Any) -> Value:
         return of(source, result.shape, *others)

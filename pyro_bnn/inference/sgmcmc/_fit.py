@@ -51,9 +51,9 @@ def fit_sgmcmc(
     gradients. If the error of the draws is small, the predictions do not change when the step size is halved.
 
     The chains run one after the other. On one CPU thread, running the chains one after the other is faster than running
-    them at the same time. Computing the gradients of four chains at once, under `torch.func.vmap`, took longer than one
-    chain after the other: 1.15 times as long for a network 784-400-400-10 with batches of 128, and 1.6 times as long
-    for LeNet-5.
+    them at the same time. Computing the gradients of four chains at once, under `torch.func.vmap`, took longer than
+    computing them for one chain after the other: 1.15 times as long for a network 784-400-400-10 with batches of 128,
+    and 1.6 times as long for LeNet-5.
 
     Args:
         model: The model. Learnable parameters of the model do not change: only variables with a prior are drawn.
@@ -84,9 +84,10 @@ def fit_sgmcmc(
         The chains, with a status that says whether their predictions agree.
 
     Raises:
-        ValueError: If the arguments do not match each other, or `store` and `resume` are files of different runs.
+        ValueError: If the arguments do not match each other, or `store` and `resume` name files of different runs.
         NonFiniteError: If a loss or gradient is not finite, mostly because the step size is too large.
-        FileExistsError: If `store` exists and no chain is resumed, or if a checkpoint exists and is not resumed.
+        FileExistsError: If the file `store` exists and no chain is resumed, or if a checkpoint exists and is not
+            resumed.
 
     Warns:
         ConvergenceWarning: If R-hat is above 1.01, or an effective sample size is low.

@@ -123,7 +123,8 @@ class StochasticGradientSampler(ABC):
 
         Args:
             point: The point z, or a part of it.
-            gradient: Unbiased estimate of :math:`\nabla U(z)`, of the point's shape; it may be overwritten.
+            gradient: Unbiased estimate of :math:`\nabla U(z)`, with the shape of `point`; this method may overwrite the
+                estimate.
             memory: State that the sampler keeps for this point between steps; empty at first.
             stage: Settings of the step.
         """

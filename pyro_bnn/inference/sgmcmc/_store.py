@@ -135,7 +135,7 @@ class Store:
 
 
 def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
-    """Raise an error if `store` and `path` are the same file; the message calls `path` by the argument `name`."""
+    """Raise an error if `store` and `path` are the same file. The error message calls `path` by the name `name`."""
     if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
         raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
 
@@ -165,7 +165,7 @@ class ChainState:
 
 
 def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
-    """Return the steps after which a draw is kept, evenly spaced over the steps at which a chain samples."""
+    """Return the steps after which a draw is kept; they are evenly spaced among the steps at which a chain samples."""
     sampling = [step for step in range(num_steps) if steps.stage(step, num_steps).is_sampling]
     if len(sampling) < num_samples:
         raise ValueError(

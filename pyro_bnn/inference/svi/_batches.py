@@ -104,8 +104,8 @@ class Batches:
         """Return the batches of epoch `number`, without the first `skip` batches.
 
         Before this method returns, the random order of the rows is drawn, and the skipped batches of a loader are
-        fetched. A `DataLoader` without workers is an exception: it draws the order when its first batch is read.
-        `number` is passed to samplers that have a method `set_epoch`.
+        fetched. Only a `DataLoader` without workers draws the order later, when its first batch is read. `number` is
+        passed to samplers that have a method `set_epoch`.
         """
         if self._loader is not None:
             return self._loader.epoch(number, skip)
@@ -117,13 +117,13 @@ class Batches:
         return map(self._chosen, [order[begin:end] for begin, end in self.bounds()[skip:]])
 
     def _chosen(self, rows: Tensor) -> Batch:
-        """Return the part of a batch that belongs to this process. `rows` are the indices of the whole batch's rows."""
+        """Return the part of a batch that belongs to this process. `rows` are the indices of all rows of the batch."""
         assert self.tensors is not None
         self.rows = rows.tensor_split(self._processes.count)[self._processes.rank] if self._processes.are_many else rows
         return tuple(take(part, self.rows) for part in self.tensors)
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return the first position of each batch in the epoch's order, and the position after the batch's last row."""
+        """Return, for each batch, its first position in the epoch's order and the position after its last row."""
         return _bounds(self.num_rows, self._batch_size, self._processes.count)
 
     def require_passes(self, num_epochs: int) -> None:
@@ -188,7 +188,7 @@ def count_batches(data: Data, batch_size: int | None, *, num_data: int, executio
 
 
 def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
-    """Return the position of the first row of each batch, and the position after its last row.
+    """Return, for each batch, the position of its first row and the position after its last row.
 
     If the last batch would have fewer rows than there are processes, its rows are added to the second-last batch.
     """
@@ -223,9 +223,10 @@ def _require_kind(data: object) -> None:
 class Loader:
     """Batches of an iterable that is read once per epoch.
 
-    The number of batches is the length of the loader. Each epoch must have exactly this number of batches, except for a
-    `DataLoader` of an iterable data set, whose length is only an estimate. If the loader has no length, the number of
-    batches is estimated as `num_data` divided by the total number of rows in the first batches of all processes.
+    The number of batches is the length of the loader. An epoch must have exactly as many batches as the length says,
+    except for a `DataLoader` of an iterable data set, whose length is only an estimate. If the loader has no length,
+    the number of batches is estimated as `num_data` divided by the total number of rows in the first batches of all
+    processes.
     """
 
     def __init__(

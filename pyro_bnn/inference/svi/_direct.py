@@ -238,7 +238,7 @@ class DirectStep(GradientStep):
 
 
 def _cut(batch: Batch, num_parts: int) -> list[tuple[Batch, float]]:
-    """Cut a batch into nearly equal parts. Return each part, and the fraction of the batch's rows in the part."""
+    """Cut a batch into nearly equal parts. Return each part, and the fraction of all rows that it contains."""
     if num_parts == 1:
         return [(batch, 1)]
     rows = num_rows(batch[0])

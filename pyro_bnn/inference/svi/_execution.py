@@ -13,11 +13,11 @@ class Execution:
     """How the steps of a fit are computed.
 
     Args:
-        cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which saves most of the time of a
-            small network. With recording, the Python code of the network runs only in the first four steps for each
-            batch shape. The optimizer must have ``fused=True``. None records steps where possible, but only if all
-            modules of network and likelihood come from torch or this package, so that no Python code of yours is
-            skipped.
+        cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them. For a small network, replays save
+            most of the time of a step. If steps are recorded, the Python code of the network runs only in the first
+            four steps for each batch shape. The optimizer must have ``fused=True``. None records steps where possible,
+            but only if all modules of network and likelihood come from torch or this package, so that no Python code of
+            yours is skipped.
         num_parts: Number of parts into which each batch is cut, to save memory. The network runs on one part after the
             other with the same weights, and the gradients are added up. Batch normalisation computes its statistics for
             each part separately.

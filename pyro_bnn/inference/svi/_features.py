@@ -76,7 +76,7 @@ class Features:
         return compute()
 
     def check(self) -> None:
-        """Stop using the tables if frozen layers have changed, even without a change of torch's version counters."""
+        """Stop using the tables if frozen layers have changed, even if torch's version counters have not changed."""
         with EXCLUSIVE:
             if self._memories and not (
                 self._state.is_same(deep=True) and all(_is_equal(tensor, value) for tensor, value in self._fixed)
@@ -128,7 +128,7 @@ class Features:
         return is_usable, [buffer for buffer, _ in changed]
 
     def _watch(self, changing: Sequence[Tensor], is_watched: bool) -> None:
-        """Record the state of all tensors except `changing`, so that later changes can be noticed."""
+        """Record the state of all tensors except those in `changing`, so that later changes can be noticed."""
         left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
         modules = list(self._model.network.modules())
         # Two kinds of modules may change: recurrent layers that still run, which store the weights of their last call,

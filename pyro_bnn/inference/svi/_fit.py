@@ -100,7 +100,7 @@ def fit_svi(
         num_epochs: Number of passes over the data.
         batch_size: Number of rows in each batch if `data` is a tuple. Several processes share the rows of a batch. None
             uses all rows at once.
-        elbo: The bound; None is ``Trace_ELBO()``.
+        elbo: One of Pyro's ELBOs; None is ``Trace_ELBO()``.
         estimator: Gradient estimator, for less noisy gradients; None draws each weight once per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO. The weight may change during the fit; see
             :mod:`pyro_bnn.kl`.
@@ -125,7 +125,7 @@ def fit_svi(
     Raises:
         ValueError: If the arguments do not match each other.
         NonFiniteError: If a loss or gradient is not finite. The parameters keep the values of the last finite step.
-        FileExistsError: If `checkpoint` exists and is not the file to resume.
+        FileExistsError: If the file `checkpoint` exists and `resume` does not name it.
         OSError: If `checkpoint` cannot be written.
         Interrupted: If a signal ended the fit. The message of this `KeyboardInterrupt` says how to continue.
 

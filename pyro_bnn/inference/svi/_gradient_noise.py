@@ -28,8 +28,8 @@ class ParameterNoise:
         name: Name of the parameter in the guide or the model, such as ``loc.net.0.weight``.
         num_numbers: Number P of elements of the parameter.
         signal: Norm of the mean gradient, corrected for Monte Carlo error; 0 if the error is larger than the norm.
-        noise: Standard deviation of a single step's gradient. Its square is the sum of the variances of the gradient's
-            elements.
+        noise: Standard deviation of a single step's gradient. The square of the noise is the sum of the variances of
+            the gradient's elements.
     """
 
     name: str

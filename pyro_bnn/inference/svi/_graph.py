@@ -41,10 +41,10 @@ class GraphStep:
     """Records one step of each kind as a CUDA graph and replays it. The step must not wait for the GPU.
 
     Steps of one kind have the same batch shape and KL weight. Recordings also contain numbers of the optimizer, such as
-    its learning rate, so a step is recorded again after one of these numbers has changed. A kind of step is recorded
-    only when it occurs for the second time with the same numbers of the optimizer. If these numbers change at every
-    step, no step is recorded. Each batch is copied into the tensors that the recording reads. The network's Python code
-    does not run in a replay.
+    its learning rate, so a step is recorded again after one of these numbers has changed. A step is recorded only if an
+    earlier step had the same kind, and if the optimizer's numbers have not changed since then. If the learning rate
+    changes at every step, no step is recorded. Each batch is copied into the tensors that the recording reads. The
+    network's Python code does not run in a replay.
 
     If a step cannot be recorded, a `RecordingError` is raised. If `is_required` is false, a warning replaces the error,
     and no further step is recorded.
@@ -133,8 +133,8 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) -> torch.cuda.CUDAGraph:
     """Record the kernels that a function launches, without running them.
 
-    The recording shares its memory with an earlier recording, the graph `beside`. The two graphs must not run at the
-    same time, and neither graph may read what the other graph wrote to the shared memory.
+    If `beside` is not None, it is an earlier recording, and the new recording shares its memory. The two graphs must
+    not run at the same time, and neither graph may read what the other graph wrote to the shared memory.
     """
     graph = torch.cuda.CUDAGraph()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]

@@ -129,7 +129,7 @@ def prepare_recording(optimizer: Optimizer) -> None:
 
 
 def recorded_numbers(optimizer: Optimizer) -> object:
-    """Return the numbers, such as the learning rate, that a recording of the next step of an optimizer contains.
+    """Return the numbers, such as the learning rate, that a CUDA graph of the optimizer's next step contains.
 
     If one of the numbers changes, old recordings cannot be used. The result is None if the step must not be recorded.
     Numbers in tensors are left out, since a recording reads the current values of tensors.
@@ -162,7 +162,7 @@ def skips_on_flag(optimizer: Optimizer) -> bool:
 
 @contextmanager
 def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
-    """Let a flag skip the steps of a fused optimizer inside the context, as torch's `GradScaler` does."""
+    """Let a fused optimizer skip its steps in this context if `flag` is true, as torch's `GradScaler` does."""
     optimizer.grad_scale, optimizer.found_inf = None, flag.float()
     try:
         yield

@@ -142,9 +142,9 @@ class GradientStep(ABC):
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters with the gradients of one batch, or raise a `NonFiniteError`.
 
-        To see whether all numbers are finite, the program waits for a GPU in each step. The program does not wait if a
-        flag on the device can make the optimizer skip a step. With such a flag, no error is raised: after the first
-        number that is not finite, :attr:`StepTerms.is_finite` is false, and steps have no effect.
+        To see whether all numbers are finite, the program waits for a GPU in each step. The program does not wait for
+        the GPU if a flag on the device can make the optimizer skip a step. If there is such a flag, no error is raised:
+        after the first number that is not finite, :attr:`StepTerms.is_finite` is false, and steps have no effect.
         """
         self._count += 1
         size = float(_num_rows(batch))

@@ -114,7 +114,8 @@ class SVIStep:
     def prepared(self, *batch: Any) -> GradientStep | GraphStep:
         """Prepare the steps with an example batch. If this method is not called, the first batch serves as example.
 
-        Model and guide run on the batch. On the direct path, the guide's parameters move into long vectors.
+        Model and guide run on the batch. On the direct path, this method moves the guide's parameters into long
+        vectors.
 
         Args:
             *batch: Arguments of the model, as in a call of the step.
