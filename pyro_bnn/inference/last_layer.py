@@ -16,7 +16,7 @@ from ..modelling.model import BayesianModel
 
 
 def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Collection[str]) -> nn.Module:
-    """Copy a model's network with the weights `values`, in eval mode. Only the parameters in `random` need gradients.
+    """Copy a model's network in eval mode, with the weights `values`. Only the parameters in `random` need gradients.
 
     Layers that share a weight in the network also share one parameter in the copy.
     """

@@ -61,7 +61,7 @@ class ScaleMap(ABC):
         """
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the scale into `out`, without gradients. A subclass may define a version that allocates no memory.
+        """Write the scale into `out`, without gradients. A subclass may define a `write` that allocates no memory.
 
         `parameter` and `out` have shape (P,). `scratch` has shape (2 or more, P) and may be overwritten.
         """

@@ -82,7 +82,7 @@ class Convergence(Shown):
 
     @property
     def worst_ess(self) -> float:
-        """The smallest bulk or tail sample size of all quantities that are not constant; NaN if all are constant."""
+        """The smallest bulk or tail effective sample size of all quantities that vary; NaN if all are constant."""
         return _smallest(torch.cat([self.ess_bulk, self.ess_tail]))
 
 
@@ -340,7 +340,7 @@ def diagnose(
 
 
 def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
-    """Return the predictive moments at each draw, shape (K, S, M): all moments, or `at_most` evenly spaced ones."""
+    """Return the predictive moments at each draw, shape (K, S, M): all of them, or `at_most` of them, evenly spaced."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 

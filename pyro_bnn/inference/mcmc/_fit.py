@@ -207,8 +207,8 @@ def fit_nuts(
 ) -> MCMCPosterior:
     """Draw from the exact posterior by the No-U-Turn Sampler.
 
-    Short for ``fit_mcmc(..., sampler=NUTS(max_tree_depth))``. The result, the errors and the details of the arguments
-    are those of :func:`~pyro_bnn.fit_mcmc`.
+    Short for ``fit_mcmc(..., sampler=NUTS(max_tree_depth))``. For the result, the errors and the details of the
+    arguments see :func:`~pyro_bnn.fit_mcmc`.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model.

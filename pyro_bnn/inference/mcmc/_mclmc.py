@@ -279,7 +279,7 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
     """Return the standard deviation of the noise on each component of a direction.
 
-    With this noise, a chain forgets its direction over the distance `length`.
+    The noise makes a chain forget its direction over the distance `length`.
     """
     return (torch.expm1(2 * step / length) / num_weights).sqrt()
 

@@ -31,9 +31,9 @@ def natural_gradient(
     Natural-gradient optimizers maximise the same ELBO as other optimizers. The guide must be a :class:`MeanFieldGuide`
     with ``scale_map=scale_maps.Precision()``. Each weight has a mean m and a precision :math:`S = 1/\sigma^2`. A step
     draws a weight w, and computes the gradient g of minus the log-likelihood at w. The mean takes a Newton step with S
-    as the Hessian. S moves towards the sum of the prior's precision and the Hessian; the Hessian is estimated from
-    :math:`g\,(w - m)`. For a data set of N rows, a Gaussian prior with mean 0 and precision P, and KL weight
-    :math:`\lambda`, a step computes
+    as the Hessian. S moves towards the prior's precision plus the Hessian of minus the log-likelihood; this Hessian is
+    estimated from :math:`g\,(w - m)`. For a data set of N rows, a Gaussian prior with mean 0 and precision P, and KL
+    weight :math:`\lambda`, a step computes
 
     .. math::
         M &\leftarrow \beta_1 M + (1 - \beta_1)\, g, \\
