@@ -1,8 +1,8 @@
 """The settings of a training run.
 
 Each setting is declared once, in `RunConfig`. The declarations define the command-line options, their help, the checks,
-`config.json` and the table in the report. The help imports this module, so this module loads torch only when settings
-are checked.
+`config.json` and the table in the report. `pyro-bnn --help` imports this module and must appear at once, so torch is
+loaded only when settings are checked.
 """
 
 from collections.abc import Callable

@@ -28,7 +28,7 @@ def more_time(config: RunConfig, history: "History") -> str:
     """Return the remedy for a variational fit that the time limit ended before its last epoch.
 
     The suggested limit is the limit of this run plus the time for the remaining epochs at the speed of this fit. For
-    tables and arrays, the remedy also names the method svi, since the next run could otherwise choose chains.
+    tables and arrays, the remedy also names the method svi: without it, the next run might draw chains instead.
     """
     num_done, epochs = len(history.epochs), config.epochs
     seconds = math.fsum(record.seconds for record in history.epochs) / num_done * (epochs - num_done)

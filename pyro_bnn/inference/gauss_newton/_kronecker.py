@@ -74,7 +74,7 @@ def _factors(
 
 
 def _require_standard(net: nn.Module, x: Inputs) -> None:
-    """Raise if a layer may get other rows than those of x, or does not compute what its class defines."""
+    """Raise if the inputs of a layer may have other rows than x, or if it computes something else than its class."""
     if has_shared(x):
         raise ValueError(
             "Kronecker factors need layers with one row for each row of the data, but a shared input may have other "

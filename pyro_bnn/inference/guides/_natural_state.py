@@ -54,7 +54,7 @@ class NaturalState(FlatState):
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
     The first step computes S from `initial_hessian`, the Hessian of the loss of one row. If `initial_hessian` is None,
     the first step starts from the precisions S that the guide has. Set `adds_up` if a step sums over several draws or
-    processes; then the sum of :math:`g\,(w - m)` has a separate vector.
+    processes: the sum of :math:`g\,(w - m)` is then kept in a vector of its own.
 
     References:
         See :func:`natural_gradient`; for the factor of S: Lin et al. (2020), https://arxiv.org/abs/2002.10060; for
