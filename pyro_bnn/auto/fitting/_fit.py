@@ -182,43 +182,33 @@ def fit(
         method: ``"auto"`` draws weights with Markov chains if they are possible (see the notes), and otherwise makes a
             variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if they are
             impossible. ``"ensemble"`` fits an ensemble.
-        time_limit: Seconds that the call may take, compilation included; not for an ensemble. If the time is short,
-            there are fewer and shorter chains, or a variational fit, which may end before its plateau. The status says
-            what was cut short. With a time limit, the result depends on the machine. Without a time limit, the length
-            of chains depends only on the numbers of rows and weights. On two cores, chains without a time limit take
-            half a minute for a thousand rows, ten seconds for few rows, two and a half minutes for many rows, and twice
-            as long for wide networks.
+        time_limit: Seconds that the call may take, compilation included; not for an ensemble. The status says what was
+            cut short, and the result depends on the machine. Without a limit, the length of chains depends only on the
+            numbers of rows and weights; on two cores, a thousand rows take half a minute.
         num_members: Number of members of an ensemble; None means 5. By default, a prediction uses each member once.
         num_workers: Number of processes that fit members of an ensemble, this one included. None takes the smaller of
-            `num_members` and torch's number of threads in this process. With None, there is only one process if the
-            model is on a GPU, if the data are a loader, or if `torch.distributed` shares the fits. In a fit with
-            tensors on a CPU, each process uses torch's number of threads divided by `num_members`. Each process has a
-            copy of the data.
+            `num_members` and torch's number of threads, and 1 on a GPU or with a loader.
         reset: Function that gives a network new initial weights in place, for an ensemble. None calls the method
-            `reset_parameters` of each layer. Pass a function if a layer with weights has no such method, or if the
-            initial weights should differ from torch's. Weights that the function does not change, for example those of
-            a pretrained part, start at their values in the model.
+            `reset_parameters` of each layer. Weights that the function does not change start at their values in the
+            model.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's
             present weights. For an ensemble: a function that makes a guide from a model, such as
             :class:`MeanFieldGuide`.
-        optimizer: Function from parameters to a torch optimizer. The default is Adam with a learning rate of 0.02. If
-            the optimizer has a schedule, the learning rate follows this schedule. :func:`natural_gradient` needs a
-            :class:`MeanFieldGuide` with ``scale_map=scale_maps.Precision()``.
+        optimizer: Function from parameters to a torch optimizer, with or without a schedule. The default is Adam with a
+            learning rate of 0.02. :func:`natural_gradient` needs a :class:`MeanFieldGuide` with
+            ``scale_map=scale_maps.Precision()``.
         max_epochs: Largest number of epochs. None allows about 20,000 steps, and at least 50 epochs.
-        batch_size: Number of rows in each batch. By default, up to 1000 rows form one batch. More rows are split into
-            equal batches of at most 1000 rows, and the number of batches is as small as possible. A loader has its own
-            batch size.
+        batch_size: Number of rows in each batch. By default, the rows are split into as few equal batches of at most
+            1000 rows as possible. A loader has its own batch size.
         validation: A pair (x, y) of rows that are used only for early stopping.
         elbo: The bound. The default is `TraceMeanField_ELBO` for this package's mean-field guide, and `Trace_ELBO` for
             other guides.
         estimator: Gradient estimator. The default is :class:`LocalReparameterization` if the guide is mean-field and
-            the network is a sequence of linear layers and activations, since gradients are then much less noisy. For
-            all other networks and guides, the default is to draw each weight once per step.
+            the network is a sequence of linear layers and activations; otherwise each weight is drawn once per step.
         kl_weight: Weight of the KL term.
         callbacks: Functions that are called with the history; none for an ensemble.
-        progress: Whether to show a progress bar. For an ensemble, the bar counts members, or epochs if one step updates
-            all members. By default (None) there is a bar on a terminal and in a notebook, after two seconds, and
-            nothing elsewhere.
+        progress: Whether to show a progress bar. By default (None) there is a bar on a terminal and in a notebook,
+            after two seconds, and nothing elsewhere.
         execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if the network
             consists of modules of torch and of this package, and there are no `callbacks`.
         checkpoint: File to which checkpoints are written. The files of members have endings like ``.0-of-5``.
@@ -261,36 +251,27 @@ def fit(
         ensemble of 2 members, ... all 2 members ended well...
 
     Notes:
-        ``posterior.status`` says which method was chosen, with which settings, and why. By default :func:`fit` trains
-        eight networks, and then a chain in C explores the mode of each network (:class:`~pyro_bnn.MCLMC`), as in
-        ``BNNRegressor()``. If chains are impossible, :func:`fit` makes a variational fit. Such a fit is faster and has
-        a guide and a history, but is often further from the posterior.
+        ``posterior.status`` says which method was chosen, with which settings, and why.
 
-        Chains are impossible if C code does not support the network (an LSTM), if there is no C compiler, or if there
-        is too little time. For chains, the model must be on a CPU and have one input. All learned parameters must have
-        a prior. The noise scale that ``GaussianLikelihood()`` learns has no prior. The network must give the same
-        output in train mode as in eval mode (no dropout). The fit is also variational if the data are a loader, or if
-        one of these arguments is given: `guide`, `optimizer`, `max_epochs`, `batch_size`, `validation`, `elbo`,
-        `estimator`, `kl_weight`, `callbacks`, `execution`, `checkpoint` or `resume`.
+        *Chains.* By default :func:`fit` trains eight networks, and then a chain in C explores the mode of each
+        (:class:`~pyro_bnn.MCLMC`), as in ``BNNRegressor()``. Chains need a C compiler, enough time, a network that C
+        code supports (not an LSTM) and that gives the same output in train mode as in eval mode (no dropout), a model
+        on a CPU with one input, and a prior for each learned parameter (``GaussianLikelihood()`` has a noise scale
+        without one). Otherwise the fit is variational: faster, with a guide and a history, but often further from the
+        posterior. It is also variational if the data are a loader, or if one of these arguments is given: `guide`,
+        `optimizer`, `max_epochs`, `batch_size`, `validation`, `elbo`, `estimator`, `kl_weight`, `callbacks`,
+        `execution`, `checkpoint` or `resume`.
 
-        The variational fit is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. The
-        variational fit ends at a plateau of the objective, where a straight line through the last epochs (about 400
-        steps) rises by less than its standard error, or by less than 0.1 nats. But at the first two plateaus the fit
-        continues with the learning rate lowered to 0.3 and 0.1 of its initial value, since smaller steps get closer to
-        the optimum. With `validation` rows, the fit also ends after ten checks in a row without a new best log-density
-        of these rows, and the best posterior is kept.
+        *Variational fit.* It is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. It ends
+        at a plateau of the objective, where a straight line through the last epochs (about 400 steps) rises by less
+        than its standard error, or by less than 0.1 nats. At the first two plateaus it continues with the learning rate
+        lowered to 0.3 and 0.1 of its initial value, since smaller steps get closer to the optimum. With `validation`
+        rows, it also ends after ten checks in a row without a new best log-density of these rows, and the best
+        posterior is kept.
 
-        An ensemble is `num_members` such variational fits, each with new initial weights and another order of the
-        batches. The fit of each member is one of a point (:class:`DeltaGuide`), or of the guide that `guide` makes.
-        Several processes fit the members side by side, and need some seconds to start. Members do not depend on the
-        number of processes. On a GPU, one step updates all members if they are points. Then all members have the same
-        order of the batches, so they differ by their initial weights only. They also end together, and the history of
-        each is the mean over all. If this is impossible, for example with batch normalisation, dropout, a loader or
-        `validation` rows, members are fitted one after the other, and the status says why. If the fits change
-        parameters or buffers of the network, such as the statistics of batch normalisation, each member keeps its own,
-        and the network of the model does not change. If the likelihood has learned parameters, such as the noise scale
-        of ``GaussianLikelihood()``, each member learns its own, and the model then has the mean of these, with which
-        all members predict.
+        *Ensemble.* It is `num_members` such variational fits, each with new initial weights and another order of the
+        batches. A member is a point (:class:`DeltaGuide`), or what `guide` makes. The page :doc:`/how_to/ensembles`
+        describes what members share, how processes divide the work, and how one step on a GPU updates all members.
     """
     require_bayesian(model, ", which has a network, a prior and a likelihood")
     _require_method(method)

@@ -28,36 +28,23 @@ Floats = NDArray[np.float64]
 class BNNRegressor(RegressorMixin, BNNEstimator):
     r"""A Bayesian neural network for regression on tables, as a scikit-learn estimator.
 
-    Inputs and targets are standardised internally. The network is an MLP. The weights and the noise scale have priors.
-    Several targets share the network, but each target has its own noise.
-
-    The default method, ``"auto"``, chooses the network and the length of the fit. ``"auto"`` compares five networks,
-    with their priors and noise, on held-out rows. The method ``"mclmc"`` then fits the best network to all rows, for as
-    long as `time_limit` allows. Parameters that you set are not changed. If there are too many rows, or no C compiler,
-    ``"auto"`` means ``"svi"``, and `status_` says why. The other methods do not compare networks, and by default use a
-    network with 20 tanh units:
-
-    - ``"svi"`` fits one Gaussian for each weight, and is fast for any number of rows.
-    - ``"natural"`` fits one Gaussian for each weight with natural gradients.
-    - ``"nuts"`` draws from the exact posterior. Time grows with the number of rows: use NUTS for up to a thousand rows.
-    - ``"mclmc"`` trains `num_members` networks, and a Markov chain explores the mode of each. The chains take several
-      times as long as training one network. ``"mclmc"`` predicts best if the posterior has modes that differ from each
-      other, above all with two or more hidden layers.
-    - ``"ensemble"`` trains several plain networks, and suits targets with little noise.
-    - ``"laplace"`` fits a Gaussian around one plain network. The Gaussian covers all weights if the network has at most
-      1000 weights, and otherwise only the weights of the last layer. Predictions use the network linearised in its
-      weights. The noise is chosen such that the evidence is largest. If `prior` is None, the scale of the prior also
-      maximises the evidence. Laplace's method needs a Gaussian prior and a likelihood that is not a mixture.
-    - ``"kronecker"`` is Laplace's method with Kronecker factors. The Gaussian covers all weights of a network of any
-      size.
-    - ``"swag"`` trains a plain network, and fits a Gaussian of low rank to the weights that further training visits.
+    Inputs and targets are standardised internally. The network is an MLP, and its weights and the noise scale have
+    priors. Several targets share the network, but each has its own noise. By default (method ``"auto"``) the estimator
+    compares five networks, with their priors and noise, on held-out rows, and draws Markov chains for the best one;
+    `status_` says what was chosen and why. The page :doc:`/how_to/scikit_learn` describes the methods.
 
     Args:
         hidden_layer_sizes: Number of units of each hidden layer. A single number means one layer. If None, the method
             ``"auto"`` chooses the hidden layers, and all other methods use one layer of 20 units. ``"auto"`` also
-            chooses `likelihood`, `activation` and `prior` if they are None.
-        method: The inference method: ``"auto"``, ``"svi"``, ``"natural"``, ``"nuts"``, ``"mclmc"``, ``"laplace"``,
-            ``"kronecker"``, ``"swag"`` or ``"ensemble"``.
+            chooses `likelihood`, `activation` and `prior` if they are None; values that you set are not changed.
+        method: The inference method. ``"auto"`` chooses the network and the length of the fit; if there are too many
+            rows, or no C compiler, it means ``"svi"``. ``"svi"`` fits one Gaussian for each weight, for any number of
+            rows; ``"natural"`` does so with natural gradients; ``"nuts"`` draws from the exact posterior, for up to a
+            thousand rows; ``"mclmc"`` trains `num_members` networks and explores the mode of each with a chain;
+            ``"ensemble"`` trains several plain networks; ``"laplace"`` fits a Gaussian around one plain network, over
+            all weights if there are at most 1000, otherwise over those of the last layer; ``"kronecker"`` does so for
+            all weights of a network of any size; ``"swag"`` fits a Gaussian to the weights that further training
+            visits.
         likelihood: Distribution of a target given the network's output, by name: ``"gaussian"`` with the same noise for
             all rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise
             that depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
@@ -65,11 +52,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             ``"gelu"``, or a function that makes an activation module.
         prior: Prior of the weights, or a distribution of one real number. None means a Gaussian whose variance is
             inversely proportional to the number of inputs of the unit.
-        time_limit: Seconds that ``"auto"`` may take, compilation included. If the time is short, fewer networks are
-            compared, chains are fewer and shorter, and `status_` says what was cut short. With a time limit, the result
-            depends on the speed of the machine. None sets a number of steps, which is the same on every machine.
-            Without a time limit, ``"auto"`` takes, on two cores, half a minute for a thousand rows, ten seconds for few
-            rows, and two and a half minutes for many rows.
+        time_limit: Seconds that ``"auto"`` may take, compilation included; `status_` says what was cut short, and the
+            result depends on the speed of the machine. None sets a number of steps, which is the same on every machine:
+            on two cores, ``"auto"`` takes half a minute for a thousand rows.
         max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`, which stops earlier at a plateau. For
             ``"nuts"`` and ``"mclmc"``, each chain has `max_iter` warm-up draws, and then `max_iter` draws. None means
             200 draws, after 200 (``"nuts"``) or 600 (``"mclmc"``) warm-up draws. With ``"auto"``, each chain has at
