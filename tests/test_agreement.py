@@ -45,6 +45,7 @@ def judged(probability_of_chain, distance, *, is_ok=False):
 def test_chains_that_have_not_converged_still_tell_what_is_certain(of_chain, distance, beginning):
     said = judged(of_chain, distance)
     assert said.startswith(beginning)
+    assert said.endswith("are too short to compare with.") == said.startswith("Not decided")
     assert f"{abs(of_chain - 0.5):.4f}" in said  # how far a chain is from the others
 
 

@@ -14,6 +14,7 @@ import pyro_bnn as pb
 from pyro_bnn.app import runs, sources
 from pyro_bnn.app.cli import main
 from pyro_bnn.app.reports import trained
+from pyro_bnn.app.reports.calibrated import BeforeAndAfter
 from pyro_bnn.app.reports.page.calibrated import limits_by_chance
 
 from .own_data import houses, predictions_in, write_table
@@ -80,7 +81,11 @@ def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place, monkeypatch
     assert counted.call_count == 1, "the headline uses the predictions that were scored"
     assert "The calibration used 160 rows" in said
     found = json.loads((place / "run" / "metrics.json").read_text())["calibration"]
-    before, after = found["rows"]
+    assert [row["level"] for row in found["rows"]] == [0.9, 0.9, 0.95, 0.95]
+    assert "and the calibrated 95 % intervals hold " in said
+    assert "95 %, calibrated" in said
+    assert "held 100.0 % and 100.0 % of the targets, which is more than chance away" in said
+    before, after = found["rows"][:2]
     assert (before["name"], after["name"], found["num_calibration"]) == ("network", "calibrated", 160)
     assert before["inside"] == 1
     low, high = limits_by_chance(0.9, 160, 80)
@@ -95,6 +100,24 @@ def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place, monkeypatch
     assert "Before and after calibration" in page
     assert "These are the calibrated intervals" in page
     assert "largest sd" in page
+    assert "In the calibrated 95\xa0% interval" in page
+
+
+@pytest.mark.parametrize(
+    ("shares", "is_count", "is_needed"),
+    [((0.92, 0.96), False, False), ((0.8, 0.96), False, True), ((0.99, 1.0), False, True), ((0.99, 1.0), True, False)],
+)
+def test_it_is_said_whether_calibration_was_needed(shares, is_count, is_needed):
+    """Of 200 rows, correct intervals of 90 % hold 84 % to 95 % in 99 % of the cases; those of counts may hold more."""
+    rows = [
+        {"level": level, "name": name, "inside": share, "width": 1.0, "thirds": [share] * 3}
+        for level, share in zip((0.9, 0.95), shares, strict=True)
+        for name in ("network", "calibrated")
+    ]
+    said = str(BeforeAndAfter(100, 200, False, is_count, rows))
+    assert f"held {100 * shares[0]:.1f} % and {100 * shares[1]:.1f} % of the targets" in said
+    assert ("so calibration was not needed here." in said) == (not is_needed)
+    assert ("So calibration was needed." in said) == is_needed
 
 
 def test_rows_are_fitted_calibrate_or_test_and_encodings_are_learned_from_those_that_are_fitted(made):

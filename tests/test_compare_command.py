@@ -4,11 +4,15 @@
 
 import functools
 import json
+import re
 
 import pytest
+import torch
 
 from pyro_bnn.app import study
-from pyro_bnn.results.comparison import Estimate
+from pyro_bnn.app.beside import side_by_side
+from pyro_bnn.inference.posterior import Status
+from pyro_bnn.results.comparison import Comparison, Estimate, Scores
 
 from .own_data import houses, scores_in, write_table
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
@@ -49,6 +53,8 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
         "NUTS draws four chains of 40 draws each (and as many of warm-up) for 48 rows, with seed 7 ..."
     )
     assert "test rows; the last 4 rows compare with nuts:" in printed
+    verdict = re.search("Not decided|The run (predicts|does not predict) like", printed).start()
+    assert verdict < printed.index("test rows; the last 4 rows")  # what the numbers are worth comes before them
     assert max(len(line) for line in printed.splitlines() if " ± " in line) <= 60
     assert ("Not decided: the root mean" in printed) != (
         "The run does not predict like NUTS. The standard dev" in printed
@@ -69,6 +75,21 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     ]:
         code, _, err = pyro_bnn("compare", *arguments)
         assert (code, message in err) == (2, True)
+
+
+@pytest.mark.parametrize("error", [1.0, 3.0])
+def test_numbers_that_chains_do_not_tell_are_explained(error):
+    sd = {"total sd": Estimate(4.0, error)}
+    pair = {"rms mean difference": Estimate(1.0, 0.1), "total sd ratio": Estimate(0.5, 0.1)}
+    methods = [Scores("nuts", "rows", sd), Scores("mean-field", "rows", {"total sd": Estimate(2.0, 0.1)})]
+    status = Status(False, "NUTS.")
+    shown = side_by_side(
+        Comparison(methods, [Scores("mean-field", "rows", pair, "nuts")], {}, torch.zeros(1, 1), status)
+    )
+    assert ("not known: the standard error of a standard deviation (sd) is more than half of it" in shown) == (
+        error > 2
+    )
+    assert shown.count("not known") == (4 if error > 2 else 0)  # the sd, its ratio, the distance, and the reason
 
 
 def test_huge_numbers_are_short():

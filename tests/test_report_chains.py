@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pyro_bnn.app.chains import Choice, fault_of, has_remark, in_plain_words
+from pyro_bnn.app.chains import has_one_mode as has_one_mode_of
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.remedies import longer_chains
 from pyro_bnn.app.reports.page.chains import chains_section, diagnostics_of, of_chains
@@ -70,6 +71,19 @@ def test_chains_are_judged_in_words_and_in_a_table(diverged, within, between, le
     assert all(said.startswith(start) for said, start in zip(verdicts[:3], shown, strict=True))
 
 
+@pytest.mark.parametrize("has_one_mode", [False, True])
+def test_chains_of_a_linear_model_must_agree(has_one_mode):
+    posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
+    modes = Modes(torch.tensor([1.0, 1.02]), 2.5, 0.25)
+    verdict = of_chains(posterior, modes, has_one_mode=has_one_mode)
+    apart = "The chains are too short: they disagree, but a linear model has one mode (R-hat between chains is 2.50). "
+    assert verdict.level == ("note" if has_one_mode else "good")
+    assert verdict.text.startswith(apart) == has_one_mode
+    row = diagnostics_of(posterior, modes, has_one_mode=has_one_mode)[2]
+    assert row[3].startswith("the chains are too short" if has_one_mode else "no fault")
+    assert has_one_mode_of(replace(OWN, hidden=() if has_one_mode else (3,))) == has_one_mode
+
+
 def test_chains_that_are_too_short_to_judge_are_said_to_be_so():
     posterior = MCMCPosterior({"w": torch.zeros(2, 4)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
     assert [(row[1], row[3]) for row in diagnostics_of(posterior, None)] == [
@@ -98,7 +112,9 @@ def test_the_picture_of_chains_says_which_line_is_which(num_chains):
     posterior = MCMCPosterior(
         {"w": torch.zeros(num_chains, 9)}, ChainStatistics(log_density=density), Status(True, "well."), sampler="MCLMC"
     )
-    (picture,) = chains_section(SimpleNamespace(posterior=posterior, modes=None, choice=None)).values["pictures"]
+    (picture,) = chains_section(SimpleNamespace(posterior=posterior, modes=None, choice=None, config=OWN)).values[
+        "pictures"
+    ]
     legend = picture.ax.get_legend()
     if num_chains == 9:  # more chains than colours
         assert legend is None

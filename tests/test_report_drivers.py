@@ -13,7 +13,7 @@ from pyro_bnn.app.own.arrays import ArrayEncoding
 from pyro_bnn.app.own.encoding import Feature, TableEncoding
 from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.reports import drivers
-from pyro_bnn.app.reports.page.drivers import conclusion_of, drivers_section
+from pyro_bnn.app.reports.page.drivers import conclusion_of, doubt_after, drivers_section
 from pyro_bnn.app.reports.trained import Trained
 
 NUMBER = Target("y", [], [0.0], [1.0])
@@ -104,8 +104,8 @@ def test_new_combinations_of_equal_columns_raise_the_uncertainty():
     ("epistemic", "growth", "words"),
     [
         (0.1, 1.0, "The epistemic sd hardly depends on any single column."),
-        (4.2, 5.2, "changes most with b: after the exchange it is 5.20 times as large in the mean."),
-        (0.8, 1.04, "changes most with b: it becomes larger in some rows and smaller in others (1.04 times"),
+        (4.2, 5.2, "changes most with b: after the exchange it is 5.200 times as large in the mean."),
+        (0.8, 1.04, "changes most with b: it becomes larger in some rows and smaller in others (1.040 times"),
     ],
 )
 def test_the_drivers_are_concluded_in_words(epistemic, growth, words):
@@ -113,3 +113,4 @@ def test_the_drivers_are_concluded_in_words(epistemic, growth, words):
     said = conclusion_of(found, is_class=False)
     assert said.startswith("The predictions depend most on a. ")
     assert words in said
+    assert doubt_after(found[1]) == {1.0: "± 10 %", 5.2: "5.200 times", 1.04: "± 80 %"}[growth]

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from pyro_bnn.app.reports.baselines import LINEAR, TREES
+from pyro_bnn.app.reports.leaks import Leak
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section
-from pyro_bnn.app.reports.page.section import first_line
+from pyro_bnn.app.reports.page.section import Verdict, first_line
 from pyro_bnn.scores.uncertainty import RegressionPrediction
 
 from .test_report import Page
@@ -133,12 +134,33 @@ def test_pictures_are_dark_where_the_page_is():
     assert "#fff;" not in dark[: dark.index("* {")]
 
 
-@pytest.mark.parametrize(("share", "is_told"), [(1e-4, True), (1e-2, False)])
-def test_a_linear_baseline_that_is_almost_exact_is_told(share, is_told):
+@pytest.mark.parametrize(
+    ("share", "leak", "short", "remedy"),
+    [
+        (1e-4, None, "columns probably contain the target", "train without them (--ignore)."),
+        (
+            1e-4,
+            Leak(("old", "new one"), True),
+            "columns old and new one add up to the target (leave them out: --ignore 'id,old,new one')",
+            "train without them (--ignore 'id,old,new one').",
+        ),
+        (1e-4, Leak(("a",), True), "column a equals the target (leave it out: --ignore id,a)", "--ignore id,a)."),
+        (1e-4, Leak(("a",), False), "column a gives the target by a linear formula (leave it out: --ignore id,a)", ""),
+        (1e-2, Leak(("a",), True), None, ""),
+    ],
+)
+def test_a_linear_baseline_that_is_almost_exact_is_told(share, leak, short, remedy):
     found = regressed().regressed
     exact = predicted(found.y + share * found.y.std(), torch.ones_like(found.y), found.y)
-    subject = Measured(regressed=replace(found, baselines={**found.baselines, LINEAR: exact}))
-    section = errors_section(subject)
-    told = [verdict for verdict in section.verdicts if verdict.short == "columns probably contain the target"]
-    assert len(told) == is_told
-    assert all("leave them out with --ignore" in verdict.text for verdict in told)
+    found = replace(found, baselines={**found.baselines, LINEAR: exact}, leak=leak, ignored=("id",))
+    told = [verdict for verdict in errors_section(Measured(regressed=found)).verdicts if verdict.about == "limit"]
+    assert [verdict.short for verdict in told] == ([] if short is None else [short])
+    for verdict in told:
+        assert verdict.level == "problem"
+        assert verdict.text.endswith(remedy)
+        beaten = Verdict("problem", "predictions", "beaten by a line", "", "")
+        short_fit = Verdict("note", "fit", "too few epochs", "", "", is_cause=True)
+        assert first_line([beaten, short_fit, verdict], "").startswith(
+            f"Not usable as it is: {short}; too few epochs; b"
+        )
+        assert first_line([verdict], "RMSE 2") == f"Usable, but {short}: RMSE 2."

@@ -171,8 +171,12 @@ def test_equal_predicted_sds_rank_nothing_and_could_not():
             is_count=False,
         )
     )
-    unclear = "too few rows, or too equal sds, to tell whether the predicted sd ranks the errors"
+    unclear = "too few rows, or too similar sds, to tell whether errors grow with the predicted sd"
     check(subject, "Usable: RMSE ", {unclear: "note"})
+    text = intervals_section(subject).verdicts[1].text
+    assert text.startswith(
+        "It cannot be told whether errors are larger where the predicted sd is larger: the test rows"
+    )
 
 
 def test_the_numbers_of_a_regression_are_those_of_its_rows():
@@ -262,7 +266,7 @@ def test_counts_are_held_against_what_their_intervals_promise(observed, short):
         (-5.0, 0.1, "good", "probabilities are better than those of a line (NLL 5.000 against 5.434 nats"),
         (-5.455, 0.03, "note", "not clearly better than those of a line (NLL 5.455 against 5.434"),
         (-5.455, 0.005, "problem", "A line predicts better: NLL 5.434, this run 5.455 (nats per row, gain"),
-        (-5.430, 0.001, "note", "gain +0.0040 ± 0.0010, where ± is the standard error; RMSE 2 against 1"),
+        (-5.430, 0.001, "note", "gain +0.00400 ± 0.00100, where ± is the standard error; RMSE 2 against 1"),
     ],
 )
 def test_a_baseline_is_compared_by_the_standard_error_of_the_difference(own, error, level, words):
@@ -334,6 +338,7 @@ def test_weights_that_are_at_the_prior_are_not_said_to_have_left_it(share, level
     assert verdict.level == level
     assert verdict.text.startswith(words)
     assert f"{share:.1%}".replace("%", " %") in verdict.text
+    assert ("(95.0 %); the others (5.0 %) are still at the prior" in verdict.text) == (level == "good")
     assert not any(verdict.level == "good" for verdict in of_weights(Diagnosis((site,), {}, ()), is_trained=False))
 
 

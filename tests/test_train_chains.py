@@ -147,6 +147,8 @@ def test_the_report_has_a_section_on_chains_in_place_of_those_on_training_and_we
     assert (level == "note") == ("too short to explore" in out)
     _, _, said = pyro_bnn("predict", place / "run", place / "houses.csv", "--out", place / "out.csv")
     assert said.startswith("Note: some chains are too short to explore their modes. To see") == (level == "note")
+    listed = json.loads(pyro_bnn("predict", place / "run", place / "houses.csv", "--json")[1])["notes"]
+    assert any("too short to explore their modes" in note for note in listed) == (level == "note")
     assert "Warning" not in said  # the report calls such a run usable
 
 
@@ -195,6 +197,7 @@ def test_a_sentence_judges_the_chains(within, between, hidden, expected):
     is_short = "above" in expected
     assert ("a larger time limit, such as --time-limit 80 (four times the time" in status.remedy) == is_short
     assert bool(status.remedy) == is_short
+    assert hidden or not status  # then `predict` and `report` say so, too
     assert hidden or "modes" not in str(status)
 
 
@@ -256,6 +259,7 @@ def test_a_variational_fit_says_why_it_is_one(pyro_bnn, tmp_path):  # noqa: F811
     assert code == 0
     assert "The fit is variational (--method svi) because of --epochs and --lr." in out
     assert "CPU seconds" not in out
+    assert "3 epochs (3 steps): too few to tell whether the loss had settled. Raise --epochs, or --lr.\n" in out
     assert config_of(tmp_path / "run")["method"] == "svi"
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--epochs", 3, "--method", "svi", out="named")
     assert code == 0
@@ -325,9 +329,9 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     config = RunConfig.from_json((tmp_path / "run" / "config.json").read_text())
     assert (config.method, config.time_limit) == ("svi", 0.5)
     code, out, _ = pyro_bnn("report", tmp_path / "run")
-    said, first, *_ = out.splitlines()
+    said, *verdicts = out.splitlines()
     assert f"the time limit ended the training after {found[2]} of 3,000 epochs" in said
-    assert first == f"note:     {found[1]}"  # before the faults that it may have caused
+    assert next(line for line in verdicts if line.startswith("note:")) == f"note:     {found[1]}"  # before other notes
     assert "Most weights learned" not in out
     page = (tmp_path / "run" / "report.html").read_text()
     command = html.unescape(re.search(r"<pre>(.*)$", page, re.MULTILINE)[1])

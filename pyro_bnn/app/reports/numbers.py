@@ -37,17 +37,18 @@ def number(value: float, sign: str = "") -> str:
 def with_error(value: float, error: float, sign: str = "") -> str:
     """Return a number ± its standard error.
 
-    The number and the error are rounded to the decimal place of the error's second significant digit. If this digit is
-    to the left of the decimal point, the number and the error are rounded to whole numbers.
+    The number has four significant digits, as from :func:`number`, and the error has the same decimal places. If the
+    error is large, both are rounded to the decimal place of the error's third significant digit. Whole digits are never
+    cut.
 
     Example:
         >>> from pyro_bnn.app.reports.numbers import with_error
         >>> with_error(1.112, 0.113), with_error(-0.00043, 0.00102, "+")
-        ('1.11 ± 0.11', '-0.0004 ± 0.0010')
+        ('1.112 ± 0.113', '-0.00043 ± 0.00102')
     """
     if not (math.isfinite(error) and error >= 1e-12):
         return f"{number(value, sign)} ± {number(error)}"
-    digits = max(0, 1 - _magnitude(error))
+    digits = max(0, min(2 - _magnitude(error), 3 - _magnitude(value) if value else 99))
     value = round(value, digits) + 0.0  # no minus sign before 0
     return f"{value:{sign}.{digits}f} ± {error:.{digits}f}"
 

@@ -42,14 +42,13 @@ def verdicts_on(subject: Subject) -> tuple[str, list[Verdict], list[Section]]:
     """Judge a run.
 
     Returns:
-        The first line of the report, the verdicts, and the sections. The first line says whether the run is usable. A
-        verdict that the training was too short comes first, since short training can cause the other faults. The other
-        verdicts follow, the worst first.
+        The first line of the report, the verdicts, and the sections. The first line says whether the run is usable. The
+        worst verdicts come first, and among equals those that can have caused others.
     """
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
-    found = sorted((v for section in sections for v in section.verdicts), key=_rank)
     posterior = subject.posterior
-    verdicts = found if is_chains(posterior) else [*of_temperature(posterior.history), *found]
+    found = [verdict for section in sections for verdict in section.verdicts]
+    verdicts = sorted([*(() if is_chains(posterior) else of_temperature(posterior.history)), *found], key=_rank)
     headline = first_line(verdicts, "; ".join(section.usable for section in sections if section.usable))
     return headline, verdicts, sections
 
@@ -61,9 +60,9 @@ def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
     return headline, verdicts, page_of(subject.title, subtitle, headline, verdicts, sections)
 
 
-def _rank(verdict: Verdict) -> tuple[bool, int]:
+def _rank(verdict: Verdict) -> tuple[int, bool]:
     """Return the key by which verdicts are sorted."""
-    return not verdict.is_cause or verdict.level == "good", ORDER.index(verdict.level)
+    return ORDER.index(verdict.level), not verdict.is_cause
 
 
 def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict], sections: Sequence[Section]) -> str:

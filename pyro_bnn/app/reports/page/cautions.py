@@ -1,8 +1,10 @@
 """Verdicts on a regression that hint at faults in the data, such as a bias, or inputs that contain the target."""
 
 import math
+import shlex
 
 from ..baselines import LINEAR
+from ..leaks import EXACT
 from ..numbers import number, percent, with_error
 from .section import Verdict, in_series, judged, sentence
 from .subject import Regressed
@@ -18,9 +20,6 @@ NOTABLE_BIAS = 0.1
 NOTABLE_SHARE = 0.05
 """Heuristic: intervals that contain impossible numbers are notable if more than this share of the rows has them."""
 
-EXACT = 1e-3
-"""Heuristic: linear regression is suspiciously exact if its RMSE is at most this share of that of the mean."""
-
 ROUNDING = 1e-5
 """A target is 0 up to rounding if its size is at most this share of the standard deviation of the targets."""
 
@@ -34,12 +33,25 @@ def of_leak(found: Regressed) -> list[Verdict]:
     if roots[0] > EXACT * roots[1]:
         return []
     text = (
-        f"Linear regression is almost exact (RMSE {number(roots[0])}, the mean of the targets {number(roots[1])}): a "
-        "column, or a sum of columns, probably contains the target. If these columns are unknown when you predict, "
-        "leave them out with --ignore."
+        f"linear regression is almost exact (RMSE {number(roots[0])}, the mean of the targets {number(roots[1])}). If "
+        "these columns are unknown when you predict, train without them"
     )
-    rule = f"Note: the RMSE of linear regression is at most {EXACT:g} times that of the mean of the training targets."
-    return [judged("limit", rule, (True, "note", "columns probably contain the target", text))]
+    rule = (
+        f"Problem: the RMSE of linear regression is at most {EXACT:g} times that of the mean of the training targets."
+    )
+    if found.leak is None:
+        short = "columns probably contain the target"
+        text = f"A column, or a sum of columns, probably contains the target: {text} (--ignore)."
+    else:
+        names, is_one = in_series(found.leak.columns), len(found.leak.columns) == 1
+        kind = f"{'gives' if is_one else 'give'} the target by a linear formula"
+        if found.leak.is_sum:
+            kind = "equals the target" if is_one else "add up to the target"
+        remedy = f"--ignore {shlex.quote(','.join([*found.ignored, *found.leak.columns]))}"
+        finding = f"column{'' if is_one else 's'} {names} {kind}"
+        short = f"{finding} (leave {'it' if is_one else 'them'} out: {remedy})"
+        text = f"{sentence(finding)}: {text} ({remedy})."
+    return [Verdict("problem", "limit", short, text, rule, is_cause=True)]
 
 
 def of_bias(found: Regressed) -> list[Verdict]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from ....results import plotting
 from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, TINY, Driver
+from ..numbers import number, percent
 from ..pictures import Drawing, panel
 from .section import Section, in_series
 from .subject import Subject
@@ -30,7 +31,7 @@ def drivers_section(subject: Subject) -> Section | None:
     if not varying:
         return None
     values = {
-        "drivers": subject.drivers,
+        "drivers": [(driver, doubt_after(driver)) for driver in subject.drivers],
         "is_class": subject.classified is not None,
         "conclusion": conclusion_of(varying, is_class=subject.classified is not None),
         "constant": in_series([driver.name for driver in constant]),
@@ -56,14 +57,24 @@ def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
     changed = f"The {doubt} changes most with {last.name}: "
     if last.growth >= 1 + CLEAR:
         return (
-            f"{said}{changed}after the exchange it is {last.growth:.2f} times as large in the mean. Only the "
+            f"{said}{changed}after the exchange it is {number(last.growth)} times as large in the mean. Only the "
             f"combinations of {last.name} with other columns are new in these rows, so the network is less sure where "
             "combinations are rare in the training rows. Expect the same for new rows of this kind."
         )
     return (
-        f"{said}{changed}it becomes larger in some rows and smaller in others ({last.growth:.2f} times as large in the "
-        "mean). So this column tells in which rows the network is unsure."
+        f"{said}{changed}it becomes larger in some rows and smaller in others ({number(last.growth)} times as large in "
+        "the mean). So this column tells in which rows the network is unsure."
     )
+
+
+def doubt_after(driver: Driver) -> str:
+    """Say what the exchange of a column does to the epistemic uncertainty.
+
+    The text is "2.500 times" if the mean has clearly changed, and otherwise the change of a typical row, as "± 35 %".
+    """
+    if abs(driver.growth - 1) >= CLEAR:
+        return f"{number(driver.growth)} times"
+    return f"± {percent(driver.epistemic, 0)}"
 
 
 def _short(name: str) -> str:

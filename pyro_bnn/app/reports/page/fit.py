@@ -196,7 +196,14 @@ def of_weights(found: Diagnosis, *, is_trained: bool = True) -> tuple[Verdict, .
         "collapsed to a point"
     )
     if found.share_at_prior < FEW_AT_PRIOR:
-        good = Verdict("good", "fit", "", f"Most weights learned from the data: {shares}.", rule)
+        learned = (
+            f"Most weights learned from the data ({percent(1 - found.share_at_prior)}); the others "
+            f"({percent(found.share_at_prior)}) are still at the prior."
+        )
+        if not found.share_at_prior:
+            learned = "All weights learned from the data."
+        collapsed = f"{percent(found.share_collapsed)} of all weights collapsed to a point."
+        good = Verdict("good", "fit", "", f"{learned} {collapsed}", rule)
         return (good,) if is_trained else ()
     text = f"Few weights learned from the data: {shares}. A smaller network or a narrower prior may predict as well."
     return (Verdict("note", "fit", f"{percent(found.share_at_prior, 0)} of the weights learned nothing", text, rule),)

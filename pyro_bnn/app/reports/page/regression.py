@@ -283,8 +283,9 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
         f"{expected:+.2f}. {groups}{by_few}."
     )
     unclear = (
-        f"These rows cannot show whether the predicted sd ranks the errors ({ranks}): if it were right, the rank "
-        f"correlation would only be about {expected:+.2f}. {groups}{by_few}."
+        "It cannot be told whether errors are larger where the predicted sd is larger: the test rows are too few, or "
+        f"their sds too similar. The rank correlation of sd and error is {correlation:+.2f}. Chance alone gives up to "
+        f"± {error:.2f}, and correct sds would give only about {expected:+.2f}. {groups}{by_few}."
     )
     mostly = f"The predicted sd ranks most errors, but not the largest ({ranks}). {groups}."
     reversed_ = f"Errors are smaller where the predicted sd is larger ({ranks}). {groups}{by_few}."
@@ -299,7 +300,7 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
         (correlation > error, "note", "predicted sd misses the largest errors", mostly),
         (correlation < -error, "problem", "predicted sd ranks the errors the wrong way round", reversed_),
         (expected > 2 * error, "problem", "predicted sd does not rank the errors", not_ranked),
-        (True, "note", "too few rows, or too equal sds, to tell whether the predicted sd ranks the errors", unclear),
+        (True, "note", "too few rows, or too similar sds, to tell whether errors grow with the predicted sd", unclear),
     )
 
 

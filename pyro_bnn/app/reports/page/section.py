@@ -27,7 +27,7 @@ class Verdict:
     short: str
     text: str
     rule: str  # the thresholds
-    is_cause: bool = False  # whether a training that is too short can have caused the other faults
+    is_cause: bool = False  # whether this fault, such as a training that is too short, can have caused the others
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
     causes = [note for note in notes if note.is_cause]
-    faults = [verdict.short for verdict in [*causes, *problems]]
+    leaks = [verdict for verdict in problems if verdict.is_cause]
+    faults = [verdict.short for verdict in [*leaks, *causes, *(other for other in problems if not other.is_cause)]]
     if any(verdict.about in ("predictions", "fit") for verdict in problems):
         return f"Not usable as it is: {'; '.join(faults)}."
     unsure = [verdict.short for verdict in problems if verdict.about == "uncertainty"]
@@ -75,7 +76,7 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     limiting = [note for note in notes if note.about in ("predictions", "limit") and not note.is_cause]
     unclear = [note.short for note in notes if note.about == "unclear"]
     of_baseline = [verdict for verdict in verdicts if verdict.about == "baseline" and verdict.level != "good"]
-    limits = [verdict.short for verdict in [*of_baseline, *limiting]]
+    limits = [verdict.short for verdict in [*leaks, *of_baseline, *limiting]]
     others = len(notes) - len(named_causes) - len(limiting) - len(unclear)
     others -= sum(verdict.level == "note" for verdict in of_baseline)
     if not (unsure or unclear):  # the first reason is enough, and the others are below

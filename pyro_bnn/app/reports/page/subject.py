@@ -19,6 +19,7 @@ from ...config import RunConfig
 from ..calibrated import interval_of
 from ..drivers import Driver, drivers_of
 from ..evaluation import Evaluation, evaluate_classifier
+from ..leaks import Leak, leak_of
 from ..scores import in_units, ways_to_predict
 from ..trained import Trained
 
@@ -65,6 +66,8 @@ class Regressed:
     is_count: bool
     calibration: runs.RunCalibration | None = None
     rows: Sequence[int] = ()  # number of each test row in its file, from 1
+    leak: Leak | None = None  # columns from which a formula computes the target
+    ignored: Sequence[str] = ()  # columns that the user left out
 
     def squared_errors(self, mean: Tensor) -> Tensor:
         """Return the squared errors of predicted means, shape (N, O). The means may also have the shape (O,)."""
@@ -123,7 +126,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
             unknown_name=found.unknown_name,
         )
     else:
-        regressed = _regressed(found)
+        regressed = _regressed(found, config.ignore)
     if unknown is not None:
         title = f"A Bayesian classifier of {config.dataset}"
         about = {"unknown images": f"{len(unknown):,} images of {found.unknown_name}" if len(unknown) else "none"}
@@ -167,7 +170,7 @@ def _modes_of(run: Trained) -> Modes | None:
     return modes_of_predictions(run.model, run.posterior.chains, run.rows.x_train.to(run.model.device))
 
 
-def _regressed(run: Trained) -> Regressed:
+def _regressed(run: Trained, ignored: Sequence[str]) -> Regressed:
     target = run.rows.facts.target
     ways = ways_to_predict(run)
     name, *_ = ways
@@ -188,4 +191,6 @@ def _regressed(run: Trained) -> Regressed:
         is_count=isinstance(run.model.likelihood, PoissonLikelihood),
         calibration=run.calibration,
         rows=run.rows.test_rows,
+        leak=leak_of(run),
+        ignored=ignored,
     )

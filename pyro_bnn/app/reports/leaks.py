@@ -1,0 +1,66 @@
+"""Finds the columns from which a linear formula computes the target almost exactly."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .drivers import columns_of
+from .trained import Trained
+
+EXACT = 1e-3
+"""Heuristic: a formula is almost exact if its RMSE is at most this share of that of the mean of the targets."""
+
+MOST_ROWS = 20_000
+"""Heuristic: a formula is fitted to at most this many training rows, which takes a second or less."""
+
+MOST_NAMED = 5
+"""Largest number of columns that are named."""
+
+
+@dataclass(frozen=True)
+class Leak:
+    """The columns from which a linear formula computes the target."""
+
+    columns: tuple[str, ...]
+    is_sum: bool  # whether the numbers in the columns add up to the target
+
+
+def leak_of(run: Trained) -> Leak | None:
+    """Find the columns from which a linear formula computes the target almost exactly.
+
+    Return None if there is no such formula, if it needs more than `MOST_NAMED` columns, or if there are several
+    targets.
+    """
+    columns, x, y = columns_of(run), run.rows.x_train[:MOST_ROWS].cpu().double(), run.rows.y_train[:MOST_ROWS].cpu()
+    if not columns or y.dim() != 2 or y.shape[1] != 1:
+        return None
+    y = y.double()
+    limit = float(EXACT * y.std())
+    slopes = _slopes(x, y)
+    used = {name: part for name, part in columns.items() if float((x[:, part] @ slopes[part]).std()) > limit}
+    inputs = [i for part in used.values() for i in range(part.start, part.stop)]
+    if not 0 < len(used) <= MOST_NAMED:
+        return None
+    slopes = _slopes(x[:, inputs], y)
+    residual = y - x[:, inputs] @ slopes
+    if float(residual.std()) > limit:
+        return None
+    return Leak((*used,), _is_sum(run, used, slopes))
+
+
+def _slopes(x: Tensor, y: Tensor) -> Tensor:
+    """Return the slopes of a linear least-squares fit with an intercept, shape (D, 1)."""
+    return torch.linalg.lstsq(x - x.mean(0), y - y.mean(0), driver="gelsd").solution
+
+
+def _is_sum(run: Trained, used: dict[str, slice], slopes: Tensor) -> bool:
+    """Return whether each slope is 1 in the units of the table."""
+    table, target = run.rows.facts.table, run.rows.facts.target
+    if table is None:
+        return False
+    features = {feature.name: feature for feature in table.features}
+    if any(features[name].kind != "number" or features[name].width != 1 for name in used):
+        return False
+    scales = torch.tensor([features[name].scale[0] for name in used], dtype=torch.double)
+    return bool(((slopes[:, 0] * target.scale[0] / scales - 1).abs() < EXACT).all())

@@ -1,0 +1,66 @@
+"""Columns from which a linear formula computes the target, in a report."""
+
+# ruff: noqa: F811  # tests take the imported fixture as a parameter
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_bnn.app.datasets import Facts
+from pyro_bnn.app.own.encoding import Feature, TableEncoding
+from pyro_bnn.app.own.targets import Target
+from pyro_bnn.app.reports.leaks import Leak, leak_of
+
+from .own_data import write_table
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
+
+
+def run_on(formula):
+    """A run on three columns of numbers in other units and a category; the formula takes the numbers in their units."""
+    x, kind = torch.randn(200, 3), torch.eye(2)[torch.randint(2, (200,))]
+    units = torch.tensor([[2.0, 5.0, 10.0], [3.0, 0.5, 70.0]])  # means and scales
+    y = formula(units[0] + units[1] * x, kind[:, 0])
+    features = [
+        *(
+            Feature(name, "number", "", [0], [float(a)], [float(b)], [], False)
+            for name, a, b in zip("abc", *units, strict=True)
+        ),
+        Feature("kind", "category", "", [], [], [], ["yes", "no"], False),
+    ]
+    target = Target("y", [], [float(y.mean())], [float(y.std())])
+    facts = Facts("", 200, 0, [5], target, TableEncoding(features), None)
+    y = ((y - y.mean()) / y.std())[:, None]
+    return SimpleNamespace(rows=SimpleNamespace(facts=facts, x_train=torch.cat([x, kind], 1), y_train=y))
+
+
+@pytest.mark.parametrize(
+    ("formula", "expected"),
+    [
+        (lambda x, kind: x[:, 0] + x[:, 2], Leak(("a", "c"), True)),
+        (lambda x, kind: x[:, 1], Leak(("b",), True)),
+        (lambda x, kind: 2 * x[:, 0] - x[:, 1], Leak(("a", "b"), False)),
+        (lambda x, kind: x[:, 0] + kind, Leak(("a", "kind"), False)),
+        (lambda x, kind: x[:, 0] + 0.1 * torch.randn(len(x)), None),
+        (lambda x, kind: x[:, 0] * x[:, 1], None),
+    ],
+)
+def test_the_columns_of_a_formula_are_found(formula, expected):
+    assert leak_of(run_on(formula)) == expected
+
+
+def test_a_sum_of_columns_begins_the_report_and_problems_come_before_notes(pyro_bnn, tmp_path):
+    numbers = np.random.default_rng(0)
+    rows = [[*numbers.integers(1, 100, 2).tolist(), repr(numbers.normal())] for _ in range(100)]
+    table = write_table(tmp_path / "t.csv", [[a, b, c, a + b] for a, b, c in rows], ("casual", "member", "wind", "all"))
+    options = ("--target", "all", "--epochs", 3, "--kl-weight", 0.5, "--ignore", "wind")
+    assert pyro_bnn("train", table, *options, "--out", tmp_path / "run")[0] == 0
+    found = json.loads(pyro_bnn("report", tmp_path / "run", "--json")[1])
+    said = "columns casual and member add up to the target (leave them out: --ignore wind,casual,member)"
+    assert found["headline"].startswith(f"Not usable as it is: {said}; ")
+    levels = [verdict["level"] for verdict in found["verdicts"]]
+    assert levels == sorted(levels, key=("problem", "note", "good").index)
+    assert {"problem", "note"} <= {*levels}
+    assert found["verdicts"][0]["text"].startswith("Columns casual and member add up to the target: ")
