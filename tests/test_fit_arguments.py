@@ -6,6 +6,7 @@ import inspect
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_bnn as pb
 
@@ -158,3 +159,44 @@ def test_other_names_of_methods_lead_to_a_call_that_runs(method):
             name: signature.bind,
         },
     )
+
+
+class Counted(nn.Linear):
+    """A linear layer that counts its calls."""
+
+    calls = 0
+
+    def forward(self, x):
+        type(self).calls += 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("method", ["auto", "svi", "ensemble"])
+@pytest.mark.parametrize("kind", ["tensors", "loader"])
+def test_targets_without_their_axis_are_told_before_the_fit_begins(method, kind):
+    y = Y[:, 0]
+    data = (X, y) if kind == "tensors" else DataLoader(TensorDataset(X, y), 5)
+    with pytest.raises(ValueError, match=r"expects `y` of shape \(5, 1\), got \(5,\); pass `y\[:, None\]`") as caught:
+        pb.fit(MODEL, data, method=method, seed=0)
+    assert len(caught.traceback) <= 12  # the training loop is 10 calls deeper
+
+
+def test_targets_are_checked_before_the_steps_and_not_in_each(monkeypatch):
+    model = pb.BayesianModel(Counted(2, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=5)
+    data, calls = (torch.zeros(5, 2), torch.zeros(5, 1)), []
+    for num_epochs in (2, 12):
+        monkeypatch.setattr(Counted, "calls", 0)
+        pb.fit_svi(model, pb.MeanFieldGuide(model), data, optimizer=ADAM, num_epochs=num_epochs, seed=0)
+        calls.append(Counted.calls)
+    assert calls[1] - calls[0] == 10  # one call of the network in each step
+
+
+def test_a_network_that_needs_several_rows_can_be_fitted():
+    class Pairs(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.reshape(-1, 2, 2)).reshape(-1, 1)
+
+    model = pb.BayesianModel(Pairs(2, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=6)
+    data = torch.zeros(6, 2), torch.zeros(6, 1)
+    posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), data, optimizer=ADAM, num_epochs=2, seed=0)
+    assert len(posterior.history.epochs) == 2

@@ -355,6 +355,7 @@ def _chains(
     if rows is None:
         raise UnsuitableError("the data are a loader")
     x, y = rows
+    model.check_target_shape(x, y)
     if not isinstance(x, Tensor):
         raise UnsuitableError("the network has several inputs")
     if seed is None:

@@ -180,6 +180,8 @@ def fit_svi(
         with stream:
             batches = _batches(model, guide, data, batch_size, torch.Generator().manual_seed(seed), processes)
             batches.require_passes(num_epochs)
+            if isinstance(model, BayesianModel):
+                model.check_target_shape(*batches.first())
             inner = step.prepared(*batches.first())
         loop = Loop(
             step, batches, stream, num_epochs=num_epochs, kl_weight=weight_at, schedules=schedules, callbacks=callbacks

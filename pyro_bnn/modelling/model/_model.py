@@ -215,15 +215,32 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
 
     def check_targets(self, x: Inputs, y: Tensor) -> None:
         """Raise a `ValueError` unless y can be the targets of x. The network runs on the first row only."""
+        response, observed = self._first_response(x)
+        check_shapes(self._likelihood, observed, x, y)
+        self._likelihood.check_output(response.output)
+        self._likelihood.check_targets(response.output, y)
+
+    def check_target_shape(self, x: Inputs, y: Tensor) -> None:
+        """Raise a `ValueError` if x has a wrong device or dtype, or y a wrong shape for x, before a fit begins.
+
+        The network runs on the first row only. If this fails, y is not checked: the network may need more rows, and
+        otherwise the fit raises the same error for all rows.
+        """
+        check_input(x, self.like)
+        try:
+            _, observed = self._first_response(x)
+        except Exception:
+            return
+        check_shapes(self._likelihood, observed, x, y)
+
+    def _first_response(self, x: Inputs) -> tuple[Response, tuple[int, ...]]:
+        """Return the response to the first row at the initial weights, and the shape of observations for all rows."""
         check_input(x, self.like)
         with torch.no_grad(), seeded(0, self.device), eval_mode(self):
             weights = {name: self.initial_value(name) for name in self._paths}
             first = map_inputs(torch.clone, take(x, slice(1)))  # the network may change it in place
             response = self._respond(self._likelihood.drawn(), weights, first)
-            observed = num_rows(x), *response.target_shape[1:]
-        check_shapes(self._likelihood, observed, x, y)
-        self._likelihood.check_output(response.output)
-        self._likelihood.check_targets(response.output, y)
+            return response, (num_rows(x), *response.target_shape[1:])
 
     @pyro_method
     def _observe(self, x: Inputs) -> Response:
