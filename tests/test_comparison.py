@@ -239,7 +239,9 @@ def test_print_ends_with_the_result_in_words(result):
         f"epistemic part {pair['epistemic sd ratio']:.2f} times that of a. Their means differ by "
         f"{pair['rms mean difference']:.3g} (root mean square over points)."
     )
-    assert str(result).endswith(f"\n\n{result.verdict}")
+    last = str(result).rpartition("\n\n")[2]
+    assert last.split() == result.verdict.split()
+    assert max(map(len, last.splitlines())) <= 80
 
 
 def test_of_several_methods_the_closest_is_named_in_each_region():
@@ -252,9 +254,15 @@ def test_of_several_methods_the_closest_is_named_in_each_region():
 
 def test_a_reference_that_went_wrong_tells_nothing_about_the_others():
     reference = Weights(*A)
-    reference.status = pb.Status(False, "The chains disagree.", remedy="Sample longer.")
-    verdict = pb.compare(line(), {"nuts": reference, "b": Weights(*B)}, X, num_samples=100, seed=0).verdict
-    assert verdict.startswith("NOT OK: nuts: The chains disagree. Sample longer. Until then, these numbers")
+    said = "NUTS: 4 chains of 100 draws each; the chains disagree."
+    reference.status = pb.Status(False, said, remedy="Sample longer.", verdict="the chains disagree")
+    result = pb.compare(line(), {"nuts": reference, "b": Weights(*B)}, X, num_samples=100, seed=0)
+    start = "NOT OK: nuts: The chains disagree. Sample longer. Until then, these numbers"
+    assert result.verdict.startswith(start)
+    *_, first, second = str(result).splitlines()  # wrapped, and without the facts of the status
+    assert f"{first} {second}" == result.verdict
+    assert max(len(first), len(second)) <= 80
+    assert "4 chains" not in str(result)
 
 
 def test_another_method_that_went_wrong_is_named_in_red():
@@ -267,7 +275,7 @@ def test_another_method_that_went_wrong_is_named_in_red():
         == "NOT OK: b: The loss still falls. Fit longer. Until then, its numbers do not tell how good the method is."
     )
     assert second.startswith("The standard deviation of the predictions of b")
-    assert first in str(result)
+    assert first in " ".join(str(result).split())
     assert re.search(r'style="color[^"]*">NOT OK: b: The loss', result._repr_html_())
     assert "NOT OK" not in pb.compare(line(), {"a": Weights(*A), "b": Weights(*B)}, X, num_samples=100, seed=0).verdict
 

@@ -1,12 +1,11 @@
 """How a fit ended, and the warning of a fit that did not end well."""
 
 from dataclasses import dataclass, field
-from textwrap import shorten
 
 from ..._core.scope import warn_of_fit
 
 MOST_CHARACTERS = 250
-"""Heuristic: length of a warning, from which facts are left out. A verdict and its remedy are never cut."""
+"""Heuristic: length of a warning with facts. If the facts do not fit, the warning only says where they are."""
 
 
 class ConvergenceWarning(UserWarning):
@@ -56,7 +55,7 @@ class Status:
         return f"{found[:1].upper()}{found[1:].rstrip('.')}."
 
     def warning(self, name: str = "posterior.status") -> str:
-        """Return a warning of about 250 characters: the verdict, what to try, and facts for which there is room.
+        """Return a warning: the verdict, what to try, and the facts if the warning then has at most 250 characters.
 
         Args:
             name: Name of the attribute in which a user finds the whole status.
@@ -64,11 +63,11 @@ class Status:
         text = f"{self.finding} {self.remedy}".rstrip()
         facts = self.message if self.verdict else self.message.partition(";")[2]
         more = f"{text} `{name}` says more"
-        room = MOST_CHARACTERS - len(more) - 3
-        return f"{more}: {shorten(facts, room, placeholder=' ...')}" if facts and room > 20 else f"{more}."
+        whole = f"{more}: {facts.strip()}"
+        return whole if facts and len(whole) <= MOST_CHARACTERS else f"{more}."
 
 
 def warn_unless_ok(status: Status) -> None:
-    """Warn that a fit did not end well: the verdict of the status, what to try, and some facts."""
+    """Warn that a fit did not end well: the verdict of the status, what to try, and short facts."""
     if not status:
         warn_of_fit(status.warning(), ConvergenceWarning)

@@ -4,11 +4,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
+from textwrap import wrap
 
 from ..._core.inputs import Inputs
 from ..._core.remedies import Advised
-from ..._core.summary import NOT_OK, Number, Shown, Summary, counted
+from ..._core.summary import NOT_OK, WIDTH, Number, Shown, Summary, counted
 from ...inference.posterior import Status
 from ...scores.uncertainty import Prediction
 from ._scores import Estimate, Scores
@@ -62,18 +64,19 @@ class Comparison(Advised, Shown):
     def verdict(self) -> str:
         """The result in words: a line for each method whose status is not ok, and then a line for each region.
 
+        A line about a status says what is wrong, and what to do; `status` and `others` have the whole statuses.
         If several methods are compared with the first one, the line for a region is about the method that is closest to
         the first. If the status of the first method is not ok, there are no lines about regions.
         """
         doubts = [
-            f"{NOT_OK}: {name}: {status} Until then, its numbers do not tell how good the method is."
+            f"{_problem(name, status)} Until then, its numbers do not tell how good the method is."
             for name, status in self.others.items()
             if not status
         ]
         if self.status:
             return "\n".join([*doubts, self.differences])
         doubt = "Until then, these numbers do not tell how good the other methods are."
-        return "\n".join([f"{NOT_OK}: {self._first}: {self.status} {doubt}", *doubts])
+        return "\n".join([f"{_problem(self._first, self.status)} {doubt}", *doubts])
 
     @property
     def differences(self) -> str:
@@ -129,7 +132,8 @@ class Comparison(Advised, Shown):
         return Summary(self._title(), self.verdict.splitlines(), rows, header).html()
 
     def __str__(self) -> str:
-        return f"{self.tables}\n\n{self.verdict}"
+        lines = (wrap(line, WIDTH, break_on_hyphens=False) for line in self.verdict.splitlines())
+        return "\n".join([self.tables, "", *chain.from_iterable(lines)])
 
     def rows(self) -> list[dict[str, object]]:
         """Return one row per number, with the keys reference, method, region, score, value and standard_error.
@@ -158,6 +162,10 @@ class Comparison(Advised, Shown):
                 estimate.update({key: None for key, value in estimate.items() if not math.isfinite(value)})
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
         Path(path).write_text(text, encoding="utf-8")
+
+
+def _problem(name: str, status: Status) -> str:
+    return f"{NOT_OK}: {name}: {status.finding} {status.remedy}".rstrip()
 
 
 def _table(rows: list[Scores]) -> str:
