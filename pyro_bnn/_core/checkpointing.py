@@ -150,7 +150,7 @@ def keeping(
 
 
 def check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
-    """Raise if a checkpoint cannot be written to `path`, or if it would replace a file other than `resume`."""
+    """Raise if `path` cannot be written, or if it is an existing file other than the one that `resume` names."""
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             path.stat()

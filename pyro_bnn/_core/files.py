@@ -73,7 +73,7 @@ def check_name(path: str | Path) -> None:
 
 
 def _part_of(target: Path, process: int, thread: str) -> str:
-    """Return the name of a temporary file, which contains the numbers of the machine, process and thread."""
+    """Return the name of a temporary file: the name of `target`, and the numbers of the machine, process and thread."""
     machine = zlib.crc32(platform.node().encode())
     return f".{target.name}.{machine:x}-{process}-{thread}.part"
 

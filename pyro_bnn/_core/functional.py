@@ -70,7 +70,7 @@ def num_axes(net: nn.Module, path: str) -> int:
 
 
 def num_lead_axes(net: nn.Module, tensors: Mapping[str, Tensor]) -> int:
-    """Return the largest number of draw axes that one of the tensors has before the axes of its parameter."""
+    """Return the largest number of draw axes among `tensors`; draw axes come before the axes of the parameter."""
     return max(value.dim() - num_axes(net, path) for path, value in tensors.items())
 
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def plain(value: Any) -> Any:
-    """Turn dataclasses at any depth into dictionaries of their fields. Tensors and other values are not copied."""
+    """Turn dataclasses at any depth into dictionaries of their fields. Tensors are not copied."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -31,9 +31,9 @@ def plain(value: Any) -> Any:
 def record(kind: type[T], values: object, where: str) -> T:
     """Make a dataclass of type `kind` from the result of :func:`plain`.
 
-    The fields may be finite numbers (whole numbers of at most 64 bits), booleans, texts, tensors and dataclasses. The
-    fields may also be lists, tuples or dictionaries of such values, or None. If a field is wrong, the error message
-    begins with the text `where` and the name of the field.
+    A field may be None, a finite number (if whole, of at most 64 bits), a boolean, a text, a tensor or a dataclass.
+    Lists, tuples and dictionaries of these values are allowed, too. If a field is wrong, the error message begins with
+    the value of `where`, a dot and the name of the field.
     """
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # T is a dataclass

@@ -60,7 +60,7 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
 def unvalidated(distribution: Any) -> Any:
     """Return a copy of a distribution, with the checks of values switched off.
 
-    A check would make the program wait for the GPU, and cannot be compiled.
+    A check of values on a GPU makes the program wait for the GPU, and `torch.compile` cannot compile such a check.
     """
     result = copy.copy(distribution)
     result._validate_args = False

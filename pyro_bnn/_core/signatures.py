@@ -60,7 +60,7 @@ def _problem(
 ) -> str:
     """Return what is wrong with a call, and what to do.
 
-    The text is empty if no argument is unknown or missing, and not too many arguments are given by position.
+    The text is empty if the call has no unknown or missing argument, and not too many arguments by position.
     """
     parameters = {name: parameter for name, parameter in signature.parameters.items() if name != "self"}
     num_given = len(args) - ("self" in signature.parameters)

@@ -32,7 +32,7 @@ class Number(str):
 class Summary:
     """A summary of an object: a title, notes, and a table. The middle rows of a long table are not shown.
 
-    Without a `header`, the table has no column names at the prompt; in a notebook, it has those in `columns`.
+    If `header` is empty, the table shows no column names at the prompt, and the names in `columns` in a notebook.
     """
 
     title: str
@@ -44,8 +44,8 @@ class Summary:
     def text(self) -> str:
         """Return the summary as text, in lines of at most 80 characters (at most 100 in the table).
 
-        The title, the notes and the table share twelve lines. The table gets the lines that the title and the notes
-        leave free.
+        The title and the notes come first. If the table would make the text longer than twelve lines, only some rows of
+        the table are shown, or none.
         """
         lines = wrap(_clipped(self.title, 2 * WIDTH), WIDTH, subsequent_indent="  ")
         for note in self.notes:

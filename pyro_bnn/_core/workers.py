@@ -59,7 +59,7 @@ def side_by_side(
         num_workers: Number of processes.
         num_threads: torch's number of threads in each process.
         is_asked: Function that returns whether to stop. `is_asked` is called before each call of `job` in this process,
-            and repeatedly while this process waits for the others.
+            and repeatedly while this process waits for the other processes.
         done: Function that is called after each call of `job`.
 
     Raises:

@@ -53,7 +53,7 @@ class MissingDataError(FileNotFoundError):
 
 
 def data_folder(root: object) -> Path:
-    """Return the folder `root`; if it is None, the folder that ``$PYRO_BNN_DATA`` names, or else ``data``."""
+    """Return `root` as a path; if `root` is None, return the path in ``$PYRO_BNN_DATA``, by default ``data``."""
     return Path(os.environ.get("PYRO_BNN_DATA") or "data") if root is None else _checks.path("root", root)
 
 

@@ -54,7 +54,7 @@ class Standardize(nn.Module):
 
     @classmethod
     def of(cls, x: Tensor, *, floor: float = 0.0) -> "Standardize":
-        """Return a `Standardize` module whose mean and scale are those of each feature in training inputs.
+        """Return a `Standardize` module with the mean and the standard deviation of each feature in training inputs.
 
         Args:
             x: Training inputs, shape (N, ...).

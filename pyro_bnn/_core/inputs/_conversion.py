@@ -118,7 +118,7 @@ def _is_number(value: object) -> bool:
 
 
 def _first_other(name: str, value: object) -> tuple[str, object] | None:
-    """Return the name, such as ``x[0][2]``, and the value of the first element that is not a number, or None."""
+    """Find the first element that is not a number; return its name, such as ``x[0][2]``, and its value."""
     if not isinstance(value, (list, tuple)):
         return None if _is_number(value) else (name, value)
     unclear = ((index, part) for index, part in enumerate(value) if type(part) not in (float, int))  # for speed

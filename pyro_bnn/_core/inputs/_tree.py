@@ -19,10 +19,10 @@ class Shared:
     """An input that all rows of data share, such as the edges of a graph or the features of its nodes.
 
     For ``net(nodes, features, edges)``, pass the inputs ``(nodes, Shared(features), Shared(edges))``. The network is
-    called with the values inside the `Shared`. At least one input must have rows. A batch has some rows of all other
-    inputs, and each shared input as a whole. If several processes share a fit, each process gets some rows of all other
-    inputs, and each shared input as a whole. Functions that do not support shared inputs raise an error. Arguments of a
-    Pyro model that you wrote yourself may be shared, too.
+    called with the values inside the `Shared`. At least one input must have rows. A batch has some rows of each input
+    that is not shared, and the whole of each shared input. If several processes share a fit, each process gets some
+    rows of each input that is not shared, and the whole of each shared input. Functions that do not support shared
+    inputs raise an error. Arguments of a Pyro model that you wrote yourself may be shared, too.
 
     A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. The
     shared inputs may differ from batch to batch: each batch may have its own sample from a large graph.
@@ -160,7 +160,7 @@ def num_rows(x: Inputs, name: str = "x") -> int:
 def versions(x: Inputs) -> list[int]:
     """Return how often each tensor was changed in place.
 
-    Tensors made in torch's inference mode are left out, since they do not count changes.
+    Tensors made in torch's inference mode are left out, since torch does not count their changes.
     """
     found = [x] if isinstance(x, Tensor) else leaves(x)
     return [leaf._version for leaf in found if not leaf.is_inference()]
@@ -207,7 +207,7 @@ def _moved(leaf: Tensor, device: torch.device) -> Tensor:
 def shapes(x: Inputs) -> object:
     """Return the shapes of inputs, as shown in a message.
 
-    A single tensor gives one shape. Several tensors give a tuple or a dictionary of shapes.
+    The result is one shape for a single tensor, and a tuple or a dictionary of shapes for several tensors.
     """
     if isinstance(x, Tensor):
         return tuple(x.shape)
@@ -271,7 +271,7 @@ def logits_of(output: object) -> object:
 def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> None:
     """Raise if the signature of the network does not allow the given arguments.
 
-    If the signature allows these arguments, do nothing: the TypeError then came from the code of the network.
+    If the signature allows these arguments, do nothing: the code inside the network then raised the TypeError `error`.
     """
     signature = inspect.signature(net.forward)
     try:

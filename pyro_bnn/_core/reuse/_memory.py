@@ -46,9 +46,9 @@ class Memory:
     """Keeps the results that do not depend on a network's random parameters, and reuses these results in later calls.
 
     The first call runs all modules and records their results. In later calls, a module whose result cannot have changed
-    returns the kept result without running. If the other modules run the same operations as in a call without skipping,
-    the outputs and the random numbers are the same bit for bit. If the other modules run for several draws at once, the
-    outputs agree up to rounding with those of a call without skipping.
+    returns the kept result without running. If the modules that are not skipped run the same operations as in a call
+    that skips nothing, the outputs and the random numbers of the two calls are equal bit for bit. If these modules run
+    for several draws at once, the outputs of the two calls agree up to rounding.
 
     All calls must have the same input, unless :meth:`refill` sets the results for another input.
     """
@@ -95,7 +95,7 @@ class Memory:
 
     @property
     def keys(self) -> list[tuple[nn.Module, int, int]]:
-        """The origin of each tensor in :attr:`kept`: a module, the index of the call, and the index in the result."""
+        """For each kept tensor: a module, the index of the module's call, and the tensor's index in the result."""
         numbered = ((m, i, call) for m, calls in self._calls.items() for i, call in calls.items())
         return [(m, i, p) for m, i, call in numbered for p, o in enumerate(call.outputs) if o.value is not None]
 

@@ -103,7 +103,7 @@ class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records the calls of modules whose results are the same in every run.
 
     A call is recorded if it uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor
-    or attribute that existed before the call. If a call of a module breaks one of these three rules, the module is
+    or attribute that existed before the call. If a call breaks one of these three rules for recording, its module is
     refused: in later runs, the results of the module are treated as if they were computed from drawn weights. A call
     whose arguments were computed from drawn weights is not recorded, but the module is not refused.
     """

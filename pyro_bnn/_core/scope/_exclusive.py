@@ -40,10 +40,10 @@ EXCLUSIVE = ProcessLock()
 class Stream:
     """A stream of random numbers for one computation, which other computations do not disturb.
 
-    All threads share torch's generators. A ``with`` block of the stream makes other threads wait. Each block continues
-    the random numbers at the place where the stream's previous block stopped. After a block, the generators get back
-    the state that they had before the block. So the random numbers of a stream do not depend on what other threads draw
-    between two ``with`` blocks of this stream. If `seed` is None, torch's generator draws a seed.
+    All threads share torch's generators. While a ``with`` block of the stream runs, other threads wait. Each block
+    continues the random numbers at the place where the stream's previous block stopped. After a block, the generators
+    get back the state that they had before the block. So the random numbers of a stream do not depend on what other
+    threads draw between two ``with`` blocks of this stream. If `seed` is None, torch's generator draws a seed.
     """
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:

@@ -56,7 +56,7 @@ def own_parameters(*modules: object) -> Iterator[None]:
 class _NoContext(nullcontext[None]):
     """A replacement for Pyro's context of a `PyroModule`.
 
-    The replacement is never active, so an access to an attribute of the module never becomes a Pyro statement.
+    This context is never active, so an access to an attribute of the module never becomes a Pyro statement.
     """
 
     active, used = 0, True
@@ -79,8 +79,8 @@ def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) ->
     """Return a copy of a module that uses neither Pyro's handlers nor its parameter store.
 
     The copy has the mode of the module and shares its parameters and buffers. Several threads may call copies of one
-    module at the same time. `values` has the values for `PyroSample` attributes of the module itself; an attribute
-    without a value is drawn at each access.
+    module at the same time. `values` gives values to `PyroSample` attributes of the module itself; the copy draws a new
+    value at each access to a `PyroSample` that is not in `values`.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))

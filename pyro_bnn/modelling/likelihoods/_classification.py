@@ -270,7 +270,7 @@ def _free(cutpoints: Tensor) -> Tensor:
 
 
 def _ordered(free: Tensor) -> Tensor:
-    """Return the cutpoints from a result of :func:`_free`."""
+    """Convert free numbers, which :func:`_free` returned, to cutpoints."""
     return torch.cat([free[:1], free[:1] + free[1:].exp().cumsum(0)])
 
 

@@ -41,8 +41,8 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
         """Return the distribution of the targets, batch shape ``(*draws, N, ...)``.
 
         Each part of the output has the shape ``(*draws, N, O)``. If there is only one part, it is the whole output.
-        `numbers` holds numbers that the network does not output, such as a noise scale, by name. The shape of each
-        number broadcasts with the shape of a part.
+        `numbers` holds, by name, each number that the network does not output, such as a noise scale. The shape of each
+        number broadcasts with the shape of a part of the output.
         """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:

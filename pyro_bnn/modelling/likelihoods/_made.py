@@ -42,7 +42,7 @@ class Maker:
 
 
 class MadeDistribution(TorchDistribution, Sliced):
-    """The distribution that a maker returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
+    """The distribution that a `Maker` returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
     This class can select or join draws and rows of any distribution: it selects or joins them in the network's output,
     and makes the distribution again. A mean or a variance without closed form is estimated from draws, always with the

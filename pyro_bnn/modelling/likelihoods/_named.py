@@ -30,7 +30,7 @@ def gaussian(scale: float | None = None) -> GaussianLikelihood:
 
 
 class _Choice(NamedTuple):
-    """A likelihood that can be chosen by name, with the optional number after the name and the kind of targets."""
+    """A likelihood that can be chosen by name. The text may have a number after the name."""
 
     make: Callable[..., Likelihood]  # makes the likelihood; the number after the colon is an optional argument
     number: str  # name of this number; empty if the likelihood takes none

@@ -79,11 +79,11 @@ class NumbersLikelihood(Likelihood[P_co]):
         return self.free_names.get(name, f"free_{name}")
 
     def present_numbers(self) -> dict[str, Tensor]:
-        """Return the present values of all numbers by their names; see :meth:`number`."""
+        """Return ``{name: present value}`` for all numbers; see :meth:`number`."""
         return {name: self.number(name) for name in self._event_dims}
 
     def learned_numbers(self) -> dict[str, Tensor]:
-        """Return the present values of the learned numbers by their names; see :meth:`number`."""
+        """Return ``{name: present value}`` for the learned numbers; see :meth:`number`."""
         return {name: self.number(name).detach() for name in self._maps}
 
     def draw_shape(self) -> torch.Size:

@@ -198,8 +198,8 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         r"""Return a bias of the last layer, chosen so that the components of the mixture have different means.
 
         Set ``net[-1].bias.data`` to this bias. All components then start with the same weight. The mean of component m
-        starts at the quantile :math:`(m - \tfrac12) / M` of the targets, and its scale at :math:`1 / M` of the targets'
-        standard deviation.
+        starts at the quantile :math:`(m - \tfrac12) / M` of the targets. The scale of each component starts at :math:`1
+        / M` of the targets' standard deviation.
 
         Args:
             y: Training targets, shape (N, O).

@@ -131,7 +131,7 @@ def _require_attributes(path: str, module: PyroModule) -> None:
 
 
 def _traced(net: nn.Module, modules: Iterable[tuple[str, PyroModule]]) -> dict[str, Tensor]:
-    """Return initial values of all declared variables by their paths, in the order in which Pyro would draw them."""
+    """Return ``{path: initial value}`` for all declared variables, in the order in which Pyro would draw them."""
     context = PyroModule()._pyro_context
     modules = list(modules)
     for path, module in modules:

@@ -156,10 +156,10 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     def log_likelihoods(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
         r"""Return :meth:`log_likelihood`, and the log-likelihood of simulated targets, from one run of the network.
 
-        Simulated targets are drawn from the likelihood at the outputs. Their log-likelihood serves to estimate F, the
-        diagonal of the Gauss-Newton matrix of the whole data set. If g is the gradient of this log-likelihood, N is
-        `num_data`, and B is the number of rows, then the mean of :math:`g^2` over simulated targets is
-        :math:`(N / B)\,F`, element by element.
+        Simulated targets are drawn from the likelihood at the outputs. The log-likelihood of simulated targets serves
+        to estimate F, the diagonal of the Gauss-Newton matrix of the whole data set. If g is the gradient of this
+        log-likelihood, N is `num_data`, and B is the number of rows, then the mean of :math:`g^2` over simulated
+        targets is :math:`(N / B)\,F`, element by element.
 
         Args:
             values: As for :meth:`log_likelihood`.
@@ -290,7 +290,7 @@ def network_values(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def require_bayesian(model: object, purpose: str = "") -> None:
-    """Raise unless a model is a BayesianModel. For a network, the message says how to make one.
+    """Raise unless `model` is a BayesianModel. If it is a network, the message says how to make a BayesianModel.
 
     The text `purpose` follows the words "a BayesianModel" in the message, and says what needs the model, or what the
     model has.
@@ -301,15 +301,15 @@ def require_bayesian(model: object, purpose: str = "") -> None:
 
 
 def own_paths(model: BayesianModel) -> dict[str, str]:
-    """Return the path in the network of each parameter and buffer, as ``{name in a draw: path}``."""
+    """Return ``{name in a draw: path in the network}`` for all parameters and buffers of the network."""
     tensors = itertools.chain(model.network.named_parameters(), model.network.named_buffers())
     return {f"{SITE_PREFIX}.{path}": path for path, _ in tensors}
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Return the paths of those values of a draw that are parameters or buffers of the network, ``{name: path}``.
+    """Return ``{name: path}`` for the values in a draw that belong to parameters or buffers of the network.
 
-    Raise if a name is neither a latent variable nor in the network.
+    Raise if a name is neither a latent variable nor a parameter or buffer of the network.
     """
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}

@@ -16,8 +16,8 @@ MODULE_TABLES = ("_parameters", "_modules", "_buffers")
 def private_copy(net: nn.Module) -> nn.Module:
     """Return a copy of a network into which drawn weights can be put.
 
-    A compiled module has its parameters under ``_orig_mod``, and its code may contain them as constants. So the copy of
-    a compiled network is a copy of the original module.
+    A compiled module has its parameters under ``_orig_mod``, and its code may contain them as constants. So for a
+    compiled network, this function copies the module from which the network was compiled.
     """
     _checks.kind("net", net, nn.Module, "a torch.nn.Module")
     for name, module in net.named_modules():

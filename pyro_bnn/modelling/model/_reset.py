@@ -83,7 +83,7 @@ def _reset_layers(network: nn.Module, learned: set[str]) -> None:
 
 @contextmanager
 def _as_parameters(network: nn.Module, random: set[str]) -> Iterator[None]:
-    """Let random weights, which are buffers of a model's network, be parameters in a ``with`` block.
+    """In a ``with`` block, turn the random weights of a model's network, which are buffers, into parameters.
 
     The method `reset_parameters` of some layers finds the weights by `parameters()`. In other layers,
     `reset_parameters` replaces the weights by new parameters; at the end of the block, the values of the new parameters

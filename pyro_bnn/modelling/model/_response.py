@@ -106,7 +106,7 @@ def _is_dense(value: object) -> bool:
 class Interception:
     """Changes or observes the calls of a network inside `with` blocks.
 
-    An estimator or a `Memory` changes how a call computes the network's output; a check only reads the output.
+    A gradient estimator or a `Memory` changes how a call computes the network's output; a check only reads the output.
     """
 
     interceptor: Interceptor | None = None

@@ -205,9 +205,9 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Return the reason why a function does not take three arguments: a name, a parameter and a layer.
+    """Return why a function cannot be called with a name, a parameter and a layer.
 
-    The reason is empty if the function takes three arguments, or if its signature is unknown.
+    The text is empty if the function takes these three arguments, or if its signature is unknown.
     """
     try:
         inspect.signature(function).bind("name", "parameter", "layer")

@@ -85,14 +85,15 @@ class NetworkNormalPrior(_ScalePrior):
     training. If the earlier training used the same data, the data count twice, and the posterior is too certain of the
     given weights. Compare models on data that were not used in either training.
 
-    The means share memory with the model's copy of the network's weights.
+    The prior means need no memory of their own: they use that of the weights in the model's copy of the network.
 
     Args:
         scale: Standard deviation, above 0.
 
     References:
         Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
-        https://arxiv.org/abs/1906.05323. MOPED starts the guide as ``NetworkInit(weight_fraction=0.1)`` does.
+        https://arxiv.org/abs/1906.05323. With ``NetworkInit(weight_fraction=0.1)``, the guide starts as in this
+        article.
 
     Example:
         >>> import torch
