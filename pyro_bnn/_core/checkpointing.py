@@ -68,8 +68,8 @@ class Interrupted(KeyboardInterrupt):
 class Keeper:
     """Writes the state of a computation to a file at intervals, and stops the computation after a signal.
 
-    If several processes share the computation, all stop at the same step, and only process 0 writes the file. In
-    messages, the file is called `name`; if `name` is None, messages show the path.
+    If several processes share the computation, all processes stop at the same step, and only process 0 writes the file.
+    In messages, the file is called `name`; if `name` is None, messages show the path.
     """
 
     def __init__(

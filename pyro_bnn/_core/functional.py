@@ -241,9 +241,10 @@ ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyR
 def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> BatchedNetwork:
     """Return a fast function that runs a network for many weight draws at once.
 
-    The function computes a chain of linear and elementwise layers by batched matrix products, and any other network by
-    `torch.func.vmap`. The outputs and gradients of the fast function are compared with those of a loop over the draws
-    in `example`; if they differ, the loop is returned. `example` must have at least two draws of each random weight.
+    The returned function computes a chain of linear and elementwise layers by batched matrix products, and any other
+    network by `torch.func.vmap`. The outputs and gradients of the fast function are compared with those of a loop over
+    the draws in `example`; if they differ, the loop is returned. `example` must have at least two draws of each random
+    weight.
     """
     paths = set(example)
     loop = functools.partial(_loop, net, paths)

@@ -46,7 +46,7 @@ def side_by_side(
     is_asked: Callable[[], bool] = lambda: False,
     done: Callable[[], object] = lambda: None,
 ) -> list[T]:
-    """Return ``[job(0), ..., job(count - 1)]``. Some of the calls are made by other processes.
+    """Return ``[job(0), ..., job(count - 1)]``. Other processes make some of the calls.
 
     This process makes calls, too, so it starts ``num_workers - 1`` other processes, which need some seconds to start.
     If all calls end before the other processes have started, the calls take as long as in one process. A process that

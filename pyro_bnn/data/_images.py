@@ -139,7 +139,7 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
     """Load MNIST, FashionMNIST, CIFAR-10, or the 8 x 8 digits of scikit-learn.
 
     CIFAR-10 is published as pickles, which can contain code. Torchvision (the extra ``vision``) reads the pickles,
-    after a check that the checksums of all files are the published ones.
+    after it has checked that the files have the published checksums.
 
     Args:
         name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``digits``. The digits need no files, and a fixed quarter of

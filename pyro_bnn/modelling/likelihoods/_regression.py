@@ -81,9 +81,9 @@ class _Standardising(dist.Normal):
 
 
 class HeteroscedasticGaussianLikelihood(NumberLikelihood):
-    r""":math:`N(\text{mean}, \exp(\text{log variance}))`, both from the network.
+    r""":math:`N(\text{mean}, \exp(\text{log variance}))`, where the network outputs the mean and the log variance.
 
-    The network outputs the mean and the log variance, as the halves of the last axis.
+    The first half of the output's last axis is the mean, and the second half the log variance.
     Output of shape (N, 2 * O) goes with targets of shape (N, O).
 
     Example:
@@ -198,8 +198,8 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         r"""Return a bias of the last layer, chosen so that the components of the mixture have different means.
 
         Set ``net[-1].bias.data`` to this bias. All components then start with the same weight. The mean of component m
-        starts at the quantile :math:`(m - \tfrac12) / M` of the targets. The scale of each component starts at :math:`1
-        / M` of the targets' standard deviation.
+        starts at the quantile :math:`(m - \tfrac12) / M` of the targets. Each scale starts at :math:`1 / M` of the
+        targets' standard deviation.
 
         Args:
             y: Training targets, shape (N, O).

@@ -192,7 +192,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def has_fixed_priors(self) -> bool:
         """Whether every prior is fixed: it depends on no other variable, and is not learned.
 
-        Priors that the user has put in place of the original ones are included.
+        If the user has replaced a prior, the replacement is checked.
         """
         statements = self._pyro_samples.values()
         ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
