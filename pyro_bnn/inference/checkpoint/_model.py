@@ -85,7 +85,7 @@ def _likelihood_in_words(likelihood: Likelihood) -> str:
 
 
 def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -> ModelRecord:
-    """Copy a record, but leave out the initial value of each pruned site in `sites`, if the model does not use it."""
+    """Copy a record without the initial values of the pruned sites in `sites`, except those that the model uses."""
     unused = sorted(site for site in sites if site in model.site_names and not _is_used(model, site))
     state = {name: value for name, value in record.state.items() if name not in unused}
     return replace(record, state=state, left_out=unused)
@@ -152,7 +152,7 @@ def _described(distribution: Distribution, first: Tensor) -> str:
 def require_same_sites(
     file: Mapping[str, object], own: Mapping[str, object], facts: Sequence[str], *, remedy: str
 ) -> None:
-    """Raise if the latent variables of a file and of a model differ in their names, or in an attribute in `facts`."""
+    """Raise if a file and a model differ in the names of latent variables, or in an attribute that `facts` names."""
     for name, site in own.items():
         if name not in file:
             raise ValueError(f"it lacks the latent variable `{name}` of the model; pass the model of this posterior.")
@@ -322,8 +322,8 @@ class PresentModel:
     def require_sites(self, posterior: Posterior) -> None:
         """Raise if the variables of a posterior differ from those of the Pyro model.
 
-        No error is raised if the attribute `shapes` of the posterior is None; then :func:`~pyro_bnn.predict` checks the
-        draws.
+        No error is raised if the attribute `shapes` of the posterior is None; in this case, :func:`~pyro_bnn.predict`
+        checks the draws.
         """
         if posterior.shapes is None or self.own is None:
             return
@@ -340,7 +340,7 @@ class PresentModel:
         return Destination(self.model, guides, own_sites=self._sites)
 
     def state(self, network: ModelRecord | None, own: OwnRecord | None) -> dict[str, Tensor]:
-        """Check the records of a file, and return the parameters and buffers for the model; empty without a model."""
+        """Check the records of a file, and return the parameters and buffers for the model, if there is one."""
         if (network is None) != (self.network is None) or (own is None) != (self.own is None):
             kind = "a BayesianModel" if network else "a Pyro model of your own" if own else ""
             raise ValueError(

@@ -69,8 +69,9 @@ class AlongAxes(Covariance):
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Yield a tuple for each parameter of shape (m, n).
 
-        The tuple contains the matrix with the vectors u as columns and the matrix with the vectors v as columns. For
-        each of `vectors`, a matrix of shape (m, n) follows, with the entries of the vector for the parameter.
+        The tuple begins with two matrices: the columns of the first are the vectors u, and the columns of the second
+        are the vectors v. Then follows one matrix for each of `vectors`, shape (m, n), with those entries of the vector
+        that belong to the parameter.
         """
         names = range(len(self.tensors) // 2)
         axes = [(self.tensors[f"left.{i}"], self.tensors[f"right.{i}"]) for i in names]
@@ -175,7 +176,7 @@ Curvature = FullCurvature | CurvatureAlongAxes
 
 
 def kronecker(factors: Sequence[Sequence[Tensor]]) -> CurvatureAlongAxes:
-    """Return the curvature of given Kronecker factors, which are one or two symmetric matrices for each parameter."""
+    """Return the curvature whose Kronecker factors are `factors`: one or two symmetric matrices for each parameter."""
     axes: dict[str, Tensor] = {}
     parts = []
     for index, matrices in enumerate(factors):

@@ -74,7 +74,10 @@ def _factors(
 
 
 def _require_standard(net: nn.Module, x: Inputs) -> None:
-    """Raise if the inputs of a layer may have other rows than x, or if it computes something else than its class."""
+    """Raise if x contains an input shared by all rows, or if a layer does not compute what its class defines.
+
+    With a shared input, a layer may get rows that are not rows of the data, such as the nodes of a graph.
+    """
     if has_shared(x):
         raise ValueError(
             "Kronecker factors need layers with one row for each row of the data, but a shared input may have other "
@@ -88,7 +91,11 @@ def _require_standard(net: nn.Module, x: Inputs) -> None:
 
 
 def _require_layers(net: nn.Module) -> None:
-    """Raise if a layer with random weights is of an unknown class, has other weights, too, or shares its weights."""
+    """Raise if Kronecker factors do not support a layer with random weights.
+
+    The layer must have a known class and a formula (:func:`has_formula`). All of its parameters must be random, and it
+    must not share them with other layers.
+    """
     seen: set[int] = set()
     for name, module in net.named_modules():
         own = list(module.parameters(recurse=False))

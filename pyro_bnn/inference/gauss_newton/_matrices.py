@@ -190,7 +190,7 @@ def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    r"""Return the result of :func:`_diagonal`. For the network, :func:`acts_by_layers` must be true.
+    r"""Return the result of :func:`_diagonal`, for networks that pass the check :func:`acts_by_layers`.
 
     The diagonal is the sum of the squares of :math:`J_n^\top L_{n \cdot r}` over rows n and columns r. For each n and
     r, the vector :math:`J_n^\top L_{n \cdot r}` is a gradient for a single row. For linear layers and for most

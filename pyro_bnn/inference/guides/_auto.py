@@ -1,7 +1,7 @@
 """Pyro's autoguides, with parameters that exist from the start.
 
-A plain autoguide makes its parameters at its first call. Before its first call, no state dict can be loaded. If the
-arguments of its first call lack the targets, the guide treats the observed site as a latent variable. The guides of
+A plain autoguide makes its parameters at its first call. Before the guide's first call, no state dict can be loaded. If
+the arguments of the first call lack the targets, the guide treats the observed site as a latent variable. The guides of
 this module are made from the latent variables only, without the observed site. The parameters of this module's guides
 start at the values of `init`, and never at values from Pyro's global store.
 """

@@ -209,7 +209,7 @@ def _factors(shape: tuple[int, ...], scale: float | None) -> Tensor:
 
 
 def _aligned(views: Mapping[str, Tensor], site: str, num_axes: int) -> tuple[Tensor, Tensor]:
-    """Return the factor over the first axis of a shared weight, and the factor over its second axis.
+    """Return the two factors that multiply a shared weight, one along its first axis and one along its second axis.
 
     The two factors are views with shapes that broadcast with the weight.
     """
@@ -218,7 +218,10 @@ def _aligned(views: Mapping[str, Tensor], site: str, num_axes: int) -> tuple[Ten
 
 
 def chosen(members: Tensor) -> Tensor:
-    """Draw the index of a row of `members`, shape (1,), on the device of `members`, so that no step waits for it."""
+    """Draw the index of a row of `members`, shape (1,).
+
+    If `members` is on a GPU, the GPU draws the index, so that no step waits for a copy from the CPU.
+    """
     return torch.randint(len(members), (1,), device=members.device)
 
 
@@ -323,8 +326,8 @@ class _SharedWeight:
     def pull_back(self, gradient: Tensor) -> None:
         """Compute the gradients with respect to the factors of the present member.
 
-        At first, `gradient` is with respect to the drawn weight. In place, convert it to the gradient with respect to
-        the shared weight.
+        The argument `gradient` is the gradient with respect to the drawn weight. The method replaces its values by the
+        gradient with respect to the shared weight.
         """
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:

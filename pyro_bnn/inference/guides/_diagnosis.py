@@ -250,8 +250,9 @@ def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
 
     The centre m of each Gaussian is the mean of the prior, or the mode if the mean is not finite. A Gaussian is locally
     nearest if its scale s is a local minimum of the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]`. The
-    divergence is computed on a grid of log scales with steps of 0.1. Each minimum is replaced by a point of the grid at
-    most half a step away. The divergence at the point of the grid exceeds the minimum by about 0.0025 nats at most.
+    divergence is computed on a grid of log scales with steps of 0.1. Each minimum is replaced by the nearest point of
+    the grid, which is at most half a step away. At this point, the divergence exceeds the minimum by about 0.0025 nats
+    at most.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]

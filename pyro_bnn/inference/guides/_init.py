@@ -49,8 +49,8 @@ class Init(ABC):
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         """Return the initial location and rho of a site. The initial scale is softplus(rho).
 
-        The location and rho have the shape of the site's value in unconstrained space. A guide copies them, so they may
-        share memory with other tensors.
+        The location and rho have the shape of the site's value in unconstrained space. A guide copies the returned
+        tensors, so they may share memory with other tensors.
         """
 
 

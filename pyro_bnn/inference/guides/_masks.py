@@ -67,8 +67,8 @@ class FlatMask:
     """Mask of the removed weights in the flat vectors of a step.
 
     A removed weight gets the location 0, the noise 0 and the scale of its prior. So the removed weight is 0, and its
-    term in the ELBO is a known constant, which is subtracted. With the prior's scale, the constant is small, so that
-    sums over all weights lose few digits.
+    term in the ELBO is a known constant, which is subtracted. The constant is small because the removed weight has the
+    scale of its prior. So sums over all weights lose few digits.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:

@@ -43,8 +43,8 @@ class NaturalState(FlatState):
     The update of S contains the square of a noisy term. So the variance of g raises S above its optimum, by about
     :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, S would be many times its optimum, since all
     weights together contribute to the noise in g. So for latent variables of the likelihood, the second derivative of L
-    replaces :math:`g\,(w - m)\,S`. The second derivative needs no pass through the network, since the outputs do not
-    depend on variables of the likelihood.
+    replaces :math:`g\,(w - m)\,S`. The second derivative needs no pass through the network, since the network's outputs
+    do not depend on the variables of the likelihood.
 
     If `gauss_newton_every` is an integer k, an estimate of the diagonal of the Gauss-Newton matrix replaces
     :math:`g\,(w - m)\,S`. The estimate is :math:`B\,s^2 / N`, where s is the gradient of minus the log-likelihood of
@@ -57,8 +57,9 @@ class NaturalState(FlatState):
     processes: the sum of :math:`g\,(w - m)` is then kept in a vector of its own.
 
     References:
-        See :func:`natural_gradient`; for the factor of S: Lin et al. (2020), https://arxiv.org/abs/2002.10060; for
-        simulated targets: Liu et al. (2024), https://arxiv.org/abs/2305.14342, algorithm 2.
+        See :func:`natural_gradient`. The factor by which a step multiplies S is from Lin et al. (2020),
+        https://arxiv.org/abs/2002.10060, and the simulated targets are from Liu et al. (2024),
+        https://arxiv.org/abs/2305.14342, algorithm 2.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class NaturalState(FlatState):
 
     @property
     def num_updates(self) -> int:
-        """Number of updates so far, t. A step that a CUDA graph replays increases only a copy on the device."""
+        """Number of updates so far, t. A CUDA graph that replays a step increases only the copy of t on the device."""
         return self._num_updates
 
     @num_updates.setter
@@ -103,7 +104,7 @@ class NaturalState(FlatState):
         self._count.fill_(value)
 
     def was_replayed(self) -> None:
-        """Count an update that a CUDA graph replayed, which increased only the number on the device."""
+        """Count an update that a CUDA graph replayed. The graph increased only the copy of the count on the device."""
         self._num_updates += 1
 
     @property
@@ -164,7 +165,7 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the data's part of each precision by `ratio`; a negative part stays if `ratio` is above 1."""
+        """Multiply the data's part of each precision by `ratio`, except negative parts if `ratio` is above 1."""
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior
@@ -348,7 +349,7 @@ class DiagonalHessian:
         self._sum = torch.zeros_like(self._leaf).reshape(-1)
 
     def add(self, loss: Tensor) -> None:
-        """Add the second derivatives of a loss with respect to the latent variable to a running sum.
+        """Add to a running sum the second derivatives of a loss with respect to the latent variable.
 
         The autograd graph of the loss is kept for the backward pass.
         """
@@ -367,7 +368,7 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace the estimates for the latent variable in `products` by the exact second derivatives.
+        """In `products`, replace the estimates for the latent variable by the exact values, divided by the precisions.
 
         `products` is the slice `part` of the vector of estimates for all weights.
         """

@@ -88,8 +88,8 @@ class DrawGradients:
     """Gradients of the negative log-likelihood with respect to the drawn values.
 
     Large sites have their own tensors, which the backward pass makes. Small sites share a vector. The backward pass
-    must add to the shared vector, which costs more memory and time than separate tensors. An advantage of the shared
-    vector is that its sites are updated together. On a GPU each operation costs time, so only sites of at least
+    must add to the shared vector. These additions cost more memory and time than separate tensors. An advantage of the
+    shared vector is that its sites are updated together. On a GPU each operation costs time, so only sites of at least
     `large_on_gpu` elements have their own tensor. If `large_on_gpu` is None, no site has its own tensor on a GPU. All
     draws of a step use the memory of the vector `draw`.
     """
@@ -168,9 +168,9 @@ class RandomParameter:
 
     Args:
         name: Site name of the parameter.
-        loc: Mean, of the parameter's shape.
-        deviation: A draw minus the mean, of the parameter's shape; None for estimators that use the variance.
-        variance: Variance, of the parameter's shape; None for estimators that use the deviation.
+        loc: Mean, in the shape of the parameter.
+        deviation: A draw minus the mean, in the shape of the parameter; None for estimators that use the variance.
+        variance: Variance, in the shape of the parameter; None for estimators that use the deviation.
     """
 
     name: str
@@ -237,15 +237,15 @@ class FlatState(ABC):
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:  # noqa: B027
         """If :attr:`simulates` is true, let the state use the log-likelihood of simulated targets for `num_rows` rows.
 
-        `share` is the weight of the given rows and of the present draw in the step.
+        `share` is the weight of this log-likelihood in the step, which sums over parts of the batch and over draws.
         """
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
         """Compute the gradients of the parameters.
 
-        The result is the gradient of the loss plus `weight` times the gradient of the divergence. The gradient of the
-        loss with respect to the parameters is computed from its gradient with respect to the draw.
+        The result is the gradient of the loss plus `weight` times the gradient of the divergence. The chain rule turns
+        the loss's gradient with respect to the draw into the loss's gradient with respect to the parameters.
 
         Returns the divergence in nats, in double precision.
         """

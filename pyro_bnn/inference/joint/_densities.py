@@ -172,7 +172,7 @@ class ScaleMixtureDensity(Density):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Return true if all arguments are single numbers, and the components' odds at 0 do not overflow in float32."""
+        """Return true if all arguments are single numbers, and float32 can store the components' odds at w = 0."""
         if any(isinstance(number, Tensor) for number in numbers):
             return False
         return abs(cls(*numbers).log_odds_at_zero) < LARGEST_LOG_ODDS  # type: ignore[arg-type]
@@ -282,7 +282,8 @@ def groups_of(
     Each group is a pair: the list of the names of its sites, and the function that computes the log-density of these
     sites. The function maps points, shape (K, P), to log-densities, shape (K,).
 
-    Sites inside plates belong to no group. Nor do the sites in `children`, whose priors depend on other sites.
+    Sites inside plates belong to no group. The sites in `children` belong to no group, either, since their priors
+    depend on other sites.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}

@@ -24,7 +24,7 @@ def num_members(model: Any, posterior: Posterior) -> int | None:
 def default_num_draws(
     model: Any, posterior: Posterior, *, usual: int = NUM_DRAWS, most_stored: int | None = None
 ) -> int:
-    """Return the number of draws in a prediction for which the user gives no number.
+    """Return the default number of draws in a prediction.
 
     For an ensemble of point estimates, each member is drawn once. There are at least 2 draws, since a single draw has
     no epistemic uncertainty. For a posterior that stores draws, the result is the number of these draws, but at most

@@ -49,7 +49,7 @@ class Moments(NamedTuple):
 def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> Iterator[Draw]:
     """Yield evenly spaced rows of stored draws, ``{site: shape (S, *event)}``, each row at most once.
 
-    If more draws are requested than stored, the error message ends with `remedy`.
+    If more draws are requested than are stored, the error message ends with `remedy`.
     """
     num_samples, stored = _checks.at_least("num_samples", num_samples, 1), len(next(iter(samples.values())))
     if num_samples > stored:
@@ -261,14 +261,15 @@ class Posterior(Advised, Shown, ABC):
         Args:
             num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer. For
                 Markov chains, None gives all draws, as K chains, and the sampler's statistics in ``sample_stats``.
-            model: The model, which adds the group ``posterior_predictive`` and must be given with x.
+            model: Model of the posterior. If it is given, x must be given, too, and the result has the group
+                ``posterior_predictive``.
             x: Inputs, shape (N, ...).
-            y: Targets, which add the groups ``log_likelihood`` and ``observed_data``.
+            y: Targets. If they are given, the result has the groups ``log_likelihood`` and ``observed_data``.
             seed: Seed of the draws; torch's generators do not change. None draws a seed.
 
         Raises:
             ImportError: If ArviZ is not installed.
-            ValueError: If x or y is given without a model.
+            ValueError: If only one of model and x is given, or if y is given without them.
         """
         check_data(model, x, y)
         if self.carried and model is not None:

@@ -42,7 +42,7 @@ def saved(value: Posterior | Calibration) -> Saved:
 
 
 def restored(values: Saved, destination: Destination) -> Posterior:
-    """Check a record, and return its posterior. In `destination`, this function changes `pending` only."""
+    """Check a record, and return its posterior. The only change to `destination` is in its attribute `pending`."""
     kind: type[Posterior] = _kind_of(values, Posterior)  # type: ignore[type-abstract]  # its subclasses are found
     return kind.from_record(values.content, destination)
 

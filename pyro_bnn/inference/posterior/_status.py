@@ -1,4 +1,4 @@
-"""How a fit ended, and the warning of a fit that did not end well."""
+"""The status of a fit, and the warning that a fit did not end well."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ MOST_CHARACTERS = 250
 
 
 class ConvergenceWarning(UserWarning):
-    """A fit ended with a status that is not ok. The message says why, and what to do."""
+    """A fit ended with a status that is not ok. The message says what is wrong, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Status:
     Args:
         ok: Whether inference shows no sign of trouble.
         message: What happened. If `remedy` is empty, the message also says what to try.
-        detail: The last part of the message, about how the result was computed. A caller that replaces the message
-            keeps the detail.
+        detail: The last part of the message, about how the result was computed. If a caller replaces the message, it
+            repeats the detail in the new message.
         remedy: Advice on what to try. The advice names arguments of the function that did the inference. A scikit-learn
             estimator, for example, has other arguments, so it replaces the advice.
         verdict: What is wrong, in a short sentence. By default, the verdict is the message up to its first semicolon.
