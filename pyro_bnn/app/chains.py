@@ -37,8 +37,8 @@ OF_NET = ("hidden", "activation")
 class Choice:
     """The settings that were chosen automatically for a run that draws Markov chains.
 
-    `made` has the names of the settings that a comparison on held-out rows chooses. They are listed even if there was
-    no time for the comparison.
+    `made` lists the names of the settings that a comparison on held-out rows chooses, even if there was no time for the
+    comparison.
     """
 
     sentence: str  # what was compared, chosen and left out
@@ -147,7 +147,7 @@ def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good
     """Return the level of a fault of chains, and a clause that names the fault; the clause is empty without a fault.
 
     `predict`, `evaluate` and `report` all judge chains by this function. Chains that are too short only get the level
-    "note", since such chains often predict well. The scores on the test rows show whether they do.
+    "note", since such chains often predict well. The scores on the test rows show whether the chains predict well.
     """
     if posterior.statistics.has_many_diverging:
         return "problem", "many steps of the chains diverged"

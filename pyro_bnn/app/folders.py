@@ -5,7 +5,7 @@ A folder appears at its path only when it is complete, and files of other progra
 The folder ``NAME`` is first written as ``.NAME.part`` in the same parent, while the lock ``.NAME.lock`` is held. At the
 end, an earlier folder ``NAME`` is replaced: files of other programs move from the earlier folder to the new one, and
 files that this program wrote to the earlier folder are removed. Then ``.NAME.part`` is renamed to ``NAME``. If the
-process is killed during this replacement, the next command finishes the replacement.
+process is killed while it replaces the folder, the next command finishes the replacement.
 """
 
 import errno
@@ -92,7 +92,7 @@ class Folder:
             self.manifest.write(self.path)
 
     def check_free(self, *names: str) -> None:
-        """Raise FileExistsError if a file of another program has one of `names`, here or in the earlier folder."""
+        """Raise FileExistsError if a file of another program has one of `names` in this or in the earlier folder."""
         earlier = _manifest_of(self.place.real) or Manifest("")
         for name in names:
             for folder, manifest in ((self.path, self.manifest), (self.place.real, earlier)):

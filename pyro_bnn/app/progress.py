@@ -14,9 +14,9 @@ from .datasets import Dataset
 class FitProgress(AbstractContextManager["FitProgress"]):
     """A callback of `fit_svi` that shows a progress bar.
 
-    The bar also shows the time until the last epoch or until the deadline, whichever comes first.
+    The bar also shows the time until the fit or its time limit ends, whichever comes first.
 
-    The bar shows the negative ELBO of the last epoch in the same units as `pyro-bnn train`: in nats per row, for the
+    The bar shows the negative ELBO of the latest epoch in the same units as `pyro-bnn train`: in nats per row, for the
     targets in their own units.
 
     Args:
@@ -37,7 +37,7 @@ class FitProgress(AbstractContextManager["FitProgress"]):
         self._bar.close()
 
     def __call__(self, history: History) -> None:
-        """Show the last epoch, and the time until the last epoch or until the deadline, whichever comes first."""
+        """Show the number of finished epochs, and the estimated time until the fit or its time limit ends."""
         if not self._shown:
             return
         bar, num_done = self._bar, len(history.epochs)

@@ -1,6 +1,7 @@
 """Specifications: short texts on the command line that name a prior, an initialisation and other settings.
 
-The help of the command line imports this module, so the module loads the library only to read a specification.
+The program imports this module even if it only prints its help. So this module loads the library only to read a
+specification.
 """
 
 from __future__ import annotations

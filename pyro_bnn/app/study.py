@@ -124,7 +124,10 @@ class RegressionStudy:
         return self._fit(model, DeltaGuide(model), seed=index)
 
     def run(self, report: Callable[[str], None] = print) -> Comparison:
-        """Fit all methods, report each fit in a line, and compare the methods near the data, in the gap and outside."""
+        """Fit all methods, report each fit in a line, and compare the methods in three regions.
+
+        The regions are near the data, in the gap, and outside the range of the data.
+        """
         entries: dict[str, Fit] = {}
         for name, method in {"nuts": self.nuts, **self.methods()}.items():
             entry = entries[name] = method()

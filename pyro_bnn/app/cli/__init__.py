@@ -8,7 +8,10 @@ from .stopping import quickly_stoppable, stoppable
 
 
 def main() -> None:
-    """Run the command line. An error prints one line; the exit code is 2 after wrong use, and 1 after another error."""
+    """Run the command line.
+
+    After an error, the program prints one line. The exit code is 2 after wrong use, and 1 after another error.
+    """
     with stoppable():
         with quickly_stoppable():
             from .program import run

@@ -1,8 +1,9 @@
 """`pyro-bnn compare`.
 
 The JSON of `compare` has `folder`, `num_samples` (draws of each chain), `seed`, `pictures` (file names), `statuses`
-(the status of each fit, by the name of the method), `verdict` (the result in words) and `rows`. Each row is a number,
-with `reference` ("" if it describes a single method), `method`, `region`, `score`, `value` and `standard_error`.
+(the status of each fit, by the name of the method), `verdict` (the result in words) and `rows`. Each row describes one
+number, with `reference` ("" if the number describes a single method), `method`, `region`, `score`, `value` and
+`standard_error`.
 """
 
 from pathlib import Path
@@ -54,8 +55,8 @@ def compare(
     few thousand rows and a few thousand weights. The progress bar shows the time that is left.
 
     Without a run, the command compares seven methods with NUTS on a noisy sine with a gap in its data. The command
-    prints how far each method is from the exact posterior near the data, in the gap and outside. This takes some
-    minutes.
+    prints how far the predictions of each method are from those of the exact posterior: near the data, in the gap, and
+    outside the range of the data. This takes some minutes.
 
     The command writes tables, and a picture if there are curves to show. NUTS runs in C if there is a C compiler.
     """

@@ -33,8 +33,9 @@ class Output:
     def say(self, text: str = "", *, style: str = "", wraps: bool = True, indent: int = 0) -> None:
         """Write lines of text, in one of rich's styles if the terminal has colours.
 
-        If `wraps`, long lines are wrapped between words on a terminal, or if the environment variable COLUMNS is set. A
-        wrapped line continues after `indent` spaces. A number stays together with the sign % or ± beside it.
+        If `wraps` is true, long lines are wrapped between words to the width of the terminal, or to the width COLUMNS
+        if this environment variable is set. A wrapped line continues after `indent` spaces. A number stays together
+        with the sign % or ± beside it.
         """
         if wraps and (width := self._width()):
             bound = together(text)
@@ -52,7 +53,7 @@ class Output:
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
-        """Write tables and notes, which empty lines in `text` separate. Headings are bold, and notes are dim.
+        """Write the tables and notes in `text`. An empty line separates them. Headings are bold, and notes are dim.
 
         A table that is wider than the terminal, or than COLUMNS, is narrowed by :func:`fitted`.
         """

@@ -2,7 +2,7 @@
 
 The JSON of `predict` has `folder`, `file` (null without --out), `num_rows`, `scores` (of the rows with known targets),
 `notes` on the run and on the rows, and `predictions`. Without --out, `predictions` is a list with an object for each
-row, whose keys are the names of the columns in the CSV. With --out, `predictions` is null.
+row. The keys of each object are the names of the columns in the CSV. With --out, `predictions` is null.
 """
 
 import sys

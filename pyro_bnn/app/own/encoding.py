@@ -227,7 +227,7 @@ def _learned(cells: Cells, training: Sequence[int]) -> Feature | str:
 
 
 def _parts(values: np.ndarray) -> np.ndarray:
-    """Append the sines and cosines for each of `PERIODS` to numbers or days, shape (N, 1). Return shape (N, 7)."""
+    """Append to values, shape (N, 1), their sines and cosines with the periods `PERIODS`. Return shape (N, 7)."""
     angles = 2 * np.pi * (values % PERIODS) / PERIODS
     return np.concatenate([values, np.sin(angles), np.cos(angles)], 1)
 

@@ -105,7 +105,8 @@ def _text(error: BaseException) -> str:
 def _own_line(error: BaseException) -> str | None:
     """Return the last line of the user's code in the traceback of an error.
 
-    Return None if the traceback has no such line, or if a line of this library follows it.
+    Return None if the traceback has no line of the user's code, or if a line of this library comes after the user's
+    last line.
     """
     paths = sysconfig.get_paths()
     package = str(Path(__file__).parents[2])

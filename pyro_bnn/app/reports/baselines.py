@@ -1,4 +1,4 @@
-"""Baselines: predictions of the test rows without a network. The report compares a run with them."""
+"""Baselines: predictions of the test rows without a network. The report compares a run with the baselines."""
 
 from dataclasses import replace
 from typing import Any

@@ -32,7 +32,7 @@ TIMED_IMAGES = 1000
 
 @dataclass(frozen=True)
 class Gain:
-    """Savings from removing a share of the weights. The times are medians for predictions with the mean weights."""
+    """Savings from removing a share of the weights. Each time is the median for a prediction with the mean weights."""
 
     fraction: float
     file_bytes: int

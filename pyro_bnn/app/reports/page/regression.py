@@ -176,8 +176,8 @@ def intervals_section(subject: Subject) -> Section | None:
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
     """Return the share of the targets inside the intervals, and the range of the share if the intervals are correct.
 
-    If the targets are counts, the predicted probability of an uncalibrated interval exceeds the level. The mean of
-    these predicted probabilities is then the promised share of the targets.
+    If the targets are counts, the predicted probability of an uncalibrated interval exceeds the level. For such
+    intervals, the promised share of the targets is the mean of the predicted probabilities of the intervals.
     """
     low, high = found.interval(level)
     promised, number = level, len(found.y)
