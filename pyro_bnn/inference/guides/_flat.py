@@ -87,7 +87,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return constrained(self.sites, free)
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Sample all sites at given unconstrained values.
+        """Make a Pyro `sample` statement for each site, with the value that `free` gives in unconstrained space.
 
         If `jacobian` is true, the log-density refers to unconstrained space.
         """

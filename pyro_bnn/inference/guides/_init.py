@@ -21,7 +21,7 @@ def require_model(model: object) -> None:
 
 
 def require_fixed_prior(model: BayesianModel) -> None:
-    """Raise if the prior is learned, which does not work for guides that are point estimates."""
+    """Raise if the prior is learned: guides that are point estimates need a fixed prior."""
     if any(name.startswith("prior_parameters.") for name, _ in model.named_parameters()):
         raise ValueError(
             "a guide that is a point does not work with a learned prior: the density grows without bound as the "

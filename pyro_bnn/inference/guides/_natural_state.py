@@ -54,7 +54,7 @@ class NaturalState(FlatState):
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
     The first step computes S from `initial_hessian`, the Hessian of the loss of one row. If `initial_hessian` is None,
     the first step starts from the precisions S that the guide has. Set `adds_up` if a step sums over several draws or
-    processes: the sum of :math:`g\,(w - m)` is then kept in a vector of its own.
+    processes; the state then stores the sum of :math:`g\,(w - m)` in a separate vector.
 
     References:
         See :func:`natural_gradient`. The factor by which a step multiplies S is from Lin et al. (2020),
@@ -197,7 +197,7 @@ class NaturalState(FlatState):
         return self._every is not None and self.num_updates % self._every == 0
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:
-        """Add the squared gradient of the simulated log-likelihood to the curvature.
+        """Add to the curvature the squared gradient of the log-likelihood of simulated targets.
 
         The autograd graph is kept for the backward pass of the loss.
         """

@@ -157,7 +157,7 @@ class NetworkPotential(Potential):
     def _prior_given(self, site: Site, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
         """Return the prior of a site, given the values of all sites.
 
-        A prior that depends on other sites differs between the K rows of `values`.
+        If the prior depends on other sites, it has separate parameters for each of the K rows of `values`.
         """
         if site.name not in self._children:
             return site.prior

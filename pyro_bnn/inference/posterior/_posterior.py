@@ -301,7 +301,7 @@ class Posterior(Advised, Shown, ABC):
             seed: Seed of the draws; torch's generators do not change.
 
         Returns:
-            A prior for models whose sites have the same names and shapes.
+            A prior for models whose sites have the same names and shapes as those of this posterior.
 
         Raises:
             ValueError: If a weight has the same value in all draws.
