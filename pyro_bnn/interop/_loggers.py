@@ -39,7 +39,7 @@ class HistoryWriter(ABC):
 
     @abstractmethod
     def write(self, points: list[Point]) -> None:
-        """Write new points of the curves to the other program. The last point has the means over the epoch."""
+        """Send new points of the curves to the subclass's program. The last point has the means over the epoch."""
 
     def __enter__(self) -> Any:
         self._num_steps = 0
@@ -53,7 +53,7 @@ class HistoryWriter(ABC):
         return {"num_steps": self._num_steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the number of steps written, so that the next call continues after them."""
+        """Restore the number of steps that were already written, so that the next call continues after these steps."""
         self._num_steps = int(state_dict["num_steps"])
 
     def __call__(self, history: History) -> None:
@@ -149,7 +149,7 @@ class TensorBoard(HistoryWriter):
             self._writer = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the number of steps written. TensorBoard then discards the interrupted run's later steps."""
+        """Restore the number of written steps. TensorBoard then discards the interrupted run's later steps."""
         super().load_state_dict(state_dict)
         self._must_forget = True
 

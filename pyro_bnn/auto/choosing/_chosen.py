@@ -1,4 +1,4 @@
-"""Held-out rows, scores and the result of a choice, with or without a time limit."""
+"""Held-out rows, scores and the result of a choice between models, all used with and without a time limit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -67,7 +67,7 @@ def log_density(model: BayesianModel, posterior: MCMCPosterior, rows: Rows, seed
 
 
 def folds_of(x: Tensor, seed: int) -> Folds:
-    """Return, for each trial, the indices of the rows that it fits and of the held-out rows that it predicts.
+    """Return, for each trial fit, the indices of the rows to fit and of the held-out rows to predict.
 
     Held-out rows with the same inputs as a fitted row are left out, since a model can remember fitted rows.
     """
@@ -101,8 +101,8 @@ def chosen_from(
 ) -> Chosen:
     """Return the result of a choice between models.
 
-    The posterior's `seconds` are the time of the whole choice. The status says what was compared, chosen, run and left
-    out.
+    The attribute `seconds` of the posterior is the time that the whole choice took. The status says what was compared,
+    chosen, run and left out.
     """
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:

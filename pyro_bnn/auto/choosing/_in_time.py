@@ -124,7 +124,7 @@ def fit_in_time(
 def _first(
     candidates: Mapping[str, Candidate], data: Rows, deadline: Deadline, seed: int
 ) -> tuple[str, BayesianModel, TimedChains]:
-    """Prepare the first model that chains can fit to all rows."""
+    """Return the first model that chains can fit to all rows, with its name and the chains prepared for it."""
     reason = UnsuitableError("there is no model")
     for name, make in candidates.items():
         model = make(len(data[0]))

@@ -39,7 +39,7 @@ class UnsuitableError(ValueError):
     def instead(self, status: Status, num_networks: int = 1) -> Status:
         """Return the status of a variational fit, with words that also say why chains were not used.
 
-        If `num_networks` is above 1, the message also says that these networks were not compared.
+        If `num_networks` is above 1, the message also says that no comparison of networks was made.
         """
         message = f"variational inference, since {self}: {status.message}"
         if num_networks > 1:
@@ -82,7 +82,7 @@ def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
 def num_products(model: BayesianModel, x: Tensor) -> int:
     """Count the multiplications for one row in matrix products and convolutions.
 
-    If the number of weights is larger than this count, return the number of weights.
+    If there are more weights than multiplications, return the number of weights.
     """
     values = {name: model.initial_value(name) for name in model.site_names}
     rows, counter = x[:NUM_TRIED].to(model.device), _ProductCounter()

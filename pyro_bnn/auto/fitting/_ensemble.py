@@ -41,7 +41,7 @@ Fit = tuple[dict[str, Tensor], dict[str, Tensor], GuidePosterior]
 
 @dataclass(frozen=True)
 class Member:
-    """Fits a member if called with the member's index. The method `all_in_one_step` fits all members at once."""
+    """A callable that fits the member with a given index. The method `all_in_one_step` fits all members at once."""
 
     model: BayesianModel
     data: Data
@@ -94,7 +94,7 @@ class Member:
         return model, guide
 
     def order_seed(self, index: int) -> int:
-        """Return the seed of a member's fit, with which the fit draws the order of the rows."""
+        """Return the seed with which a member's fit draws the order of the rows."""
         return self._seed(2 * index + 2)
 
     def _seed(self, index: int) -> int:
@@ -135,7 +135,7 @@ def fit_ensemble(
     seed: int | None = None,
     **options: Any,
 ) -> EnsemblePosterior:
-    """Fit an ensemble. For the arguments see :func:`~pyro_bnn.fit`; `options` are those of a variational fit."""
+    """Fit an ensemble. See :func:`~pyro_bnn.fit`; `options` are its arguments that are only for a variational fit."""
     num_members = _checks.at_least("num_members", NUM_MEMBERS if num_members is None else num_members, 1)
     if reset is not None:
         _checks.function("reset", reset, "a function that gives a network new weights in place")
@@ -203,7 +203,7 @@ def _learned(model: BayesianModel) -> dict[str, Tensor]:
 def _members(model: BayesianModel, found: list[Fit]) -> list[Posterior]:
     """Return the members of the ensemble.
 
-    If the fits changed parameters or buffers of the network, each member keeps its own values of them.
+    If the fits changed parameters or buffers of the network, each member keeps its own values of these tensors.
     """
     before = network_values(model)
     if all(torch.equal(before[name], value) for values, _, _ in found for name, value in values.items()):

@@ -1,4 +1,4 @@
-"""Fits of all members of an ensemble of point estimates at once: a GPU updates all members in one fast step."""
+"""Fits an ensemble of point estimates, all members at once: a GPU updates all members in one fast step."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -39,7 +39,7 @@ class StackedNetwork(nn.Module):
         self.paths = tuple(weights)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights of all members that the network uses now, ``{path: shape (K, *parameter)}``."""
+        """Return the present weights of all members, ``{path: shape (K, *parameter)}``."""
         return present_values(self.member, self.paths)
 
     def forward(self, *arguments: Any, **named: Any) -> Tensor:

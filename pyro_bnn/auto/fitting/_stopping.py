@@ -146,7 +146,7 @@ class EarlyStopping:
 
     @property
     def best_epoch(self) -> int:
-        """Number of epochs before the best check; 0 if there was no check."""
+        """Number of epochs before the check with the largest log-density; 0 if there was no check."""
         return self.every * (self._best_look + 1)
 
     @property
@@ -172,7 +172,7 @@ class EarlyStopping:
         return self.is_ended
 
     def restore_best(self) -> None:
-        """Reset the model and the guide to their states at the best check, if there was a check."""
+        """Reset the model and the guide to their states at the check with the largest log-density, if there was one."""
         if self._best:
             self._model.load_state_dict(self._best["model"])
             self._guide.load_state_dict(self._best["guide"])

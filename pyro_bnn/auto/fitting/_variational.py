@@ -185,7 +185,7 @@ def _is_table(model: BayesianModel, data: Any) -> bool:
 
 
 def _batch_size(model: BayesianModel, data: Data, batch_size: int | None) -> int | None:
-    """Return the requested batch size or the default. None stands for all rows in one batch, or for a loader."""
+    """Return the requested batch size or the default. None means one batch of all rows, or a loader's batches."""
     if batch_size is not None or not isinstance(data, tuple) or model.num_data <= LARGEST_BATCH:
         return batch_size
     return math.ceil(model.num_data / math.ceil(model.num_data / LARGEST_BATCH))
@@ -204,8 +204,8 @@ def _status(
 ) -> Status:
     """Return the status of a fit.
 
-    The message of the status contains the text `said`, which describes the settings. It also names any problem that
-    :func:`fit_svi` found.
+    The message of the status contains the text `said`, which describes the settings. The message also names any problem
+    that :func:`fit_svi` found.
     """
     before, num_epochs = fitted.status, len(fitted.history.epochs)
     if not before and before.remedy != LONGER:

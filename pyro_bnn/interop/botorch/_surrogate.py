@@ -208,7 +208,7 @@ class Surrogate(EnsembleModel):
         self.condition_on_observations(X, X)
 
     def _set_transformed_inputs(self) -> None:
-        """Do nothing, since a surrogate does not predict from training inputs, which BoTorch would transform."""
+        """Do nothing: BoTorch would transform the training inputs here, but a surrogate does not predict from them."""
 
     def _values(self, X: Tensor, *, has_noise: bool) -> Tensor:
         _checks.kind("X", X, Tensor, "a tensor of points")

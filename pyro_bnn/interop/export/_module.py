@@ -248,7 +248,7 @@ def exported(module: PredictiveModule, x: Inputs) -> Any:
 
 @contextmanager
 def checks_kept() -> Iterator[None]:
-    """Restore distributions' argument checks when the context ends, since torch turns them off when it traces loops."""
+    """Restore the argument checks of distributions when the context ends. Torch turns the checks off to trace loops."""
     with EXCLUSIVE:
         before = Distribution._validate_args
         try:

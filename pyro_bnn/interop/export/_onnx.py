@@ -59,7 +59,7 @@ def export_onnx(
         ImportError: If `onnx`, `onnxscript` or `onnxruntime` is not installed.
         ValueError: If the model, network or likelihood cannot be exported, if torch is too old, if the file would be
             larger than 2 GiB, or if onnxruntime cannot run the file, or its results differ from those of `predict`.
-        OSError: If the file cannot be written. An existing file then stays unchanged.
+        OSError: If the file cannot be written. If there was a file at `path` before, that file stays unchanged.
 
     Example:
         >>> import tempfile
@@ -137,8 +137,8 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
 def _tidy(graph: Any, inputs: list[str], outputs: list[str]) -> None:
     """Name the inputs and outputs of a graph, and remove the metadata about its source code.
 
-    If a value inside the graph has the name of an input or output, it is renamed. The axis of the rows is named
-    ``rows``.
+    If a value inside the graph has the name of an input or output, this inner value is renamed. The axis of the rows is
+    named ``rows``.
     """
     rows = graph.inputs[0].shape[0]
     for value in (*graph.inputs, *graph.outputs, *(value for node in graph.all_nodes() for value in node.outputs)):

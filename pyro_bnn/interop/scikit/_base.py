@@ -196,7 +196,7 @@ class BNNEstimator(Advised, Settings):
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
-        """Draw the seed of the fit. Return the rows for the fit, and the rows for the calibration or None.
+        """Draw the seed of the fit. Return the rows for the fit, and those for the calibration (None without one).
 
         Each key of `unfit` describes a situation in which a fit cannot be calibrated. The value is true if the present
         fit is in the situation that the key describes.
@@ -218,7 +218,7 @@ class BNNEstimator(Advised, Settings):
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
 
     def _split(self, num_rows: int, classes: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the rows for the fit, and the rows for early stopping or None."""
+        """Return the rows for the fit, and the rows for early stopping (None without early stopping)."""
         rows = np.arange(num_rows)
         if not _checks.flag("early_stopping", self.early_stopping) or self.method in WITHOUT_VALIDATION:
             return rows, None

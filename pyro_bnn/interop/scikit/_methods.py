@@ -147,14 +147,14 @@ def auto(task: Task) -> Fitted:
 
 
 def svi(task: Task) -> Fitted:
-    """Fit one independent Gaussian for each weight with variational inference."""
+    """Use variational inference to fit one independent Gaussian for each weight."""
     model = task.make_model(task.seed)
     guide = _started(task, MeanFieldGuide(model, init=INIT))
     return _fitted(task, model, guide, task.seed, kl_weight=task.settings.kl_weight)
 
 
 def natural(task: Task) -> Fitted:
-    """Fit one independent Gaussian for each weight with natural gradients."""
+    """Use natural gradients to fit one independent Gaussian for each weight."""
     model = task.make_model(task.seed)
     guide = _started(task, MeanFieldGuide(model, init=INIT, scale_map=Precision()))
     rate = NATURAL_RATE if task.settings.learning_rate is None else task.settings.learning_rate

@@ -62,8 +62,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
         learning_rate: Initial learning rate. None means 0.02 for Adam, and 0.1 for natural gradients, where the rate is
             a fraction of a Newton step.
-        early_stopping: Whether to hold out rows, and keep the epoch that predicts them best. Markov chains ignore this
-            argument.
+        early_stopping: Whether to hold out rows, and to keep the posterior after the epoch with the best predictions of
+            these rows. Markov chains ignore this argument.
         validation_fraction: Share of the rows that `early_stopping` holds out.
         calibration_fraction: Share of the rows for calibration, which take no part in the fit. Calibration corrects the
             intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or makes the sets
@@ -257,7 +257,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             q: A probability, strictly between 0 and 1, or a list of Q probabilities.
 
         Returns:
-            Quantiles, shape (N,), or (Q, N) for a list. With several targets, a last axis (O,) follows.
+            Quantiles, shape (N,), or (Q, N) for a list. With several targets, the quantiles also have a last axis of
+            length O.
         """
         return self._shaped(self._in_units(X, keep_draws=True).quantile(q))
 

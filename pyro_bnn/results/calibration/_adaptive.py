@@ -79,7 +79,7 @@ class AdaptiveIntervals(Shown, Calibration):
 
         Args:
             prediction: Prediction of N rows that took no part in the fit, with one output.
-            y: Targets of these rows, shape (N,) or (N, 1).
+            y: Targets of the N rows, shape (N,) or (N, 1).
         """
         self._keep(_scores(prediction, y).tolist())
         return self

@@ -88,7 +88,7 @@ def check_scores(scores: Tensor) -> None:
 def rank_of(level: float, num_rows: int) -> int:
     r"""Return the rank :math:`\lceil (n + 1) \ell \rceil` of the calibration score that bounds a new score.
 
-    If no two scores are equal, a new score is at most this bound with the probability
+    If no two scores are equal, a new score does not exceed the calibration score of this rank with the probability
     :math:`\lceil (n + 1) \ell \rceil / (n + 1)`.
 
     Args:
@@ -96,7 +96,7 @@ def rank_of(level: float, num_rows: int) -> int:
         num_rows: Number of calibration rows, n.
 
     Raises:
-        ValueError: If there are fewer than `level` / (1 - `level`) rows, for which no finite bound is large enough.
+        ValueError: If there are fewer than `level` / (1 - `level`) rows. No finite bound is then large enough.
     """
     level = _checks.between_zero_and_one("level", level)
     rank = max(math.ceil((num_rows + 1) * level - 1e-9), 1)  # 0.9 is not 9 / 10

@@ -52,7 +52,7 @@ class Temperature(Calibration):
 
         Args:
             prediction: Prediction of rows that took no part in the fit.
-            y: Labels of these rows, shape (N,).
+            y: Labels of the predicted rows, shape (N,).
         """
         labels = prediction_labels(prediction, y)[:, None]
 
@@ -120,13 +120,13 @@ class SpreadFactor(Calibration):
 
     @classmethod
     def fit(cls, prediction: RegressionPrediction, y: Tensor) -> "SpreadFactor":
-        r"""Return the factors that minimise the Gaussian NLL of held-out rows with the corrected standard deviations.
+        r"""Return the factors of the standard deviations that minimise the Gaussian NLL of held-out rows.
 
         .. math:: s^2 = \tfrac1N \sum_i (y_i - m_i)^2 / \sigma_i^2.
 
         Args:
             prediction: Prediction of rows that took no part in the fit.
-            y: Targets of these rows, shape ``(N, *O)``.
+            y: Targets of the predicted rows, shape ``(N, *O)``.
         """
         sd = deviations(prediction)
         return cls(((prediction.targets_like(y) - prediction.mean).double() / sd).square().mean(0).sqrt())

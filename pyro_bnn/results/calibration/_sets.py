@@ -22,7 +22,7 @@ multiplied by the factor of the class, and the products are summed. U is the fra
 
 @dataclass(frozen=True)
 class SetScore:
-    """The rule for the scores of classes; see :class:`ConformalSets`."""
+    """The rule that gives each class a score; see :class:`ConformalSets`."""
 
     penalty: float
     num_free: int

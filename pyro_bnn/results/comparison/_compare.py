@@ -65,7 +65,7 @@ def compare(
         seed: Seed of the draws; torch's generators do not change. None draws a seed.
 
     Returns:
-        Tables and predictions. `print` the result, write it with `to_csv` or `to_json`, or draw it with
+        Tables and predictions. Print the result, write it with `to_csv` or `to_json`, or draw it with
         ``pyro_bnn.plotting.comparison``.
 
     Raises:

@@ -14,9 +14,9 @@ class Estimate:
     Args:
         value: The estimate.
         standard_error: Standard error of the value. For a pair of methods, the standard error is the Monte Carlo error
-            that is due to the finite number of draws. For a single method, it is the standard error of a mean over
-            independent points. If the points are a grid, the standard error only shows how much the score varies
-            between points.
+            that is due to the finite number of draws. For a single method, the value is a mean over points, and the
+            standard error is right if the points are independent. If the points are a grid, the standard error only
+            shows how much the score varies between points.
     """
 
     value: float

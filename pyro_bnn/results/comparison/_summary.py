@@ -169,7 +169,7 @@ def over_points(values: Tensor) -> Estimate:
 
 
 def _groups(prediction: Prediction) -> Tensor:
-    """Return the number of the jackknife group to which each draw belongs, shape (S,)."""
+    """Return, for each draw, the index of its jackknife group, shape (S,)."""
     num_samples, device = prediction.num_samples, prediction.expectation.device
     return torch.arange(num_samples, device=device) * NUM_GROUPS // num_samples
 

@@ -28,8 +28,8 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
     Args:
         result: The comparison.
         data: Training inputs and targets to show with the curves, each of shape (M, 1).
-        width: Width of the figure. A row has four methods if `width` is "page", and two if it is "column". Matrices of
-            many methods or scores make the figure wider.
+        width: Width of the figure. A row has four methods if `width` is "page", and two if it is "column". If there are
+            many methods or scores, a figure with matrices is wider.
 
     Returns:
         Array of axes.

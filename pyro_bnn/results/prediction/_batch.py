@@ -37,8 +37,8 @@ used only if it gives the same outputs for these draws."""
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
     """Add all draws to the first batches of rows, and return the number of batches that got draws, at least 1.
 
-    If all batches together would take too much memory, the last batches get no draws. Each seed determines one draw,
-    and the random numbers that the network uses with the draw.
+    If all batches together would take too much memory, this function adds no draws to the last batches. Each seed
+    determines one draw, and the random numbers that the network uses with the draw.
     """
     done = 0
     while done < len(seeds):

@@ -30,7 +30,7 @@ def draw_seeds(stream: Stream, num_samples: int) -> list[int]:
 def predicted_draws(
     model: BayesianModel, posterior: Posterior | Callable[..., object], x: Inputs, *, num_samples: int, seed: int
 ) -> Draw:
-    """Return the draws that :func:`~pyro_bnn.predict` uses with the same arguments, ``{site: shape (S, *event)}``.
+    """Return the draws that :func:`~pyro_bnn.predict` uses if it gets these arguments, ``{site: shape (S, *event)}``.
 
     Raises:
         ValueError: If the posterior belongs to another model, or its draws do not fit into memory.

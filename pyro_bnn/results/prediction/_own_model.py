@@ -290,7 +290,7 @@ class _Sum:
 
 
 class _Values:
-    """An accumulator to which values are added, not distributions. It keeps running moments of the values."""
+    """An accumulator for values instead of distributions. It keeps running moments of the values."""
 
     def __init__(self) -> None:
         self._moments, self._kept = RunningMoments(), list[Tensor]()

@@ -8,8 +8,8 @@ For classes, a pool may also be a tensor of logits (unnormalised log-probabiliti
 C classes. :func:`from_baal` makes such logits from an array of shape (N, C, S). The functions work on a part of the
 rows at a time, so they need little memory besides the draws.
 
-:func:`epig` and :func:`batch_bald` compare the predictions that the same draw gives for different rows. So each draw
-must use the same weights for all rows. Do not use :func:`epig` and :func:`batch_bald` with
+:func:`epig` and :func:`batch_bald` compare the predictions that one draw gives for different rows. So each draw must
+use the same weights for all rows. Do not use :func:`epig` and :func:`batch_bald` with
 :class:`~pyro_bnn.nets.MCDropout`, which draws a mask for each row.
 """
 

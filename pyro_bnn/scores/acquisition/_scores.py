@@ -57,9 +57,9 @@ def entropy(pool: Pool) -> Tensor:
 def bald(pool: Pool) -> Tensor:
     r"""Return the mutual information of each row's label and the weights, in nats.
 
-    The mutual information is the information that the label gives about the weights. For classes, it is the epistemic
-    part of the entropy, :func:`~pyro_bnn.uncertainty.mutual_information`. For numbers, the label and its mean are
-    treated as Gaussians with the predicted variances, so the mutual information is
+    The mutual information is the information that the label gives about the weights. For classes, the mutual
+    information is the epistemic part of the entropy, :func:`~pyro_bnn.uncertainty.mutual_information`. For numbers, the
+    label and its mean are treated as Gaussians with the predicted variances, so the mutual information is
     :math:`\tfrac12 \log(v_\text{total} / v_\text{aleatoric})`.
 
     Args:
@@ -69,8 +69,8 @@ def bald(pool: Pool) -> Tensor:
         Scores, at least 0, shape (N,).
 
     Raises:
-        ValueError: If there are fewer than two draws, several outputs for each row, numbers without noise, or logits
-            that are not finite.
+        ValueError: If there are fewer than two draws, if the prediction has several outputs for each row, if predicted
+            numbers have no noise, or if logits are not finite.
 
     References:
         Houlsby et al. (2011), Bayesian Active Learning for Classification and Preference Learning,
@@ -133,7 +133,7 @@ def _of_variance(variance: Tensor, pool: RegressionPrediction) -> Tensor:
 
 
 def epig(pool: Pool, targets: Pool) -> Tensor:
-    r"""Return the expected predictive information gain: the information of a label about target labels, in nats.
+    r"""Return the expected predictive information gain: what a row's label tells about the target labels, in nats.
 
     .. math:: \mathrm{EPIG}(x) = \frac1M \sum_{m=1}^M I[y; y_m \mid x, x_m].
 

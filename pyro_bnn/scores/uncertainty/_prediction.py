@@ -251,8 +251,8 @@ def are_few(distribution: Distribution, num_predictions: int) -> bool:
     """Return whether the predictions of all draws need so little memory that they are kept by default.
 
     Args:
-        distribution: Distribution of the observations, batch shape ``(S, N, *O)``, of any draws and rows.
-        num_predictions: Number of draws times number of rows of the whole prediction.
+        distribution: Distribution of the observations for some of the draws and rows, batch shape ``(S, N, *O)``.
+        num_predictions: Number of all draws times number of all rows.
     """
     if not isinstance(distribution, Sliced) and not _found_names(distribution):
         return False
