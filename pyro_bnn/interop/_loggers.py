@@ -39,7 +39,7 @@ class HistoryWriter(ABC):
 
     @abstractmethod
     def write(self, points: list[Point]) -> None:
-        """Send new points of the curves to the subclass's program. The last point has the means over the epoch."""
+        """Send new points of the curves to a program such as MLflow. The last point has the means over the epoch."""
 
     def __enter__(self) -> Any:
         self._num_steps = 0
@@ -49,7 +49,7 @@ class HistoryWriter(ABC):
         return
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of steps written so far."""
+        """Return the number of steps that were written so far."""
         return {"num_steps": self._num_steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ def fit_best(
     choice and the fit end at about the deadline, and the result depends on the machine. Without a deadline, the lengths
     of the chains depend only on the numbers of rows and weights. Each chain has at most `max_draws` draws, but at least
     8. The warm-up of a chain also has at most `max_draws` draws. If `saves_search` is true and there is no deadline,
-    a single candidate is fitted no longer than a candidate that was chosen from several.
+    a single candidate is fitted for no longer than a candidate that was chosen from several.
 
     An :class:`UnsuitableError` is raised if chains cannot fit any of the models, for example because C code does not
     support them, or if the time is too short.

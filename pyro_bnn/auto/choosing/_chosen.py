@@ -59,7 +59,7 @@ class Chosen:
 
 
 def log_density(model: BayesianModel, posterior: MCMCPosterior, rows: Rows, seed: int) -> float:
-    """Return the sum of the log-densities of targets, predicted with all draws."""
+    """Predict rows with all draws, and return the sum of the log-densities of their targets."""
     x, y = rows
     found = predict(model, posterior, x, y=y, num_samples=posterior.num_stored, seed=seed).log_density
     assert found is not None

@@ -207,7 +207,7 @@ def _compared(
     seed: int,
     progress: bool | None,
 ) -> tuple[dict[str, float], int]:
-    """Return the mean log-density of held-out rows under each model for which there was time.
+    """Return the mean log-density of held-out rows under each model that could be fitted in time.
 
     Also return the number of models that C code does not support.
     """

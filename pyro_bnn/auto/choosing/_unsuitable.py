@@ -39,7 +39,7 @@ class UnsuitableError(ValueError):
     def instead(self, status: Status, num_networks: int = 1) -> Status:
         """Return the status of a variational fit, with words that also say why chains were not used.
 
-        If `num_networks` is above 1, the message also says that no comparison of networks was made.
+        If `num_networks` is above 1, the message also says that the networks were not compared.
         """
         message = f"variational inference, since {self}: {status.message}"
         if num_networks > 1:

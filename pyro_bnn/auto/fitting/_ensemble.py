@@ -135,7 +135,7 @@ def fit_ensemble(
     seed: int | None = None,
     **options: Any,
 ) -> EnsemblePosterior:
-    """Fit an ensemble. See :func:`~pyro_bnn.fit`; `options` are its arguments that are only for a variational fit."""
+    """Fit an ensemble; see :func:`~pyro_bnn.fit`. `options` are the arguments that only a variational fit needs."""
     num_members = _checks.at_least("num_members", NUM_MEMBERS if num_members is None else num_members, 1)
     if reset is not None:
         _checks.function("reset", reset, "a function that gives a network new weights in place")

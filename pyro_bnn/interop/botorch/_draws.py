@@ -1,4 +1,4 @@
-"""A posterior for BoTorch that holds the predictions of weight draws. All draws have the same weight."""
+"""A posterior for BoTorch that holds the predictions of weight draws. All draws are equally probable."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -164,7 +164,7 @@ class Surrogate(EnsembleModel):
         observation_noise: bool | Tensor = False,
         posterior_transform: "PosteriorTransform | None" = None,
     ) -> Any:
-        """Return the values of all draws at some points, as a posterior of BoTorch.
+        """Return the values that each draw predicts at some points, as a posterior of BoTorch.
 
         Args:
             X: Points before the input transform, shape ``(*batch, q, d)``.

@@ -196,7 +196,7 @@ class BNNEstimator(Advised, Settings):
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
-        """Draw the seed of the fit. Return the rows for the fit, and those for the calibration (None without one).
+        """Draw the seed of the fit. Return the rows for the fit, and for the calibration (None without calibration).
 
         Each key of `unfit` describes a situation in which a fit cannot be calibrated. The value is true if the present
         fit is in the situation that the key describes.

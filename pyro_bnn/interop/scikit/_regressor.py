@@ -220,8 +220,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         """Return the ends of an interval for each row of X, shape (N, 2), or (N, O, 2) for several targets.
 
         A new observation lies in its interval with probability `level`. A value below the interval is as probable as a
-        value above the interval. For counts, the probability inside is at least `level`, and the probabilities below
-        and above may differ. As in MAPIE, the axis of the rows comes before the axis of the ends. In
+        value above the interval. For counts, an interval has at least the probability `level`, and the probabilities
+        below and above the interval may differ. As in MAPIE, the axis of the rows comes before the axis of the ends. In
         ``prediction.interval`` the ends come first, as in torch.
 
         Args:

@@ -163,7 +163,7 @@ def jackknife(values: Sequence[float]) -> Estimate:
 
 
 def over_points(values: Tensor) -> Estimate:
-    """Return the mean over points, with its standard error for independent points."""
+    """Return the mean over points, with the standard error that it has if the points are independent."""
     values = values.double().flatten()
     return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan)
 
@@ -175,7 +175,7 @@ def _groups(prediction: Prediction) -> Tensor:
 
 
 def _points_last(values: Tensor) -> Tensor:
-    """Values of shape ``(S, N, *O)`` in double precision, reshaped to (S, O, N)."""
+    """Convert values of shape ``(S, N, *O)`` to double precision and to the shape (S, O, N)."""
     return values.reshape(*values.shape[:2], -1).movedim(1, -1).double()
 
 

@@ -114,7 +114,7 @@ def _moments_of_weights(posterior: Posterior) -> Moments:
 def pruning_curve(
     report: PruningReport, axes: Sequence[Axes] | None = None, *, width: Width = "page"
 ) -> Sequence[Axes]:
-    """Draw the error and the NLL against the share of weights kept.
+    """Draw the error and the NLL against the share of the weights that are kept.
 
     One curve shows the network at mean weights, and the other curve shows the ensemble. The axis of shares is
     logarithmic, with large shares at the left and small shares at the right. The share 0 has a separate mark at the

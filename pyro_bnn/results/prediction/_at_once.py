@@ -52,8 +52,8 @@ ON_GPU = Limits(numbers=2**25, work=2**38, num_bytes=2**28, work_of_draw=2**34, 
 class Block:
     """A collector of weight draws, which runs the network for one block of draws after the other.
 
-    The draws of the first block run one by one. The draws of a later block run all at once if the network is small.
-    `memory` stores results that do not depend on the random parameters.
+    The network runs with the draws of the first block one by one. A small network runs with all draws of a later block
+    at once. `memory` stores results that do not depend on the random parameters.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, memory: Memory, *, may_join: bool) -> None:

@@ -229,7 +229,7 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Return masks that are False for the given fraction of the weights with the lowest ratios.
+    """Return masks that are False for the weights with the lowest ratios, a given fraction of all weights.
 
     If weights have equal ratios, those that come first are removed first.
     """

@@ -55,9 +55,9 @@ class PruningReport(Shown):
     """Result of :func:`snr_report`.
 
     Args:
-        rows: One row per fraction of weights removed, in the order of the argument `fractions`.
+        rows: One row for each fraction of removed weights, in the order of the argument `fractions`.
         num_weights: Number of weights before pruning.
-        num_data: Number of data points scored.
+        num_data: Number of data points that were scored.
         num_samples: Number of draws in each ensemble.
 
     Example:

@@ -37,7 +37,7 @@ class OODScores:
 
 
 def ood_scores(in_domain: Numbers, out_of_domain: Numbers) -> OODScores:
-    """Measure how well a score separates unknown from known inputs. Unknown inputs should have larger scores.
+    """Measure how well a score separates unknown from known inputs. Scores should be larger for unknown inputs.
 
     Args:
         in_domain: Scores of known inputs, shape (N,).

@@ -74,8 +74,8 @@ def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[T
     """Return a value below and a value above the quantile of the mixture.
 
     If the quantiles of the components are unknown, Cantelli's inequality bounds them by the components' means and
-    variances. The values for continuous components lie in the support, since torch's `cdf` may be NaN
-    beyond the support.
+    variances. If the components are continuous, the two values lie in the support, since torch's `cdf` may be
+    NaN beyond the support.
     """
     quantiles = None if are_counts else _quantiles(components, q)
     if quantiles is not None:

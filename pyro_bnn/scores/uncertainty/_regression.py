@@ -105,9 +105,9 @@ class RegressionPrediction(Prediction):
         """Return the lower and upper ends of central intervals, shape ``(2, N, *O)``.
 
         An observation lies inside its interval with probability `level`, and is as likely to lie below the interval as
-        to lie above it. For counts, the probability inside is at least `level`, and the probabilities below and above
-        may differ. The two ends are along the first axis, as in a result of :func:`torch.quantile`. In
-        a result of ``BNNRegressor.predict_interval``, the ends are along the last axis, shape (N, 2), as in MAPIE.
+        to lie above it. For counts, an interval has at least the probability `level`, and the probabilities below and
+        above the interval may differ. The two ends are along the first axis, as in a result of :func:`torch.quantile`.
+        In a result of ``BNNRegressor.predict_interval``, the ends are along the last axis, shape (N, 2), as in MAPIE.
 
         Args:
             level: Probability of the interval, strictly between 0 and 1.
