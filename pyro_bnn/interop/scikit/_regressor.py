@@ -37,14 +37,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         hidden_layer_sizes: Number of units of each hidden layer. A single number means one layer. If None, the method
             ``"auto"`` chooses the hidden layers, and all other methods use one layer of 20 units. ``"auto"`` also
             chooses `likelihood`, `activation` and `prior` if they are None; values that you set are not changed.
-        method: The inference method. ``"auto"`` chooses the network and the length of the fit; if there are too many
-            rows, or no C compiler, it means ``"svi"``. ``"svi"`` fits one Gaussian for each weight, for any number of
-            rows; ``"natural"`` does so with natural gradients; ``"nuts"`` draws from the exact posterior, for up to a
-            thousand rows; ``"mclmc"`` trains `num_members` networks and explores the mode of each with a chain;
-            ``"ensemble"`` trains several plain networks; ``"laplace"`` fits a Gaussian around one plain network, over
-            all weights if there are at most 1000, otherwise over those of the last layer; ``"kronecker"`` does so for
-            all weights of a network of any size; ``"swag"`` fits a Gaussian to the weights that further training
-            visits.
+        method: The inference method. ``"auto"`` means ``"svi"`` if there are too many rows, or no C compiler. ``"svi"``,
+            ``"natural"``, ``"nuts"``, ``"mclmc"``, ``"laplace"``, ``"kronecker"``, ``"swag"`` and ``"ensemble"`` fit
+            one network without comparing others; the page says what each suits.
         likelihood: Distribution of a target given the network's output, by name: ``"gaussian"`` with the same noise for
             all rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise
             that depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
@@ -56,21 +51,20 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             result depends on the speed of the machine. None sets a number of steps, which is the same on every machine:
             on two cores, ``"auto"`` takes half a minute for a thousand rows.
         max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`, which stops earlier at a plateau. For
-            ``"nuts"`` and ``"mclmc"``, each chain has `max_iter` warm-up draws, and then `max_iter` draws. None means
-            200 draws, after 200 (``"nuts"``) or 600 (``"mclmc"``) warm-up draws. With ``"auto"``, each chain has at
-            most `max_iter` warm-up draws, and at most `max_iter` draws.
+            ``"nuts"`` and ``"mclmc"``, the number of warm-up draws and of draws of each chain; None means 200 draws,
+            after 200 (``"nuts"``) or 600 (``"mclmc"``) of warm-up. For ``"auto"``, the largest number of each.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
         learning_rate: Initial learning rate. None means 0.02 for Adam, and 0.1 for natural gradients, where the rate is
             a fraction of a Newton step.
         early_stopping: Whether to hold out rows, and to keep the posterior after the epoch with the best predictions of
             these rows. Markov chains ignore this argument.
         validation_fraction: Share of the rows that `early_stopping` holds out.
-        calibration_fraction: Share of the rows for calibration, which take no part in the fit. Calibration corrects the
-            intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or makes the sets
-            of :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. Calibration cannot be combined with
-            `sample_weight`, :meth:`partial_fit` or several labels for each row.
-        kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO. With a
-            weight below 1, the posterior follows the data more closely, and is narrower.
+        calibration_fraction: Share of the rows for calibration, which take no part in the fit. They correct the
+            intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets
+            of :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. Not with `sample_weight`,
+            :meth:`partial_fit` or several labels for each row.
+        kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; below
+            1, the posterior is narrower.
         num_samples: Number of weight draws in a prediction. None means each member once for ``"ensemble"``, all stored
             draws (but at most 800) for chains, and 100 draws for all other methods.
         num_members: Number of members of ``"ensemble"``, and of chains of ``"mclmc"``.
