@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from pyro_bnn.app.reports.page.subject import Regressed
 from pyro_bnn.app.reports.page.verdicts import of_baseline
 from pyro_bnn.inference.guides import Diagnosis, SiteDiagnosis
 from pyro_bnn.inference.history import History
+from pyro_bnn.results.calibration import ConformalIntervals
 from pyro_bnn.scores.uncertainty import RegressionPrediction
 
 NUM_ROWS = 600
@@ -123,6 +125,14 @@ TIED = "not clearly better than linear regression, which would do as well"
 @pytest.mark.parametrize("num_outputs", [1, 2])
 def test_the_faults_of_a_regression_are_named(kind, start, faults, num_outputs):
     check(regressed(kind, num_outputs=num_outputs), start, faults)
+
+
+@pytest.mark.parametrize("is_calibrated", [False, True])
+def test_the_first_line_says_whether_its_intervals_are_calibrated(is_calibrated):
+    found = regressed().regressed
+    calibration = ConformalIntervals(found.prediction, found.y) if is_calibrated else None
+    _, line = judged(Measured(regressed=replace(found, calibration=calibration)))
+    assert re.search("and the (calibrated )?95 % intervals hold", line)[1] == ("calibrated " if is_calibrated else None)
 
 
 def test_intervals_of_one_level_are_found_fault_with():
