@@ -136,7 +136,7 @@ def test_a_good_run_is_praised_and_a_bad_one_is_not(good, bad):
     words, printed = Page(good[0]).words, good[1]
     assert printed.startswith("Usable")
     assert "problem:" not in printed
-    assert "Most weights learned from the data" in words
+    assert "All weights learned from the data." in words
     words, printed = Page(bad[0]).words, bad[1]
     assert printed.startswith("Not usable as it is: ")
     assert "problem:  Logistic regression predicts better: NLL " in printed

@@ -102,7 +102,7 @@ class BeforeAndAfter:
         said = f"Before calibration, the {self.noun} of {self.levels} held {shares} of the targets"
         if all(self._is_right(row) for row in own):
             return f"{said}. This is right within chance, so calibration was not needed here."
-        return f"{said}, which is more than chance away from what they promise. So calibration was needed."
+        return f"{said}. At least one of these shares is wrong by more than chance, so calibration was needed."
 
     def _is_right(self, row: Mapping[str, Any]) -> bool:
         """Return whether the share inside can occur by chance if the level is right.
