@@ -1,13 +1,14 @@
 """`pyro-bnn report` on users' tables."""
 
 import json
+import math
 import re
 import shlex
 
 import numpy as np
 import pytest
 
-from pyro_bnn.app.reports.numbers import number
+from pyro_bnn.app.reports.numbers import number, with_error
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 from .test_report import Page
@@ -45,8 +46,23 @@ def test_numbers(pyro_bnn, table):  # noqa: F811
     assert "The network's probabilities are better than those of linear regression" in printed
     for part in ("Errors", "Intervals", "Training", "Weights", "Configuration", "A Bayesian regression of y"):
         assert part in page.words
+    tags = [(name, attributes.get("class")) for name, attributes in page.tags]
+    beside = tags.index(("div", "figures"))  # the table of scores is the left part of a row, and the picture the right
+    assert beside < tags.index(("table", "")) < tags.index(("img", None))
     assert all(attributes["src"].startswith("data:image/") for attributes in page.find("img"))
     assert all(attributes["alt"] for attributes in page.find("img"))
+
+
+@pytest.mark.parametrize("value", [0.0, math.inf, -math.inf, math.nan, 5.88e-06, -3.2e8, 7.16])
+@pytest.mark.parametrize("error", [0.0, 6.4e-3, 120.0, math.inf])
+def test_a_number_has_four_digits_and_its_error_two_or_three(value, error):
+    shown, error_shown = with_error(value, error).split(" ± ")
+    places = len(error_shown.partition(".")[2])
+    if 0 < error < math.inf and math.isfinite(value):
+        assert float(error_shown) == pytest.approx(error, rel=0.05)
+        assert len(shown.partition(".")[2]) == places <= 5
+    if value == 7.16 and error < 1:
+        assert shown.startswith(number(value))
 
 
 @pytest.mark.nightly

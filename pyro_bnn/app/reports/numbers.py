@@ -26,20 +26,19 @@ def number(value: float, sign: str = "") -> str:
 
     Example:
         >>> from pyro_bnn.app.reports.numbers import number
-        >>> number(2.91), number(0.004167), number(123456.0), number(0.25, "+")
-        ('2.910', '0.004167', '123456', '+0.2500')
+        >>> number(2.91), number(123456.0), number(0.25, "+"), number(5.88e-6)
+        ('2.910', '123456', '+0.2500', '5.880e-06')
     """
-    if not math.isfinite(value) or (value and not SMALL <= abs(value) < LARGE):
-        return f"{value:{sign}.4g}"
+    if value and not SMALL <= abs(value) < LARGE:
+        return f"{value:{sign}.3e}"
     return f"{value:{sign}.{max(0, 3 - _magnitude(value))}f}"
 
 
 def with_error(value: float, error: float, sign: str = "") -> str:
     """Return a number ± its standard error.
 
-    The number has four significant digits, as from :func:`number`, and the error has the same decimal places. If the
-    error is large, both are rounded to the decimal place of the error's third significant digit. Whole digits are never
-    cut.
+    The number has four significant digits, as from :func:`number`, and the error has the same decimal places, but at
+    least two and at most three significant digits. Whole digits are never cut.
 
     Example:
         >>> from pyro_bnn.app.reports.numbers import with_error
@@ -48,14 +47,15 @@ def with_error(value: float, error: float, sign: str = "") -> str:
     """
     if not (math.isfinite(error) and error >= 1e-12):
         return f"{number(value, sign)} ± {number(error)}"
-    digits = max(0, min(2 - _magnitude(error), 3 - _magnitude(value) if value else 99))
+    fewest, most = 1 - _magnitude(error), 2 - _magnitude(error)
+    digits = max(0, min(max(3 - _magnitude(value), fewest), most))
     value = round(value, digits) + 0.0  # no minus sign before 0
     return f"{value:{sign}.{digits}f} ± {error:.{digits}f}"
 
 
 def _magnitude(value: float) -> int:
-    """Return the exponent of a number in scientific notation, such as 2 for 345."""
-    return math.floor(math.log10(abs(value))) if value else 0
+    """Return the exponent of a number in scientific notation, such as 2 for 345; 0 for 0, infinity and NaN."""
+    return math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
 
 
 def together(text: str) -> str:

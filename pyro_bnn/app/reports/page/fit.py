@@ -202,8 +202,8 @@ def of_weights(found: Diagnosis, *, is_trained: bool = True) -> tuple[Verdict, .
         )
         if not found.share_at_prior:
             learned = "All weights learned from the data."
-        collapsed = f"{percent(found.share_collapsed)} of all weights collapsed to a point."
-        good = Verdict("good", "fit", "", f"{learned} {collapsed}", rule)
+        collapsed = f"{percent(found.share_collapsed)} of all weights" if found.share_collapsed else "None"
+        good = Verdict("good", "fit", "", f"{learned} {collapsed} collapsed to a point.", rule)
         return (good,) if is_trained else ()
     text = f"Few weights learned from the data: {shares}. A smaller network or a narrower prior may predict as well."
     return (Verdict("note", "fit", f"{percent(found.share_at_prior, 0)} of the weights learned nothing", text, rule),)
