@@ -282,7 +282,7 @@ def test_calibration_refuses_censored_targets():
     likelihood = likelihoods.Censored(low=0.0)
     y = torch.rand(8, 2)
     found = predicted(likelihood, y=y)
-    assert str(found).startswith("CensoredPrediction: 8 inputs, uncensored, 2 outputs with quantiles")
+    assert str(found).startswith("CensoredPrediction: 8 rows, uncensored, 2 outputs with quantiles")
     for calibrate in (pb.calibration.ConformalIntervals, pb.calibration.SpreadFactor.fit):
         with pytest.raises(ValueError, match="use the quantiles of the prediction"):
             calibrate(found, y)

@@ -16,6 +16,7 @@ NOT_OK, ALARM = "NOT OK", "color: #d93a45; font-weight: bold"  # first words of 
 LINE = "1px solid rgba(128, 128, 128, 0.5)"  # this grey, and this red, can be read on white and on black
 TABLE_STYLE = "border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0.4em 0"
 CELL_STYLE = f"padding: 0.2em 0.8em; border-bottom: {LINE}"
+NO_WRAP = "; white-space: nowrap"  # so that a number and its standard error stay on one line
 SITE_COLUMNS = ("site", "shape", "numbers")
 """Names of the columns of :func:`shape_row`."""
 
@@ -115,20 +116,23 @@ class Shown:
         return Summary(type(self).__name__, str(self).splitlines())
 
     def __repr__(self) -> str:
-        return _safe(self, Summary.text)
+        return _safe(self, self._summary, Summary.text)
+
+    def _notebook_summary(self) -> Summary:
+        """Return the summary for notebooks, which may have more details. By default there is only one summary."""
+        return self._summary()
 
     def _repr_html_(self) -> str:
-        return _safe(self, Summary.html)
+        return _safe(self, self._notebook_summary, Summary.html)
 
 
-def _safe(shown: Shown, form: Callable[[Summary], str]) -> str:
-    """Convert an object's summary to text or HTML by the function `form`.
+def _safe(shown: Shown, make: Callable[[], Summary], form: Callable[[Summary], str]) -> str:
+    """Make an object's summary, and convert it to text or HTML by the function `form`.
 
-    If the conversion raises an error, as for tensors on the meta device, return only the names of the class and the
-    error.
+    If this raises an error, as for tensors on the meta device, return only the names of the class and the error.
     """
     try:
-        return form(shown._summary())  # noqa: SLF001  # this class calls its own subclasses
+        return form(make())
     except Exception as error:
         return form(Summary(f"{type(shown).__name__} (without details: {type(error).__name__})"))
 
@@ -208,7 +212,7 @@ def _html_note(note: str) -> str:
 def _html_row(cells: Sequence[str], tag: str, are_right: Sequence[bool]) -> str:
     sides = ["right" if is_right else "left" for is_right in are_right]
     shown = (
-        f'<{tag} style="text-align: {side}; {CELL_STYLE}">{html.escape(cell)}</{tag}>'
+        f'<{tag} style="text-align: {side}; {CELL_STYLE}{NO_WRAP if tag == "td" else ""}">{html.escape(cell)}</{tag}>'
         for cell, side in zip(cells, sides, strict=False)
     )
     return f"<tr>{''.join(shown)}</tr>"

@@ -21,7 +21,7 @@ from ..._core import checks as _checks
 from ..._core.names import nearest
 from ..._core.remedies import Advised
 from ..._core.scope import seeded, warn_of_fit
-from ..._core.summary import few, in_lines
+from ..._core.summary import NOT_OK, Summary, counted, few, in_lines
 from ...auto import fitting
 from ...auto.choosing import ACTIVATIONS, Deadline, Design, open_designs
 from ...inference.posterior import Posterior, Status, default_num_draws
@@ -245,6 +245,28 @@ class BNNEstimator(Advised, Settings):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+    def _repr_html_inner(self) -> str:
+        return f"{super()._repr_html_inner()}{self._fit_as_html()}"
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle:
+            bundle["text/html"] += self._fit_as_html()
+        return bundle
+
+    def _fit_as_html(self) -> str:
+        """Return the fitted network and the status of the fit as HTML; an empty text before a fit."""
+        if "posterior_" not in vars(self):
+            return ""
+        layers = [layer for layer in self.model_.network.modules() if isinstance(layer, nn.Linear)]
+        units = " + ".join(str(layer.out_features) for layer in layers[:-1]) or "no"
+        network = f"{counted(self.n_features_in_, 'input')}, {units} hidden units"
+        notes = [
+            f"network: {network}, prior {self.model_.prior!r}, likelihood {self.model_.likelihood!r}",
+            f"{'ok' if self._status else NOT_OK}: {self._status}",
+        ]
+        return Summary(f"Fit: {self.posterior_.method}", notes).html()
 
     @property
     def status_(self) -> str:

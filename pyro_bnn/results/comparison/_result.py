@@ -116,8 +116,8 @@ class Comparison(Advised, Shown):
         rows = [(row.region, row.method, *(Number(row.scores[name]) for name in names)) for row in self._from_first]
         return Summary(self._title(), rows=rows, header=("region", "method", *names))
 
-    def _repr_html_(self) -> str:
-        """Return the verdict and a table of all scores as HTML.
+    def _notebook_summary(self) -> Summary:
+        """Return the verdict and a table of all scores.
 
         The distances are empty for the first method, since it is the reference.
         """
@@ -129,7 +129,7 @@ class Comparison(Advised, Shown):
             cells = (Number(scores[name]) if name in scores else None for name in (*names, *distances))
             rows.append((row.region, row.method, row.seconds, *cells))
         header = ("region", "method", "seconds", *names, *distances)
-        return Summary(self._title(), self.verdict.splitlines(), rows, header).html()
+        return Summary(self._title(), self.verdict.splitlines(), rows, header)
 
     def __str__(self) -> str:
         lines = (wrap(line, WIDTH, break_on_hyphens=False) for line in self.verdict.splitlines())

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +33,9 @@ DRAWS_FIRST = ("logits", "components", "values")
 MOST_KEPT = 2**20
 """Heuristic: largest number of elements in the predictions of all draws that `predict` keeps by default. The parameters
 of a million Gaussians take 8 MB, and their CRPS takes a few seconds."""
+
+NUM_HEAD, MOST_COLUMNS = 5, 12
+"""Largest numbers of rows and columns of a prediction that a notebook shows."""
 
 HALF = (torch.float16, torch.bfloat16)
 """Floating-point types that data frames do not fully support."""
@@ -83,20 +86,31 @@ class Prediction(Advised, Shown, ABC):
         """Mean of the predictive distribution: class probabilities, shape (N, C), or means of numbers, ``(N, *O)``."""
 
     def _summary(self) -> Summary:
-        size = f"{counted(len(self), 'input')}, {self.axes_in_words()}, {counted(self.num_samples, self.draws_are)}"
-        notes = [self.uncertainty_in_words()] if len(self) else []
+        size = f"{counted(len(self), 'row')}, {self.axes_in_words()}, {counted(self.num_samples, self.draws_are)}"
+        notes = self.uncertainty_in_words().splitlines() if len(self) else []
         if self.log_density is not None and len(self):
             notes.append(f"mean negative log-density of the targets: {self.nll:.3g} nats")
         device = self.expectation.device
         place = "" if device.type == "cpu" else f", on {device}"
         return Summary(f"{type(self).__name__}: {size}{place}", notes)
 
+    def _notebook_summary(self) -> Summary:
+        """Return the summary with a table of the first rows."""
+        summary = self._summary()
+        if not len(self):
+            return summary
+        head = self[:NUM_HEAD].to_frame()
+        names = head.columns[:MOST_COLUMNS]
+        rows = [(index, *(head[name][index].item() for name in names)) for index in head.index]
+        shown = f"first {counted(len(rows), 'row')}; `prediction.to_frame()` has all rows and columns"
+        return replace(summary, notes=[*summary.notes, shown], rows=rows, header=("row", *names))
+
     def axes_in_words(self) -> str:
         """Describe one row of the prediction, as in "10 classes"."""
         return f"rows of shape {tuple(self.expectation.shape[1:])}"
 
     def uncertainty_in_words(self) -> str:
-        """Return a short text about the uncertainty, averaged over all inputs."""
+        """Return one or two lines about the uncertainty, averaged over all rows."""
         return "uncertainty unknown"
 
     @abstractmethod

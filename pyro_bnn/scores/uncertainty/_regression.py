@@ -74,7 +74,7 @@ class RegressionPrediction(Prediction):
         sds = [float(part.mean()) ** 0.5 for part in (self.total, self.aleatoric, self.variance_of_means)]
         parts = (share(sd, sds[0]) for sd in sds)
         shown = "sd {}, aleatoric_sd {}, epistemic_sd {} (root mean squares)".format(*parts)
-        return f"{shown}; total, aleatoric and epistemic are variances"
+        return f"{shown}\nvariances: total = sd², aleatoric = aleatoric_sd², epistemic = epistemic_sd²"
 
     @property
     def epistemic(self) -> Tensor:

@@ -1,0 +1,64 @@
+"""What notebooks show of predictions, comparisons and estimators, beyond the texts at the prompt."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import pyro_bnn as pb
+from pyro_bnn._core.summary import Number, Summary
+
+from .cases import small_model
+
+
+def cells(page, tag="td"):
+    return re.findall(rf"<{tag} [^>]*>([^<]*)</{tag}>", page)
+
+
+def test_a_prediction_of_numbers_shows_its_first_rows():
+    model, x, _ = small_model(likelihood="gaussian-fixed")
+    guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3))
+    prediction = pb.predict(model, guide, torch.cat([x, x]), num_samples=4, seed=0)
+    page = prediction._repr_html_()
+    names = cells(page, "th")
+    assert names == ["row", *prediction.to_frame().columns]
+    shown = np.array(cells(page), float).reshape(5, len(names))
+    np.testing.assert_array_equal(shown[:, 0], range(5))
+    for name, outputs in (("mean", prediction.mean), ("sd", prediction.sd), ("epistemic_sd", prediction.epistemic_sd)):
+        np.testing.assert_allclose(shown[:, names.index(f"{name}_0")], outputs[:5, 0], rtol=1e-3)
+    assert "first 5 rows; <code>prediction.to_frame()</code> has all" in page
+    assert "row" not in prediction[:0]._repr_html_().partition(",")[2]
+    assert "first" not in repr(prediction)
+
+
+def test_a_prediction_of_classes_shows_its_probabilities():
+    model, x, _ = small_model()
+    prediction = pb.predict(model, pb.MeanFieldGuide(model), x[:3], num_samples=4, seed=0)
+    page = prediction._repr_html_()
+    names = cells(page, "th")
+    assert names == ["row", "label", "total_nats", "aleatoric_nats", "epistemic_nats", "prob_0", "prob_1", "prob_2"]
+    shown = np.array(cells(page), float).reshape(3, len(names))
+    np.testing.assert_allclose(shown[:, 5:], prediction.probs, rtol=1e-3)
+    assert shown[:, 1].tolist() == prediction.labels.tolist()
+
+
+def test_a_number_and_its_error_stay_on_one_line():
+    page = Summary("title", rows=[("nuts", Number("0.1830 ± 0.0077"))], header=("method", "sd")).html()
+    style = re.search(r'<td style="([^"]*)">0.1830 ± 0.0077</td>', page)[1]
+    assert "white-space: nowrap" in style
+
+
+@pytest.mark.parametrize("kind", [pb.BNNRegressor, pb.BNNClassifier])
+def test_an_estimator_shows_its_network_and_the_status_of_the_fit(kind):
+    X = np.linspace(-1, 1, 30)[:, None]
+    y = X[:, 0] if kind is pb.BNNRegressor else X[:, 0] > 0
+    estimator = kind((7, 5), method="laplace", max_iter=200, random_state=0)
+    assert "status" not in estimator._repr_html_()
+    estimator.fit(X, y)
+    for page in (estimator._repr_html_(), estimator._repr_mimebundle_()["text/html"]):
+        end = page.rpartition("<strong>")[2]
+        assert "1 input, 7 + 5 hidden units" in end
+        assert "ok: Laplace approximation" in end
+    estimator.posterior_.status = pb.Status(False, "The chains disagree.")
+    assert re.search(r'style="color[^"]*">NOT OK: The chains disagree', estimator._repr_html_())
