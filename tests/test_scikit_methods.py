@@ -1,6 +1,7 @@
 """Estimators for scikit-learn: Laplace's method and ensembles."""
 
 import functools
+import re
 
 import numpy as np
 import pandas as pd
@@ -273,3 +274,22 @@ def test_a_fit_that_did_not_converge_warns_with_a_remedy():
     with pytest.warns(UserWarning, match="R-hat") as found:
         pb.BNNRegressor(method="nuts", max_iter=5, num_chains=2).fit(*curve(20))
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("kind", [pb.BNNRegressor, pb.BNNClassifier])
+def test_wrong_shapes_are_told_in_short_with_names_and_a_remedy_that_helps(kind):
+    x, y = np.linspace(-1, 1, 30), np.arange(30) % 2
+    estimator = kind(method="laplace", max_iter=5)
+    for given in (x, list(x), pd.Series(x, name="x")):
+        with pytest.raises(ValueError, match=r"^`X` must be a table of shape \(N, D\), got shape \(30,\)\. ") as caught:
+            estimator.fit(given, y)
+        message = str(caught.value)
+        assert len(message) < 250
+        tables = [eval(call, {"np": np, "X": given}) for call in re.findall("`([^`]+)`", message)[1:]]
+        assert [table.shape for table in tables] == [(30, 1), (1, 30)]
+    X = x[:, None]
+    for table in (X, X.tolist(), scipy.sparse.csr_matrix(X)):
+        with pytest.raises(ValueError, match=r"^`y` must have one target .* `X`, got 5 targets for 30 rows; pass"):
+            estimator.fit(table, y[:5])
+    with pytest.raises(ValueError, match=r"got shape \(30,\)"):
+        kind((2,), method="laplace", max_iter=200).fit(X, y).predict(x)

@@ -83,6 +83,8 @@ class BNNEstimator(Advised, Settings):
         try:
             found = validate_data(self, X, *targets, dtype=np.float64, accept_sparse="csr", **options)
         except ValueError as error:
+            if problem := _wrong_shape(str(error), X, *targets):
+                raise ValueError(problem) from None
             if "NaN" in str(error) or "infinity" in str(error):
                 named = [("X", X), *(("y", y) for y in targets)]
                 problems = [_not_finite(name, values, type(self).__name__) for name, values in named]
@@ -278,6 +280,24 @@ class BNNEstimator(Advised, Settings):
     def _status(self) -> Status:
         status = self.posterior_.status
         return replace(status, remedy=REMEDY) if status.remedy == fitting.REMEDY else status
+
+
+def _wrong_shape(said: str, X: Any, *targets: Any) -> str:
+    """Return a short message in place of scikit-learn's about shapes, or an empty text for any other message."""
+    if "Expected 2D array" in said or "Expected a 2-dimensional" in said:
+        of_series = "X.to_frame()", "X.to_frame().T"
+        column, row = of_series if hasattr(X, "to_frame") else ("np.reshape(X, (-1, 1))", "np.reshape(X, (1, -1))")
+        return (
+            f"`X` must be a table of shape (N, D), got shape {np.shape(X)}. Reshape your data: `{column}` is a table "
+            f"of one column, and `{row}` a table of one row."
+        )
+    if targets and "inconsistent numbers of samples" in said:
+        rows, found = (value.shape[0] if hasattr(value, "shape") else len(value) for value in (X, targets[0]))
+        return (
+            f"`y` must have one target for each row of `X`, got {found} targets for {rows} rows; pass X and y of the "
+            "same rows."
+        )
+    return ""
 
 
 def _not_finite(name: str, values: Any, estimator: str) -> str:
