@@ -175,32 +175,43 @@ SCORES = (
 
 
 def main() -> None:
+    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=f"{title}\n{text}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--texts",
         type=int,
         default=800,
-        help="most training texts from each library, without labels",
+        help="most training texts from each library, without labels "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--labelled",
         type=int,
         default=50,
-        help="number of labelled texts from each library",
+        help="number of labelled texts from each library "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--pretraining",
         type=int,
         default=8,
-        help="epochs of next-word prediction",
+        help="epochs of next-word prediction (default: %(default)s)",
     )
     parser.add_argument(
-        "--epochs", type=int, default=20, help="epochs of AdamW"
+        "--epochs",
+        type=int,
+        default=20,
+        help="epochs of AdamW (default: %(default)s)",
     )
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=3,
+        help="number of seeds that are averaged (default: %(default)s)",
+    )
     parser.add_argument(
         "--validation",
         action="store_true",

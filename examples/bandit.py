@@ -108,17 +108,34 @@ def regrets(rule: str, seed: int, options: argparse.Namespace) -> Tensor:
 
 @plotting.style()
 def main() -> None:
+    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=f"{title}\n{text}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--batches", type=int, default=12)
     parser.add_argument(
-        "--size", type=int, default=10, help="contexts in a batch"
+        "--batches",
+        type=int,
+        default=12,
+        help="number of batches of contexts (default: %(default)s)",
     )
-    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument(
-        "--out", type=Path, default=Path(), help="folder for the picture"
+        "--size",
+        type=int,
+        default=10,
+        help="contexts in a batch (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=5,
+        help="number of seeds that are averaged (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(),
+        help="folder for the picture (default: %(default)s)",
     )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

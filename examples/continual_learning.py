@@ -173,25 +173,40 @@ class Learner:
 
 @plotting.style()
 def main() -> None:
+    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=f"{title}\n{text}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--dataset", choices=["digits", "mnist"], default="digits"
+        "--dataset",
+        choices=["digits", "mnist"],
+        default="digits",
+        help="name of the data set (default: %(default)s)",
     )
     parser.add_argument(
-        "--data", type=Path, help="folder that contains MNIST/raw"
+        "--data",
+        type=Path,
+        help="folder that contains MNIST/raw "
+        "(default: $PYRO_BNN_DATA, or data)",
     )
     parser.add_argument(
         "--epochs",
         type=int,
-        help="epochs for each task; default 30 for digits, 10 for MNIST",
+        help="epochs for each task (default: 30 for digits, 10 for MNIST)",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path(), help="folder for the picture"
+        "--out",
+        type=Path,
+        default=Path(),
+        help="folder for the picture (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of all random numbers (default: %(default)s)",
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     is_mnist = options.dataset == "mnist"

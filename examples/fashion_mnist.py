@@ -55,36 +55,52 @@ def make_model(images: data.Images, seed: int) -> pb.BayesianModel:
 
 
 def main() -> None:
+    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=f"{title}\n{text}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--dataset",
         choices=["fashion-mnist", "digits"],
         default="fashion-mnist",
+        help="name of the data set (default: %(default)s)",
     )
     parser.add_argument(
         "--data",
         type=Path,
-        help="folder that contains FashionMNIST/raw and MNIST/raw",
+        help="folder that contains FashionMNIST/raw and MNIST/raw "
+        "(default: $PYRO_BNN_DATA, or data)",
     )
     parser.add_argument(
         "--download",
         action="store_true",
         help="fetch missing data into that folder",
     )
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        default=8,
+        help="epochs of the fit (default: %(default)s)",
+    )
     parser.add_argument(
         "--kl-weight",
         type=float,
         default=0.3,
-        help="1 gives the ELBO, less a cold posterior",
+        help="1 gives the ELBO, less a cold posterior (default: %(default)s)",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path(), help="folder for the pictures"
+        "--out",
+        type=Path,
+        default=Path(),
+        help="folder for the pictures (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of all random numbers (default: %(default)s)",
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
 

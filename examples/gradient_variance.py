@@ -181,27 +181,30 @@ def draw(variances: Variances, path: Path) -> None:
 
 
 def main() -> None:
+    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=f"{title}\n{text}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("gradient-variance"),
-        help="folder for the picture",
+        help="folder for the picture (default: %(default)s)",
     )
     parser.add_argument(
         "--pairs",
         type=int,
         default=300,
-        help="pairs of gradients per method and batch size",
+        help="pairs of gradients per method and batch size "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--epochs",
         type=int,
         default=30,
-        help="epochs of the fit before the gradients are drawn",
+        help="epochs of the fit before the gradients are drawn "
+        "(default: %(default)s)",
     )
     arguments = parser.parse_args()
     table = (

@@ -91,17 +91,29 @@ def picture(fits: dict[str, dist.Normal], path: Path) -> None:
 
 
 def main() -> None:
+    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=f"{title}\n{text}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--steps", type=int, default=500, help="optimisation steps of each fit"
+        "--steps",
+        type=int,
+        default=500,
+        help="optimisation steps of each fit (default: %(default)s)",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path(), help="folder for the picture"
+        "--out",
+        type=Path,
+        default=Path(),
+        help="folder for the picture (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of all random numbers (default: %(default)s)",
+    )
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -84,17 +84,29 @@ def fit(
 
 @plotting.style()
 def main() -> None:
+    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=f"{title}\n{text}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--epochs", type=int, default=200, help="epochs of each fit"
+        "--epochs",
+        type=int,
+        default=200,
+        help="epochs of each fit (default: %(default)s)",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path(), help="folder for the pictures"
+        "--out",
+        type=Path,
+        default=Path(),
+        help="folder for the pictures (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of all random numbers (default: %(default)s)",
+    )
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
 

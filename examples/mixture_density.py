@@ -146,20 +146,35 @@ def draw_parts(
 
 @plotting.style()
 def main() -> None:
+    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=f"{title}\n{text}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--epochs", type=int, default=800, help="epochs of each fit"
+        "--epochs",
+        type=int,
+        default=800,
+        help="epochs of each fit (default: %(default)s)",
     )
     parser.add_argument(
-        "--data", type=int, default=1000, help="number of training points"
+        "--data",
+        type=int,
+        default=1000,
+        help="number of training points (default: %(default)s)",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path(), help="folder for the picture"
+        "--out",
+        type=Path,
+        default=Path(),
+        help="folder for the picture (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of all random numbers (default: %(default)s)",
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     data, (x_test, y_test) = (

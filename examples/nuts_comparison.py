@@ -96,18 +96,23 @@ def sample(
 
 
 def main() -> None:
+    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=f"{title}\n{text}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--draws",
         type=int,
         default=150,
-        help="draws of each chain, after equally many of warm-up",
+        help="draws of each chain, after equally many of warm-up "
+        "(default: %(default)s)",
     )
     parser.add_argument(
-        "--steps", type=int, default=3000, help="optimisation steps of each fit"
+        "--steps",
+        type=int,
+        default=3000,
+        help="optimisation steps of each fit (default: %(default)s)",
     )
     parser.add_argument(
         "--compile",
@@ -118,9 +123,14 @@ def main() -> None:
         "--out",
         type=Path,
         default=Path(),
-        help="folder for picture, table and chains",
+        help="folder for picture, table and chains (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of all random numbers (default: %(default)s)",
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
 

@@ -252,37 +252,43 @@ def draw(
 
 
 def main() -> None:
+    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=f"{title}\n{text}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--data",
         type=Path,
-        help="folder that contains FashionMNIST/raw and MNIST/raw",
+        help="folder that contains FashionMNIST/raw and MNIST/raw "
+        "(default: $PYRO_BNN_DATA, or data)",
     )
     parser.add_argument(
         "--draws",
         type=int,
         default=100,
-        help="draws of each chain, after equally many of warm-up",
+        help="draws of each chain, after equally many of warm-up "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--steps",
         type=int,
         default=2000,
-        help="optimisation steps of the mean-field fit of the curve",
+        help="optimisation steps of the mean-field fit of the curve "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--epochs",
         type=int,
         default=12,
-        help="epochs of the network that sees garments",
+        help="epochs of the network that sees garments (default: %(default)s)",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path(), help="folder for the picture"
+        "--out", type=Path, default=Path(), help="folder (default: %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed (default: %(default)s)"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     xy, curves = curve(options)

@@ -195,23 +195,36 @@ def report(name: str, prediction: pb.uncertainty.RegressionPrediction) -> str:
 
 @plotting.style()
 def main() -> None:
+    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=f"{title}\n{text}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--epochs", type=int, default=200, help="epochs of each fit"
+        "--epochs",
+        type=int,
+        default=200,
+        help="epochs of each fit (default: %(default)s)",
     )
     parser.add_argument(
         "--kl-weight",
         type=float,
         default=0.05,
-        help="KL weight of variational fits; 1 is the ELBO",
+        help="KL weight of variational fits; 1 is the ELBO "
+        "(default: %(default)s)",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path(), help="folder for the picture"
+        "--out",
+        type=Path,
+        default=Path(),
+        help="folder for the picture (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of all random numbers (default: %(default)s)",
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     axes = plotting.new_axes(2, 4, size=("page", 3.6))

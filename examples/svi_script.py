@@ -107,12 +107,16 @@ def accuracy(
 
 
 def main() -> None:
+    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=f"{title}\n{text}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--steps", type=int, default=300, help="optimisation steps"
+        "--steps",
+        type=int,
+        default=300,
+        help="optimisation steps (default: %(default)s)",
     )
     arguments = parser.parse_args()
     train, test = load()

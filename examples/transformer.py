@@ -201,26 +201,41 @@ def fit(
 
 @plotting.style()
 def main() -> None:
+    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=f"{title}\n{text}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--texts",
         type=int,
         default=800,
-        help="largest number of training texts from each library",
+        help="largest number of training texts from each library "
+        "(default: %(default)s)",
     )
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        default=10,
+        help="epochs of the fit (default: %(default)s)",
+    )
     parser.add_argument(
         "--validation",
         action="store_true",
         help="score validation files from the training set instead",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path(), help="folder for the pictures"
+        "--out",
+        type=Path,
+        default=Path(),
+        help="folder for the pictures (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of all random numbers (default: %(default)s)",
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     x, y, x_test, y_test, unknown = load(options.texts, options.validation)

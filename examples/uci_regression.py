@@ -180,41 +180,58 @@ def with_error(values: list[float]) -> str:
 
 
 def main() -> None:
+    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=f"{title}\n{text}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--data", type=Path, help="folder that contains uci/NAME"
+        "--data",
+        type=Path,
+        help="folder that contains uci/NAME "
+        "(default: none; then scikit-learn's diabetes)",
     )
     parser.add_argument(
         "--dataset",
         default="yacht",
         choices=data.UCI_SETS,
-        help="name of the data set in that folder",
+        help="name of the data set in that folder (default: %(default)s)",
     )
     parser.add_argument(
-        "--splits", type=int, default=3, help="number of splits, from the first"
+        "--splits",
+        type=int,
+        default=3,
+        help="number of splits, from the first (default: %(default)s)",
     )
     parser.add_argument(
-        "--steps", type=int, default=600, help="optimisation steps of each fit"
+        "--steps",
+        type=int,
+        default=600,
+        help="optimisation steps of each fit (default: %(default)s)",
     )
     parser.add_argument(
         "--draws",
         type=int,
         default=100,
-        help="draws of NUTS, after equally many of warm-up",
+        help="draws of NUTS, after equally many of warm-up "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--kl-weight",
         type=float,
         default=0.1,
-        help="KL weight of the mean-field fit; 1 is the ELBO",
+        help="KL weight of the mean-field fit; 1 is the ELBO "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--compile", action="store_true", help="draw in C (needs a C compiler)"
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of all random numbers (default: %(default)s)",
+    )
     options = parser.parse_args()
 
     likelihoods = {}

@@ -246,6 +246,21 @@ def test_examples_are_short(name):
     assert len((ROOT / "examples" / name).read_text().splitlines()) < 310  # of at most 80 columns
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.uses_param_store
+def test_examples_explain_each_option_with_its_default(name, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+    said, _, options = capsys.readouterr().out.partition("options:")
+    assert "==" not in said  # the line below the title in a page
+    assert said.splitlines()[0].startswith("usage")
+    for option in re.split(r"\n  (?=-)", options)[2:]:  # the first is --help
+        is_flag = re.match(r"--[\w-]+  +\w", option)
+        assert is_flag or re.match(r"--\S+ \S+ \w.* \(default: ", " ".join(option.split())), option
+
+
 @pytest.mark.parametrize("name", by_cost(EXAMPLES))
 @pytest.mark.uses_param_store
 def test_examples_run_and_show_their_effect(name, tmp_path, monkeypatch, capsys):
@@ -254,10 +269,6 @@ def test_examples_run_and_show_their_effect(name, tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))  # as Python itself does
     torch.set_default_dtype(torch.float32)
-    monkeypatch.setattr(sys, "argv", [name, "--help"])
-    with pytest.raises(SystemExit):
-        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
-    assert "usage" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", [name, *arguments])
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     plt.close("all")
