@@ -19,7 +19,7 @@ from ._dots import Panel, draw
 from ._images import quality
 from ._methods import Fit
 from ._methods_scores import Pictures
-from ._methods_tables import ONE, QUALITY, TITLES, search
+from ._methods_tables import ONE, QUALITY, TITLES, search, several
 from ._results import Row, cell_of, head_of, line_of, mean_and_error, write_json
 
 TITLE = "A LeNet of 2,618 weights on 2,000 digits of MNIST, three seeds"
@@ -252,7 +252,8 @@ def picture(rows: Sequence[Row], folder: Path) -> None:
     halves = [row["total_variation"] for row in yardstick.halves()]
     shown = panels(fmean(halves) if halves else None, yardstick.record["cpu_seconds"])
     path = folder / "hmc_images.png"
-    draw(points, shown, path, title=TITLE, reference=TITLES["deterministic"], table=lines)
+    one = TITLES["deterministic"]
+    draw(points, shown, path, title=TITLE, reference=one, several=several(points), table=lines)
 
 
 def panels(of_halves: float | None, cpu_seconds: float) -> list[Panel]:

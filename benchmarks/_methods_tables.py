@@ -1,7 +1,8 @@
 """The tables and the picture of `benchmarks.methods`."""
 
+import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ._dots import MeanAndError, Panel, draw
@@ -60,6 +61,11 @@ TITLES = {
     "laplace-last-layer": "Laplace, last layer",
 }
 """Methods in tables and pictures; "local" means local reparameterisation."""
+
+
+def several(names: Iterable[str]) -> set[str]:
+    """Those of some methods that average several networks."""
+    return {name for name in names if re.match("(batch )?ensemble|three|four", name)}
 
 
 def by_method(rows: Sequence[Row], titles: Mapping[str, str] = TITLES) -> dict[str, list[Row]]:
@@ -148,7 +154,7 @@ def picture(rows: Sequence[Row], title: str, path: Path) -> None:
     for name, every in by_method(rows).items():
         if some := [row for row in every if values[-1](row) is not None]:
             points[name] = [mean_and_error([float(value(row) or 0) for row in some]) for value in values]
-    draw(points, panels(points), path, title=title, reference=TITLES["deterministic"])
+    draw(points, panels(points), path, title=title, reference=TITLES["deterministic"], several=several(points))
 
 
 def panels(points: Mapping[str, Sequence[MeanAndError]]) -> list[Panel]:

@@ -7,12 +7,12 @@ coverage by data set, and in the thirds of the test rows by predicted standard d
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
@@ -35,8 +35,8 @@ from ._results import (
     save_small,
 )
 
-Value = Callable[[Row], float]
-Cells = Mapping[tuple[str, str], list[Row]]
+Pair = tuple[float, float | None]
+"""Mean and standard error, in per cent."""
 
 LEVEL = 0.9
 SCORES: tuple[calibration.IntervalScore, ...] = ("absolute", "scaled", "quantile")
@@ -44,14 +44,11 @@ MAPIE = "MAPIE, absolute"
 KINDS = ("network", *SCORES, MAPIE)
 
 THIRDS = ("smallest", "middle", "largest")
-IN_THIRDS: tuple[tuple[str, str], ...] = (("network", "Intervals of the network"), ("scaled", "Scaled intervals"))
+IN_THIRDS = {"network": "intervals of the network", "scaled": '"scaled" intervals'}
 """Kinds of intervals whose coverage in the thirds has a panel, and its title."""
 
-OF_THIRDS = ("0.62", "0.38", "0")
-"""Greys of the thirds, since the colours are those of the kinds of intervals."""
-
-LOWEST = 65
-"""Lowest coverage of a third that the panels show, in per cent: they have the same range."""
+OF_THIRDS = ("#9A80C8", "#6A4BA3", "#35215C")
+"""Tints of the thirds in a colour that no kind of intervals has; the lightest has a contrast of 3 on white."""
 
 
 def measured(low: Tensor, high: Tensor, y: Tensor, sd: Tensor) -> Row:
@@ -102,67 +99,83 @@ def table(rows: list[Row]) -> Iterator[str]:
         yield line_of([name, kind, str(len(some)), *found, thirds])
 
 
+def pairs_of(rows: list[Row]) -> dict[tuple[str, str], list[Pair]]:
+    """Coverage of all rows and of each third, by data set and kind of intervals."""
+    shares = {
+        key: zip(*([row["coverage"], *row["thirds"]] for row in some), strict=True)
+        for key, some in by_cell(rows, "intervals").items()
+    }
+    return {key: [mean_and_error([100 * share for share in part]) for part in parts] for key, parts in shares.items()}
+
+
 def expected_coverage(name: str, data: Path | None) -> float:
     """Coverage that the theory gives for the number of calibration rows of a data set."""
     num_rows = len(held_out(load_uci(name, 0, root=data), 0).x_test)
     return rank_of(LEVEL, num_rows) / (num_rows + 1)
 
 
-def picture(rows: list[Row], path: Path, expected: Mapping[str, float]) -> None:
-    """Coverage of all test rows by data set, and of their thirds, with standard errors over the splits.
+def picture(
+    cells: Mapping[tuple[str, str], Sequence[Pair]], path: Path, expected: Mapping[str, float], lines: Iterable[str]
+) -> None:
+    """Coverage of all test rows by data set, and of their thirds.
 
-    `expected` has the coverage that the theory gives, for each data set in the order of the axis.
+    Args:
+        cells: Coverage of all rows and of each third, by data set and kind of intervals.
+        path: The file to write.
+        expected: The coverage that the theory gives, in per cent, for each data set in the order of the axis.
+        lines: The table beside the picture.
     """
-    cells, names = by_cell(rows, "intervals"), [*expected]
     with page_style():
-        axes = plotting.new_axes(1 + len(IN_THIRDS), 1, size=("page", 5.0))[:, 0]
-        _panel(
-            axes[0], {kind: (kind, lambda row: row["coverage"]) for kind in KINDS}, cells, expected, plotting.PALETTE
-        )
-        axes[0].set_title("All test rows", loc="left")
-        for ax, (kind, title) in zip(axes[1:], IN_THIRDS, strict=True):
-            thirds = {f"{part} sd": (kind, lambda row, i=i: row["thirds"][i]) for i, part in enumerate(THIRDS)}
+        axes = plotting.new_axes(1 + len(IN_THIRDS), 1, size=("page", 5.2))[:, 0]
+        axes[0].get_gridspec().set_height_ratios((1, 1.15, 1.15))
+        kinds = {name if name == "network" else f'"{name}"': (name, 0) for name in KINDS if name != MAPIE}
+        _panel(axes[0], kinds, cells, expected, plotting.PALETTE)
+        axes[0].set_title("all test rows", loc="left")
+        for ax, (kind, title) in zip(axes[1:], IN_THIRDS.items(), strict=True):
+            thirds = {f"{part} sd": (kind, 1 + i) for i, part in enumerate(THIRDS)}
             _panel(ax, thirds, cells, expected, OF_THIRDS)
-            ax.set_title(f"{title}, thirds by predicted sd", loc="left")
-            ax.set_ylim(LOWEST, 102)
+            ax.set_title(f"{title}, by thirds of predicted sd", loc="left")
+        low = min(ax.get_ylim()[0] for ax in axes[1:]) - 1
         for ax in axes:
-            ax.set_xticks(range(len(names)), names if ax is axes[-1] else [""] * len(names))
-            ax.set_ylabel("coverage, %")
-        axes[0].set_ylim(87, 95)
-        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=6)
-        thirds = [*zip(*axes[1].get_legend_handles_labels(), strict=True)][1:]  # without the dashed line
-        for ax in axes[1:]:  # beside the title, where it hides nothing
-            legend = ax.legend(
-                *zip(*thirds, strict=True), loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.3, ncols=3
-            )
-            legend.set_in_layout(False)
-        save_small(axes[0], path, table(rows), num_colors=32)
+            names = [name.removesuffix("-quality-red") if ax is axes[-1] else "" for name in expected]
+            ax.set_xticks(range(len(names)), names)
+            ax.set_xticks([place + 0.5 for place in range(len(names) - 1)], minor=True)
+            ax.grid(False, axis="x")
+            ax.grid(True, axis="x", which="minor")
+            ax.tick_params(axis="x", which="both", length=0)
+            ax.set(ylabel="coverage, %", xlim=(-0.5, len(names) - 0.5))
+            if ax is not axes[0]:
+                ax.set_ylim(low, 101)
+        handles, labels = axes[0].get_legend_handles_labels()
+        axes[0].figure.legend(handles, labels, loc="outside upper center", ncols=6)
+        of_thirds = [*zip(*axes[1].get_legend_handles_labels(), strict=True)][1:]  # without the dashed line
+        axes[0].figure.legend(*zip(*of_thirds, strict=True), loc="outside lower center", ncols=3)
+        save_small(axes[0], path, lines, num_colors=40)
 
 
 def _panel(
-    ax: Any,
-    series: Mapping[str, tuple[str, Value]],
-    cells: Cells,
+    ax: Axes,
+    series: Mapping[str, tuple[str, int]],
+    cells: Mapping[tuple[str, str], Sequence[Pair]],
     expected: Mapping[str, float],
     colors: Sequence[str],
 ) -> None:
-    """Points with error bars; `series` has, by label, the kind of interval and the function that gives the number."""
-    for place, share in enumerate(expected.values()):
+    """Points with error bars; `series` has, by label, the kind of interval and the place of the number in its cell."""
+    for place, percent in enumerate(expected.values()):
         label = "expected" if place == 0 else None
-        ax.hlines(100 * share, place - 0.4, place + 0.4, color="black", linewidth=1, linestyle="--", label=label)
-    for index, (label, (kind, value)) in enumerate(series.items()):
+        ax.hlines(percent, place - 0.4, place + 0.4, color="0.3", linewidth=1, linestyle="--", label=label, zorder=1.5)
+    for index, (label, (kind, number)) in enumerate(series.items()):
         places = [place for place, name in enumerate(expected) if (name, kind) in cells]
-        found = [mean_and_error([100 * value(row) for row in cells[[*expected][place], kind]]) for place in places]
+        found = [cells[[*expected][place], kind][number] for place in places]
         ax.errorbar(
             [place + 0.6 * ((index + 0.5) / len(series) - 0.5) for place in places],
             [mean for mean, _ in found],
             yerr=[error or 0.0 for _, error in found],
-            linestyle="none",
-            marker="os^Dv"[index],
-            markersize=4,
-            markerfacecolor="white",
-            markeredgewidth=1.2,
-            elinewidth=1,
+            linestyle="",
+            marker="os^D"[index],
+            markersize=4.5,
+            elinewidth=1.2,
+            capsize=0,
             color=colors[index],
             label=label,
         )
@@ -187,7 +200,8 @@ def main() -> None:
     rows = read_rows(file)
     print(*table(rows), sep="\n")
     names = dict.fromkeys(row["dataset"] for row in rows)
-    picture(rows, options.out / "coverage.png", {name: expected_coverage(name, options.data) for name in names})
+    expected = {name: 100 * expected_coverage(name, options.data) for name in names}
+    picture(pairs_of(rows), options.out / "coverage.png", expected, table(rows))
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@ acquisition function. Each run leaves one line in FOLDER/optimise.jsonl; what is
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from matplotlib.ticker import StrMethodFormatter
 from torch import Tensor
 
 from pyro_bnn import plotting
@@ -108,9 +109,16 @@ METHODS: dict[str, Fit | None] = {
 }
 """What chooses the points; None is the Sobol sequence."""
 
-MARKERS = "osD^"
-LABELS = {"GP": "Gaussian process", "Sobol": "random points (Sobol)"}
-"""Methods in the picture whose names there are longer than in the table."""
+LOOKS = {
+    "network": {"marker": "o", "color": plotting.PALETTE[0]},
+    "GP": {"marker": "D", "color": plotting.PALETTE[1], "linestyle": "-", "label": "Gaussian process (GP)"},
+    "Sobol": {"marker": "s", "color": "0.5", "linestyle": "--", "label": "random points (Sobol)"},
+    "fully Bayesian GP": {"marker": "^", "color": plotting.PALETTE[2]},
+}
+"""Methods in the picture; the names of some are longer there than in the table."""
+
+LOW = {"Ackley": 19.0}
+"""Ends of axes that do not begin at zero, since all values are far from it."""
 
 
 def unit_cube(x: Tensor) -> Tensor:
@@ -154,35 +162,43 @@ def table(rows: list[Row]) -> Iterator[str]:
         yield line_of([name, method, str(len(some)), *found, cell_of([row["seconds"] for row in some], 1)])
 
 
-def picture(rows: list[Row], path: Path) -> None:
+def picture(
+    curves: Mapping[tuple[str, str], Sequence[tuple[float, float | None]]],
+    counts: Sequence[int],
+    path: Path,
+    lines: Iterable[str],
+) -> None:
     """Mean distance from the optimum and its standard error, by the number of evaluations.
 
-    Methods that have run with fewer seeds than others are not drawn.
+    Args:
+        curves: Mean and standard error at each of `counts`, by function and method.
+        counts: Numbers of evaluations.
+        path: The file to write.
+        lines: The table beside the picture.
     """
-    cells = by_cell(rows)
-    most = max(map(len, cells.values()))
-    counts = [NUM_FIRST + NUM_TOGETHER * rounds for rounds in range(NUM_ROUNDS + 1)]
     with page_style():
         axes = plotting.new_axes(2, 2, size=("page", 4.4))
         for name, ax in zip(PROBLEMS, axes.flat, strict=True):
-            methods = [method for method in METHODS if len(cells.get((name, method), [])) == most]
-            for place, method in enumerate(methods):
-                found = zip(*(row["regret"] for row in cells[name, method]), strict=True)
-                means, errors = zip(*map(mean_and_error, found), strict=True)
-                (line,) = ax.plot(counts, means, marker=MARKERS[place], markersize=3, label=LABELS.get(method, method))
-                if most > 1:
-                    low, high = (np.array(means) + sign * np.array(errors) for sign in (-1, 1))
-                    ax.fill_between(counts, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+            for place, (method, look) in enumerate(LOOKS.items()):
+                means, errors = zip(*curves.get((name, method), [(nan, None)]), strict=True)
+                where = [count + 0.35 * (place - 1) for count in counts[: len(means)]]  # so that bars do not overlap
+                bars = [error or 0.0 for error in errors]
+                options = {"label": method, "markersize": 4, "elinewidth": 1.1, "linewidth": 1.1, "capsize": 0} | look
+                ax.errorbar(where, means, yerr=bars, clip_on=False, **options)
             problem = PROBLEMS[name]
             inert = f" and {problem.inert} inert" if problem.inert else ""
             ax.set(title=f"{problem.function}, {problem.inputs} inputs{inert}", xticks=counts)
-            if name != "Ackley":  # whose values are all near 20
-                ax.set_ylim(0, None)
+            ax.set_ylim(LOW.get(name, 0), None)
+            ax.locator_params(axis="y", nbins=5)
+            ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            if name in LOW:
+                ax.text(0.02, 0.04, f"axis from {LOW[name]:g}, not 0", transform=ax.transAxes, color="0.3")
         axes[0, 0].figure.supxlabel("evaluations", fontsize=8)
         axes[0, 0].figure.supylabel("distance from the optimum", fontsize=8)
-        axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
-        drawn = [row for row in rows if len(cells[row["dataset"], row["method"]]) == most]
-        save_small(axes[0, 0], path, table(drawn), num_colors=40)
+        shown = {method for _, method in curves}
+        handles = [handle for method, handle in zip(LOOKS, axes[0, 0].containers, strict=True) if method in shown]
+        axes[0, 0].figure.legend(handles=handles, loc="outside upper center", ncols=4)
+        save_small(axes[0, 0], path, lines, num_colors=40)
 
 
 def main() -> None:
@@ -206,7 +222,14 @@ def main() -> None:
     rows = sorted(read_rows(file), key=lambda row: ([*PROBLEMS].index(row["dataset"]), [*METHODS].index(row["method"])))
     print(*table(rows), sep="\n")
     if options.picture:
-        picture(rows, options.picture)
+        cells = by_cell(rows)
+        most = max(map(len, cells.values()))
+        whole = {key: some for key, some in cells.items() if len(some) == most}  # those with all seeds
+        regrets = {key: zip(*(row["regret"] for row in some), strict=True) for key, some in whole.items()}
+        curves = {key: [*map(mean_and_error, parts)] for key, parts in regrets.items()}
+        counts = [NUM_FIRST + NUM_TOGETHER * rounds for rounds in range(NUM_ROUNDS + 1)]
+        drawn = [row for row in rows if (row["dataset"], row["method"]) in whole]
+        picture(curves, counts, options.picture, table(drawn))
 
 
 if __name__ == "__main__":

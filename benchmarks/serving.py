@@ -7,9 +7,11 @@ Everything runs on one thread.
 import argparse
 import dataclasses
 import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from matplotlib.ticker import StrMethodFormatter
@@ -22,12 +24,7 @@ from ._serving import CASES, PLAIN, Served, served
 
 COUNTS = (1, 256)
 
-IN_WORDS = {
-    "10-50-50-1": "small network, 3,151 weights",
-    "784-400-400-10": "dense network, 478,410 weights",
-    "LeNet-5": "LeNet-5, 61,706 weights",
-}
-"""What the legend calls the networks of the table."""
+NUM_WEIGHTS = {"10-50-50-1": "3,151", "784-400-400-10": "478,410", "LeNet-5": "61,706"}
 
 
 def table(found: list[Served]) -> Iterator[str]:
@@ -52,28 +49,39 @@ def in_words(ratio: Cell) -> str:
     return f"{median} ({low} to {high})"
 
 
-def picture(found: list[Served], path: Path) -> None:
-    """Latencies of one row and of many, a panel for each number of rows; the name of a way says who has none."""
-    names, cases = (list(dict.fromkeys(parts)) for parts in zip(*((one.way, one.case) for one in found), strict=True))
+Times = Mapping[tuple[str, str], Sequence[float]]
+"""Latencies in milliseconds for each number of rows, by network and way."""
+
+
+def picture(times: Times, path: Path, lines: Iterable[str]) -> None:
+    """Latencies of one row and of many, a panel for each number of rows; the name of a way says who has none.
+
+    The ways are in the order of the mean logarithm of their latency for one row, divided by that of the plain network.
+    """
+    cases = dict.fromkeys(case for case, _ in times)
+    ratios: dict[str, list[float]] = {}
+    for (case, way), (of_one, *_) in times.items():
+        ratios.setdefault(way, []).append(math.log(of_one / times[case, PLAIN][0]))
+    ways = sorted(ratios, key=lambda way: fmean(ratios[way]))
     with page_style():
-        axes = plotting.new_axes(1, len(COUNTS), size=("page", 3.0))
-        for ax, count in zip(axes[0], COUNTS, strict=True):
+        axes = plotting.new_axes(1, len(COUNTS), size=("page", 3.0))[0]
+        for number, (ax, count) in enumerate(zip(axes, COUNTS, strict=True)):
             for style, case in zip(("o", "s", "D"), cases, strict=False):
-                some = [one for one in found if one.case == case and one.rows == count]
-                times, places = [1e3 * one.median for one in some], [names.index(one.way) for one in some]
-                ax.plot(times, places, style, label=IN_WORDS.get(case, case))
+                some = {ways.index(way): found[number] for (of, way), found in times.items() if of == case}
+                label = f"{case} ({NUM_WEIGHTS[case]} weights)" if case in NUM_WEIGHTS else case
+                ax.plot([*some.values()], [*some], style, markersize=4.5, label=label)
             ax.set(xscale="log", xlabel="latency, ms (log scale)", title=f"{count} row{'s' if count > 1 else ''}")
             ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-            ax.set(ylim=(len(names) - 0.5, -0.5))
-            ax.set_yticks(range(len(names)), labels=[""] * len(names))
-        limits = [limit for ax in axes[0] for limit in ax.get_xlim()]
-        for ax in axes[0]:  # so that places can be compared
+            ax.set(ylim=(len(ways) - 0.5, -0.5))
+            ax.axhspan(-0.5, 0.5, color="0.93", linewidth=0, zorder=0)
+            ax.set_yticks(range(len(ways)), labels=[""] * len(ways))
+        limits = [limit for ax in axes for limit in ax.get_xlim()]
+        for ax in axes:  # so that places can be compared
             ax.set_xlim(min(limits), max(limits))
-        measured = {(one.way, one.case) for one in found}
-        labels = [way + "".join(f"\n(not {case})" for case in cases if (way, case) not in measured) for way in names]
-        axes[0, 0].set_yticklabels(labels)
-        axes[0, 0].figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-        save_small(axes[0, 0], path, table(found))
+        labels = [way + "".join(f"\n(not {case})" for case in cases if (case, way) not in times) for way in ways]
+        axes[0].set_yticklabels(labels)
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+        save_small(axes[0], path, lines)
 
 
 def main() -> None:
@@ -98,7 +106,10 @@ def main() -> None:
     if options.json and not options.draw_only:
         options.json.write_text(json.dumps([dataclasses.asdict(one) for one in found]))
     if options.picture:
-        picture(found, options.picture)
+        times: dict[tuple[str, str], list[float]] = {}
+        for one in found:
+            times.setdefault((one.case, one.way), []).append(1e3 * one.median)
+        picture(times, options.picture, table(found))
 
 
 if __name__ == "__main__":

@@ -241,11 +241,14 @@ def draw(
             fontsize=7,
             color="0.35",
         )
-    left.legend(ncols=4, loc="outside lower center", columnspacing=1.2)
+    left.legend(ncols=4, loc="outside lower center", columnspacing=0.9)
     axes = right.subplots(2, 2, height_ratios=(1, 1.45))
     plotting.vote_histograms(images, ballots, classes, titles=titles, axes=axes)
     axes[1, 0].set_ylabel("")
-    axes[1, 0].set_xticks([0, 50])  # 100 would touch the 0 of the next panel
+    for ax in axes[1]:
+        ax.set_xticks([0, 50, 100])
+    # else the 100 of a panel would touch the 0 of the next one
+    figure.get_layout_engine().set(wspace=0.05)
     for bar in axes[1, 1].patches:
         bar.set_facecolor(VERMILION)
     return figure

@@ -334,11 +334,14 @@ def test_ways_to_serve_are_timed_and_drawn(program, monkeypatch, tmp_path):
 
 def test_a_picture_of_latencies_names_networks_that_were_not_compiled(monkeypatch, tmp_path):
     drawn = []
-    monkeypatch.setattr(serving, "save_small", lambda ax, path, table: drawn.append(ax.figure))
-    cell, counts = _measure.Cell(1.0, (1.0, 1.0)), serving.COUNTS
-    pairs = [("small", "torch.compile"), ("small", "ONNX"), ("LeNet-5", "ONNX")]
-    found = [_serving.Served(*pair, count, cell, 0.1, 0.2, 5) for pair in pairs for count in counts]
-    serving.picture(found, tmp_path / "picture.png")
+    monkeypatch.setattr(serving, "save_small", lambda ax, path, lines: drawn.append(ax.figure))
+    small, large = {"plain network": 1.0, "torch.compile": 9.0, "ONNX": 4.0}, {"plain network": 1.0, "ONNX": 4.0}
+    pairs = {
+        (name, way): [ms, 10 * ms] for name, some in (("small", small), ("LeNet-5", large)) for way, ms in some.items()
+    }
+    serving.picture(pairs, tmp_path / "picture.png", [])
     left, right = drawn[0].axes
-    assert [text.get_text() for text in left.get_yticklabels()] == ["torch.compile\n(not LeNet-5)", "ONNX"]
+    assert [text.get_text() for text in left.get_yticklabels()] == [
+        *("plain network", "ONNX", "torch.compile\n(not LeNet-5)"),
+    ]
     assert left.get_xlim() == right.get_xlim()

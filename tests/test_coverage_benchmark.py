@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks.coverage import KINDS, measured, picture, table
+from benchmarks.coverage import KINDS, measured, pairs_of, picture, table
 
 
 def test_coverage_of_thirds_is_by_predicted_deviation():
@@ -33,9 +33,9 @@ def test_a_table_and_a_picture_are_made_of_the_rows(tmp_path):
     assert len(lines) == 2 + 2 * len(KINDS)
     assert lines[2] == "| yacht | network | 2 | 90.5 ± 0.5 | 2.000 ± 0.000 | 95, 90, 85 |"
     shown = {}
-    for expected in (0.9, 0.95):
-        picture(rows, tmp_path / "coverage.png", {"yacht": expected, "energy": 0.9})
+    for expected in (90, 95):
+        picture(pairs_of(rows), tmp_path / "coverage.png", {"yacht": expected, "energy": 90}, lines)
         with Image.open(tmp_path / "coverage.png") as drawn:
             assert drawn.width == 1750
             shown[expected] = drawn.convert("RGB").tobytes()
-    assert shown[0.9] != shown[0.95]  # the expected coverage is drawn
+    assert shown[90] != shown[95]  # the expected coverage is drawn

@@ -155,10 +155,7 @@ def test_methods_of_a_picture_are_in_the_order_of_the_first_number(tmp_path, mon
     _methods_tables.picture(some, "a network on some data", tmp_path / "cost.png")
     (figure,) = drawn
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["natural gradients", "one network"]
-    assert figure.get_suptitle() == "a network on some data"
-    assert figure.get_supxlabel() == (
-        "smaller is better; bars and band: one standard error; band and dashed line: one network"
-    )
+    assert figure.legends[0].get_title().get_text() == "a network on some data"
     assert [ax.lines[-1].get_xdata()[0] for ax in figure.axes] == pytest.approx([0.5, 20.0, 1.0])  # the dashed lines
     for ax in figure.axes:
         method, reference, dashed = (line.get_color() for line in ax.lines)
@@ -173,8 +170,19 @@ def test_bars_of_a_picture_are_whole(tmp_path, monkeypatch):
     low, high = drawn[0].get_xlim()
     assert low < -1.0
     assert high > 5.0
+    assert not drawn[0].figure.legends[0].get_texts()  # all are of one kind
     (band,) = drawn[0].patches  # the reference and its error
     assert (band.get_x(), band.get_width()) == (0.5, 1.0)
+
+
+def test_methods_of_several_networks_have_another_mark(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(_dots, "save_small", lambda ax, path, table: drawn.append(ax))
+    points = {"ensemble of five": [(1.0, 0.5)], "SWAG": [(2.0, 0.5)]}
+    several = _methods_tables.several(points)
+    _dots.draw(points, [_dots.Panel("NLL")], tmp_path / "cost.png", title="two methods", several=several)
+    assert [line.get_marker() for line in drawn[0].lines] == ["D", "o"]
+    assert [text.get_text() for text in drawn[0].figure.legends[0].get_texts()] == [_dots.SEVERAL, _dots.ONE]
 
 
 def test_about_half_of_the_images_of_a_pass_are_mirrored_anew():

@@ -1,4 +1,4 @@
-"""Make pictures of docs/understand, docs/start and docs/results/uci.md, and print the numbers shown beside them.
+"""Make pictures of docs/understand, docs/start and docs/results, and print the numbers shown beside them.
 
 `python docs/pictures/make.py` makes all of them, some minutes on one core; `python docs/pictures/make.py priors` makes
 one. `--quick` makes all in seconds, from fits that are far too short; the test uses it.
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 import pyro_bnn as pb
 from drawing import legend_above, save_small
 from pyro_bnn import nets, plotting
+from results import PICTURES as OF_RESULTS
 from uci_dots import uci
 
 HERE = Path(__file__).parent
@@ -33,8 +34,12 @@ GAP = (25.0, 32.0)
 """Patients with an index between these are left out of the fits."""
 
 NOISE = 0.65
+LEGEND = ("± 2 sd, total", "± 2 sd, epistemic", "mean", "data", "left out", "not in the fit")
 REGIONS = ("where data are", "in the gap", "beyond 42.2")
 BLUE, VERMILION, *_ = plotting.PALETTE
+BLUES = ("#08306B", "#2171B5", "#6BAED6", "#08519C", "#4292C6")
+"""Tints of five lines, so that each can be followed where it crosses others."""
+
 Predictions = Mapping[str, pb.uncertainty.RegressionPrediction]
 LETTERS = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
 """Letters of all pictures have 8 points, so that they can be read where a page is 600 pixels wide."""
@@ -115,8 +120,8 @@ def ground(ax: Axes, x: Tensor, *gaps: tuple[float, float]) -> None:
 
 
 def points(ax: Axes, patients: Patients, label: str, **look: Any) -> None:
-    """Small pale points below the lines, so that the bands and their edges stay visible."""
-    ax.plot(patients.x, patients.y, "o", color="0.25", alpha=0.5, markersize=1.3, label=label, zorder=1.9, **look)
+    """Small points below the lines, so that the bands and their edges stay visible."""
+    ax.plot(patients.x, patients.y, linestyle="", label=label, zorder=1.9, **look)
 
 
 def bands_and_deviations(
@@ -132,10 +137,14 @@ def bands_and_deviations(
             ground(ax, fit.x, GAP)
         plotting.regression_bands(GRID, prediction, ax=upper)
         upper.get_legend().remove()  # one above all axes is enough
-        points(upper, fit, "data", markeredgewidth=0)
-        points(upper, left_out, "left out", markeredgewidth=0.4, markerfacecolor="none")
-        lower.plot(GRID, reference, color="0.5", linestyle="--", linewidth=0.9, label=f"sd of {compared}")
+        points(upper, left_out, "left out", marker="x", color=VERMILION, markersize=1.7, mew=0.5)
+        points(upper, fit, "data", marker="o", color="black", markersize=1.7, markeredgewidth=0)
+        lower.plot(GRID, reference, color="0.5", linestyle="--", linewidth=0.9)
+        if title != compared:
+            lower.text(32, 0.78 * float(reference[GRID == 28]), compared, color="0.3")
         lower.plot(GRID, prediction.epistemic.sqrt(), color=BLUE, linestyle="-")
+        for start, end in ((15, float(fit.x.min())), GAP, (float(fit.x.max()), 50)):  # where bands cover the ground
+            upper.axvspan(start, end, ymax=0.035, color="0.7", linewidth=0, zorder=2.5)
         upper.set(title=title, xlabel="", ylabel="", xticks=(20, 30, 40, 50), xticklabels=[])
         lower.set(xlabel="body mass index", xlim=(15, 50), xticks=(20, 30, 40, 50))
         lower.set_ylim(0, 1.05 * float(max(one.epistemic.max() for one in predictions.values())) ** 0.5)
@@ -149,12 +158,17 @@ def one_legend(axes: np.ndarray, low: float, high: float, ticks: range) -> None:
         ax.set_yticklabels([])
     axes[0, 0].set_ylabel("progression / 100")
     axes[1, 0].set_ylabel("epistemic sd")
-    entries = {}  # by label, since both rows show where there are no data
-    for ax in axes[:, 0]:
-        handles, labels = ax.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles, strict=True))
-    options = {"ncols": 4, "columnspacing": 2, "handletextpad": 0.6, "markerscale": 2}
-    axes[0, 0].figure.legend(entries.values(), entries, loc="outside upper center", **options)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    entries = dict(zip(labels, handles, strict=True))
+    shown = {label.replace(",", ""): entries[label] for label in LEGEND}
+    options = {
+        "ncols": len(LEGEND),
+        "columnspacing": 1.3,
+        "handlelength": 1.8,
+        "handletextpad": 0.5,
+        "markerscale": 1.5,
+    }
+    axes[0, 0].figure.legend(shown.values(), shown, loc="outside upper center", **options)
 
 
 def priors(out: Path, quick: bool) -> None:
@@ -166,38 +180,38 @@ def priors(out: Path, quick: bool) -> None:
         "ScaleMixturePrior(0.5, 1, 0.01)": pb.ScaleMixturePrior(0.5, 1.0, 0.01),
         "HierarchicalNormalPrior()": pb.HierarchicalNormalPrior(),
         "NormalPrior(1)": pb.NormalPrior(1.0),
+        "LaplacePrior(0.2)": pb.LaplacePrior(0.2),
     }
+    rows = {
+        4: ("FanInNormalPrior(1)", "LaplacePrior(0.2)", "NormalPrior(0.3)"),
+        20: ("FanInNormalPrior(4)", "HierarchicalNormalPrior()", "NormalPrior(1)"),
+    }
+    num_draws = 50 if quick else 2000
     x = torch.linspace(-3, 3, 121)[:, None]
-    axes = plotting.new_axes(2, 3, size=("page", 4.0))
+    functions = {}
     print(f"{'prior, 1-50-50-1 tanh':34s} sd of f(0)  sd of f(3)")
-    for seed, (ax, (name, prior)) in enumerate(zip(axes.flat, shown.items(), strict=True)):
+    for seed, (name, prior) in enumerate(shown.items()):
         torch.manual_seed(0)
         net = nets.mlp([1, 50, 50, 1], activation=nn.Tanh)
         model = pb.BayesianModel(net, prior=prior, likelihood=pb.GaussianLikelihood(0.1), num_data=1)
-        num_draws = 50 if quick else 2000
         draws = pb.predict(model, model.sample_latents, x, num_samples=num_draws, keep_draws=True, seed=seed)
-        functions = draws.components.mean[..., 0]  # (S, N)
-        sds = functions.std(0)
+        functions[name] = draws.components.mean[..., 0]  # (S, N)
+        sds = functions[name].std(0)
         print(f"{name:34s} {float(sds[60]):10.2f} {float(sds[-1]):11.2f}", flush=True)
-        ax.plot(x, functions[:5].T, color=BLUE, linestyle="-", linewidth=0.9)
-        band = ax.fill_between(x.flatten(), -2 * sds, 2 * sds, facecolor="0.85", linewidth=0, zorder=0)
-        ax.set(
-            title=f"{name}\nsd of f(0): {float(sds[60]):.1f}",
-            xlabel="x" if ax in axes[1] else "",
-            xlim=(-3, 3),
-            xticks=(-3, 0, 3),
-        )
-    for some, end in ((axes.flat[:2], 4), (axes.flat[2:], 20)):  # the first two are much smaller
-        for ax in some:
-            ax.set(ylim=(-end, end), yticks=range(-end, end + 1, end // 2), ylabel="f(x)" if ax in axes[:, 0] else "")
-            ax.tick_params(labelleft=ax in axes[0] or ax in axes[:, 0])
-            if end == 4:
-                ax.tick_params(axis="y", colors=VERMILION)
-                ax.spines["left"].set_color(VERMILION)
-                ax.text(0.97, 0.95, "axis to 4", transform=ax.transAxes, ha="right", va="top", color=VERMILION)
-    handles = [axes[0, 0].lines[0], band]
-    labels = ["five drawn functions", f"± 2 standard deviations of {num_draws} drawn functions"]
-    axes[0, 0].figure.legend(handles, labels, loc="outside upper center", ncols=2)
+    axes = plotting.new_axes(2, 3, size=("page", 4.2))
+    for of_row, (end, names) in zip(axes, rows.items(), strict=True):
+        for ax, name in zip(of_row, names, strict=True):
+            sds = functions[name].std(0)
+            for function, color in zip(functions[name], BLUES, strict=False):
+                (line,) = ax.plot(x, function, color=color, linestyle="-", linewidth=0.9)
+            band = ax.fill_between(x.flatten(), -2 * sds, 2 * sds, facecolor="0.85", linewidth=0, zorder=0)
+            targets = [ax.axhline(y, color=VERMILION, linestyle=":", linewidth=1.1) for y in (-2, 2)]
+            ax.set(title=f"{name}\nsd of f(0): {float(sds[60]):.1f}", xlim=(-3, 3), xticks=(-3, 0, 3))
+            ax.set(ylim=(-end, end), yticks=range(-end, end + 1, end // 2))
+            ax.set(ylabel="f(x)" if ax is of_row[0] else "", xlabel="x" if ax in axes[1] else "")
+            ax.tick_params(labelleft=ax is of_row[0])
+    labels = ["five functions", f"± 2 sd of {num_draws} functions", "± 2, the range of standardised targets"]
+    axes[0, 0].figure.legend([line, band, targets[0]], labels, loc="outside upper center", ncols=3)
     save_small(axes[0, 0], out / "priors.png", num_colors=32)
 
 
@@ -358,7 +372,8 @@ def regression(out: Path, quick: bool) -> None:
 
 
 PICTURES: Mapping[str, Callable[[Path, bool], None]] = {
-    function.__name__: function for function in (priors, width, kl_weight, estimators, trust, regression, uci)
+    **{function.__name__: function for function in (priors, width, kl_weight, estimators, trust, regression, uci)},
+    **OF_RESULTS,
 }
 """Function that makes each picture, by the name of its file."""
 

@@ -6,6 +6,7 @@ from statistics import fmean
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import AutoMinorLocator, MultipleLocator
 
 from drawing import save_small
 from pyro_bnn import plotting
@@ -21,6 +22,9 @@ LIMITS = {
 }
 """Ends of the axes, so that a few far values do not press the others together."""
 
+STEPS = {"yacht": 1, "energy": 0.5, "concrete": 0.5, "wine": 0.1, "kin8nm": 0.2, "power-plant": 0.1}
+"""Distances of the ticks with numbers; there is one without a number in the middle."""
+
 BLUE, VERMILION, *_ = plotting.PALETTE
 GREY = "0.5"
 DEFAULT, FIXED, DISAGREE = "BNNRegressor()", "fixed network", "chains disagree"
@@ -30,7 +34,7 @@ LOOKS = {
     FIXED: {"marker": "o", "color": BLUE},
     DISAGREE: {"marker": "o", "color": BLUE, "markerfacecolor": "white"},
     OTHER: {"marker": "s", "color": GREY},
-    PUBLISHED: {"marker": "s", "color": GREY, "markerfacecolor": "white"},
+    PUBLISHED: {"marker": "x", "color": GREY},
     "MAP": {"marker": "o", "color": GREY},
 }
 NO_NETWORKS = ("Gaussian process", "Bayesian ridge")
@@ -52,19 +56,20 @@ def kind_of(method: str, cell: str) -> str:
     return DISAGREE if "\\*" in cell else FIXED
 
 
-def draw_cell(ax: Axes, place: int, method: str, cell: str, of_map: float) -> None:
+def draw_cell(ax: Axes, place: int, method: str, cell: str) -> None:
     """A mean with its standard error; a mean beyond the axis is a triangle at its end, with the number."""
-    look = {"linestyle": "", "markersize": 3.3, **LOOKS[kind_of(method, cell)]}
+    look = {"linestyle": "", "markersize": 4, **LOOKS[kind_of(method, cell)]}
     mean, *error = numbers(cell)
     low, high = ax.get_xlim()
     if low <= mean <= high:
-        ax.errorbar(mean, place, xerr=sum(error) or None, elinewidth=1.1, capsize=2.3, **look)
+        ax.errorbar(mean, place, xerr=sum(error) or None, elinewidth=1.1, capsize=0, **look)
         return
     is_left, where = mean < low, {"transform": ax.get_yaxis_transform()}
     ax.plot(0.05 if is_left else 0.95, place, **look | {"marker": "<" if is_left else ">"}, **where)
     text, side = f"{mean:.2f}".replace("-", "\N{MINUS SIGN}"), "left" if is_left else "right"
-    start = max(0.11, (of_map - low) / (high - low) + 0.05) if is_left else 0.9  # not on the line of MAP
-    ax.text(start, place, text, **where, ha=side, va="center_baseline", color="0.4", fontsize=6)
+    ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # over the line of MAP
+    start = 0.12 if is_left else 0.88
+    ax.text(start, place, text, **where, ha=side, va="center_baseline", color="0.3", fontsize=7, bbox=ground)
 
 
 def uci(out: Path, _quick: bool) -> None:
@@ -82,14 +87,14 @@ def uci(out: Path, _quick: bool) -> None:
     axes = plotting.new_axes(1, len(names), size=("page", 4.2))[0]
     for column, (ax, name) in enumerate(zip(axes, names, strict=True)):
         ax.set(title=name, xlim=LIMITS[name], ylim=(len(order) - 0.5, -0.5))
-        of_map = numbers(cells["MAP"][column])[0]
-        ax.axvline(of_map, color=GREY, linestyle="--", linewidth=0.9, zorder=1.5)
+        ax.axvline(numbers(cells["MAP"][column])[0], color=GREY, linestyle="--", linewidth=0.9, zorder=1.5)
         for place, method in enumerate(order):
             if cells[method][column]:
-                draw_cell(ax, place, method, cells[method][column], of_map)
+                draw_cell(ax, place, method, cells[method][column])
         ax.set_yticks(range(len(order)), labels=order if column == 0 else [""] * len(order))
         ax.tick_params(axis="y", length=0)
-        ax.locator_params(axis="x", nbins=3)
+        ax.xaxis.set_major_locator(MultipleLocator(STEPS[name]))
+        ax.xaxis.set_minor_locator(AutoMinorLocator(2))
     handles = [Line2D([], [], linestyle="", markersize=4, label=label, **look) for label, look in LOOKS.items()]
     handles[-1].set(linestyle="--", linewidth=0.9)  # the line, too
     axes[0].figure.legend(handles=handles, loc="outside upper center", ncols=6, columnspacing=1, handletextpad=0.2)
