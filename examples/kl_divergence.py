@@ -6,7 +6,8 @@ divergence KL(q || p), used in variational inference, is large if q has probabil
 narrow mode, q stays in this mode. If q starts in the broad mode, q stays near this mode, and becomes wide only because
 the two modes overlap. The forward divergence KL(p || q) is large if q misses a part of p: the best q has the mean and
 variance of p. The script prints both divergences of every fit, with standard errors, and writes `kl_divergence.png`.
-Before the fits, the script compares the Monte Carlo estimate of the divergence of two Gaussians with the closed form.
+Before the fits, the script computes the divergence of two Gaussians by Monte Carlo and in closed form, and compares the
+two.
 """
 
 import argparse

@@ -6,7 +6,7 @@ agree with the data. Where these networks disagree, the prediction is uncertain.
 
 To make a network Bayesian, choose a **prior** (what weights are plausible before the data are seen), a **likelihood**
 (how targets scatter around the network's output) and a **guide** (what shapes the posterior may have). This tutorial
-chooses them one by one, for 200 noisy points of a sine.
+chooses prior, likelihood and guide one by one, for 200 noisy points of a sine.
 """
 
 # %%

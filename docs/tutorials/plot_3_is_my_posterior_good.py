@@ -1,7 +1,7 @@
 r"""Is my posterior any good?
 =========================
 
-A fit returns a posterior even if it failed. This tutorial checks whether the posterior is good, from cheap to
+A fit returns a posterior even if the fit failed. This tutorial checks whether the posterior is good, from cheap to
 expensive:
 
 1. Read the status, and see with ``diagnose`` what each layer learned. This takes seconds.
