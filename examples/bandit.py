@@ -5,13 +5,13 @@ At each step one of five arms is chosen for a context of two numbers, and only t
 arm always pays 0.5. Each of the other four arms pays 2 near one corner of the square of contexts, and 0 elsewhere.
 Rewards have noise.
 
-Thompson sampling draws one network for each context, and takes the arm that is best in this network. So it chooses an
-arm with the probability that this arm is the best. The greedy rule takes the arm with the largest expected reward, and
-may never see what the other arms pay. Both rules fit the same network to all rewards seen so far, with NUTS, after each
-batch of contexts.
+Thompson sampling draws one network for each context, and takes the arm that is best in this network. So Thompson
+sampling chooses each arm with the probability that this arm is the best. The greedy rule takes the arm with the largest
+expected reward, and may never see what the other arms pay. Both rules fit the same network to all rewards seen so far,
+with NUTS, after each batch of contexts.
 
-The script prints the regret of a step: the expected reward of the best arm minus that of the chosen arm. It writes
-`bandit.png`, a picture of the regret summed over the steps.
+The script prints the regret of a step: the expected reward of the best arm minus that of the chosen arm. The script
+writes `bandit.png`, a picture of the regret summed over the steps.
 """
 
 import argparse

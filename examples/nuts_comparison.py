@@ -3,10 +3,10 @@
 
 The data are 92 noisy points of 10 sin(2 pi x), none of them near 0. NUTS draws from the exact posterior; a mean-field
 and a full-rank Gaussian approximate it. The script prints the diagnostics of the chains: the predictions have
-converged; the weights are identified only up to permutations and signs, and need not converge. Then it prints how far
-each approximation is from NUTS where there are data, in the gap, and outside. The mean-field Gaussian is too certain in
-the gap. The script writes `nuts_comparison.png`, `nuts_comparison.csv` and the chains, `chains.safetensors`. The script
-takes about a minute and a half; `--compile` draws in C, several times faster, and needs a C compiler.
+converged; the weights are identified only up to permutations and signs, and need not converge. Then the script prints
+how far each approximation is from NUTS where there are data, in the gap, and outside. The mean-field Gaussian is too
+certain in the gap. The script writes `nuts_comparison.png`, `nuts_comparison.csv` and the chains, `chains.safetensors`.
+The script takes about a minute and a half; `--compile` draws in C, several times faster, and needs a C compiler.
 """
 
 import argparse

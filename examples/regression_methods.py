@@ -4,7 +4,7 @@
 A small network is fitted to 92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5], and predicts on [-1.5, 1.5]. The methods
 are maximum likelihood, MAP, MC dropout, four kinds of variational inference, and a deep ensemble. The script writes
 `regression_methods.png`. The script prints how far the predicted mean is from the true curve inside the range of the
-data. It also prints the epistemic and aleatoric standard deviations inside and outside this range.
+data. The script also prints the epistemic and aleatoric standard deviations inside and outside this range.
 
 The KL weight of the variational fits is small: with weight 1 (`--kl-weight 1`) the variational Gaussians stay near
 their prior and do not fit the sine. Outside the data the epistemic bands depend on prior and method, and the aleatoric

@@ -6,7 +6,7 @@ The three ways are Pyro's own SVI, `svi_step` in your own loop, and a call of `f
 The script fits scikit-learn's digits in each way, from the same start and with the same random numbers. The first way
 is a plain Pyro script that takes only a model and a guide from this library; the other two compute steps directly,
 without effect handlers. The script prints the result, which is the same for all three ways, and the time of each way.
-It predicts with Pyro's own `Predictive`.
+All three ways predict with Pyro's own `Predictive`.
 """
 
 import argparse

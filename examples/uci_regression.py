@@ -3,14 +3,14 @@
 
 Four methods fit the same network to a table, and their errors and log-likelihoods are compared.
 
-The network has one hidden layer of 50 tanh units, standardised inputs and targets, and a latent noise scale. It is
-fitted in four ways: one point estimate (MAP), an ensemble of five such estimates, a mean-field Gaussian, and draws from
-the exact posterior (NUTS). The script prints the root mean squared error and the mean log-likelihood of test targets,
-in the units of the target, with standard errors over the splits. With `--data` it uses one of six UCI data sets in its
-published splits, otherwise scikit-learn's diabetes data in random splits.
+The network has one hidden layer of 50 tanh units, standardised inputs and targets, and a latent noise scale. The
+network is fitted in four ways: one point estimate (MAP), an ensemble of five such estimates, a mean-field Gaussian, and
+draws from the exact posterior (NUTS). The script prints the root mean squared error and the mean log-likelihood of test
+targets, in the units of the target, with standard errors over the splits. With `--data` the script uses one of six UCI
+data sets in its published splits, otherwise scikit-learn's diabetes data in random splits.
 
-With so few rows, a plain network (MAP) fits the noise. Its predictions are then too certain, and their log-likelihood
-is low.
+With so few rows, a plain network (MAP) fits the noise. The predictions of the plain network are then too certain, and
+their log-likelihood is low.
 """
 
 import argparse

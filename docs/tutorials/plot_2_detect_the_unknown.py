@@ -78,7 +78,7 @@ with torch.no_grad():
 
 
 def sure(probs: torch.Tensor) -> float:
-    """Share of the images to which one class gets a probability above 90 %."""
+    """Share of the images for which one class has a probability above 90 %."""
     return float((probs.max(-1).values > 0.9).float().mean())
 
 
