@@ -30,8 +30,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     r"""A Bayesian neural network that classifies rows of a table, as a scikit-learn estimator.
 
     Inputs are standardised internally. The network is an MLP whose weights have a prior. This class has the parameters
-    of :class:`BNNRegressor`, except that `class_weight` replaces `likelihood`. The page :doc:`/how_to/scikit_learn` says
-    when to use which method. `early_stopping` holds out the same share of the rows of each class.
+    of :class:`BNNRegressor`, except that `class_weight` replaces `likelihood`. The page :doc:`/how_to/scikit_learn`
+    says when to use which method. `early_stopping` holds out the same share of the rows of each class.
 
     Args:
         class_weight: Weight of each class in the fit, ``{label: weight}``, or ``"balanced"`` for weights that are
