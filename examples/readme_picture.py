@@ -8,8 +8,8 @@ posterior under a N(0, 4²) prior, and a mean-field Gaussian approximates it. Th
 data, and contains the true curve in the gap and in most other places; the mean-field band is too narrow. Right: a
 network trained on garments (FashionMNIST) classifies a new garment and a digit (MNIST), a kind that it has never seen.
 100 networks drawn from its posterior vote: they agree on the garment, and disagree on the digit. The garment has the
-median entropy of all new garments, and the digit has the median entropy of all threes. Without FashionMNIST in
-`--data`, scikit-learn's digits are used instead: 0 to 6 are known, 7 to 9 are not. The script writes `front.png`.
+median entropy of all new garments, and the digit has the median entropy of all test images of a 3. Without FashionMNIST
+in `--data`, scikit-learn's digits are used instead: 0 to 6 are known, 7 to 9 are not. The script writes `front.png`.
 """
 
 import argparse
