@@ -159,9 +159,9 @@ class RefreshedPosterior(CarryingPosterior):
     r"""Draws of a posterior, each with its own statistics of batch normalisation.
 
     For each draw the network runs over x once, with batch normalisation in train mode. The statistics of the draw are
-    the means over the batches of x. Each call of :func:`~pyro_bnn.predict` therefore takes longer, by the time that a
-    prediction at x would take. A :class:`~pyro_bnn.StoredPosterior` computes the statistics once and keeps them. The
-    model is not changed. Predictions must use the model that was passed to the constructor.
+    the means over the batches of x. So each call of :func:`~pyro_bnn.predict` takes additional time: as much as a
+    prediction at x. A :class:`~pyro_bnn.StoredPosterior` computes the statistics once and keeps them. The model is not
+    changed. Predictions must use the model that was passed to the constructor.
 
     Args:
         model: The model.

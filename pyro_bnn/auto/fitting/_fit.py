@@ -182,9 +182,9 @@ def fit(
         method: ``"auto"`` draws weights with Markov chains if they are possible (see the notes), and otherwise makes a
             variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if they are
             impossible. ``"ensemble"`` fits an ensemble.
-        time_limit: Seconds that the call may take, compilation included; not for an ensemble. The status says what was
-            cut short, and the result depends on the machine. Without a limit, the length of chains depends only on the
-            numbers of rows and weights; on two cores, a thousand rows take half a minute.
+        time_limit: Seconds that the call may take, compilation included; not allowed for an ensemble. The status says
+            what was cut short, and the result depends on the machine. Without a limit, the length of chains depends
+            only on the numbers of rows and weights; on two cores, a thousand rows take half a minute.
         num_members: Number of members of an ensemble; None means 5. By default, a prediction uses each member once.
         num_workers: Number of processes that fit members of an ensemble, this one included. None takes the smaller of
             `num_members` and torch's number of threads, and 1 on a GPU or with a loader.

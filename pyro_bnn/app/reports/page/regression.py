@@ -174,7 +174,7 @@ def intervals_section(subject: Subject) -> Section | None:
 
 
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
-    """Return the share of the targets inside the intervals, and the range of the share if the intervals are correct.
+    """Return the share of the targets inside the intervals, and limits between which it lies for correct intervals.
 
     If the targets are counts, the predicted probability of an uncalibrated interval exceeds the level. For such
     intervals, the promised share of the targets is the mean of the predicted probabilities of the intervals.
