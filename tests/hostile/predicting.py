@@ -194,7 +194,7 @@ PRUNING = [
     *bad("prune", prune, "fraction", {**NOT_A_NUMBER, **NOT_FINITE, "minus one": -1, "two": 2}, "`fraction`"),
     *bad("prune", prune, "where", {"None": None, "a number": 3, "a list of numbers": [3]}, "`where` must be a glob"),
     *bad("prune", prune, "where", {"another name": "zzz"}, "`where` glob .* matches none"),
-    *bad("prune", prune, "per", NOT_A_FLAG, '`per` must be "network" or "layer", got'),
+    *bad("prune", prune, "per", NOT_A_FLAG, "`per` must be one of 'network', 'layer', got"),
     *bad("decibel", plain(pruning.decibel), "ratio", {**NOT_A_TENSOR, **NO_VALUES}, "`ratio` must"),
     *bad(
         "decibel", plain(pruning.decibel), "ratio", {"negative": Late(lambda w: -torch.ones(2))}, "at least 0, got -1"

@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -119,8 +119,7 @@ def prune(
         12 of 15 weights are removed (80 %).
     """
     guide = mean_field(guide)
-    if per not in ("network", "layer"):
-        raise ValueError(f'`per` must be "network" or "layer", got {per!r}.')
+    _checks.one_of("per", per, get_args(Per))
     if (fraction is None) == (threshold is None):
         raise ValueError(f"give either `fraction` or `threshold`, got {fraction!r} and {threshold!r}.")
     if fraction is not None and not 0 <= _checks.as_float(fraction) <= 1:
