@@ -56,7 +56,10 @@ def owners(net: nn.Module) -> list[nn.Module]:
 
 
 def watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
-    """Run a network, and return its output and a pair (input, output) for each call of a module of :func:`owners`.
+    """Run a network, and record the calls of each module that :func:`owners` returns.
+
+    Return the network's output, and a list of pairs (input, output) for each of these modules. A pair belongs to one
+    call.
 
     The next layer gets a copy of each output, since a layer may change its input in place.
     """

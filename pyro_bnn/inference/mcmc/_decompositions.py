@@ -123,7 +123,11 @@ def _is_pooled_simply(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> bool:
-    """Return true if all windows lie within the padded x and average pooling divides by the window's size."""
+    """Return whether a pooling is simple enough for :class:`_Windows`.
+
+    The input must have four axes. All windows must lie within the padded input. An average must divide by the size of
+    the window.
+    """
     return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
 
 
@@ -151,9 +155,8 @@ class _Windows:
     def back(self, parts: Sequence[Tensor]) -> Tensor:
         """Apply the adjoint of :meth:`of` for each position in a window; return the sum, which has the shape of x.
 
-        `parts` contains one tensor of shape (N, C, *windows) for each position in a window. The tensor for a position
-        has one element for each window: this element is added to the element of the result at the given position in the
-        window.
+        `parts` contains one tensor of shape (N, C, *windows) for each position p in a window. The tensor has one
+        element for each window. This method adds the element to the result, at the position p of the element's window.
         """
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 

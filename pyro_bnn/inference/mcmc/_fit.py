@@ -104,14 +104,16 @@ def fit_mcmc(
         network, since weights are identified only up to permutations and signs of hidden units.
 
     Raises:
-        ValueError: If the data do not match the model, the model is random for given weights (dropout), no start with a
-            finite density is found, ``compile=True`` is impossible, or `resume` is damaged or from another run.
+        ValueError: If the data do not match the model, if the model is random for given weights (dropout), if no start
+            with a finite density is found, if ``compile=True`` is impossible, or if `resume` is damaged or from another
+            run.
         OSError: If the file `checkpoint` cannot be written, if it exists and `resume` does not name it, or if the file
             `resume` does not exist.
         Interrupted: If a signal has ended the run after its state was written.
 
     Warns:
-        ConvergenceWarning: If trajectories diverged, R-hat is above 1.01, or an effective sample size is low.
+        ConvergenceWarning: If the diagnostics find a problem, such as divergent trajectories, an R-hat above 1.01 or a
+            small effective sample size.
 
     Example:
         >>> import torch
@@ -355,7 +357,10 @@ def _together(
 
 
 def starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    """Draw the first positions of K chains, shape (K, P); there, the potential and its gradient are finite."""
+    """Draw the first positions of K chains, shape (K, P).
+
+    The potential and its gradient are finite at each of these positions.
+    """
     z = _draw(potential, init, num_chains)
     for _ in range(MAX_TRIALS):
         value, gradient = potential.value_and_grad(z)

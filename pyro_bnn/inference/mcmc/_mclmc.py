@@ -119,10 +119,10 @@ class MCLMC(Sampler):
 class MCLMCAdaptation(AnyAdaptation):
     r"""Step size and length of one chain of MCLMC, which are learned during warm-up.
 
-    The variance of the energy error grows with the sixth power of the step size h. With the error E of a step and
-    :math:`\xi = E^2 / (P \tau)` for a target :math:`\tau`, the step size is :math:`\langle \xi / h^6 \rangle^{-1/6}`.
-    The angle brackets denote an average over about a hundred steps; each step has the weight
-    :math:`\exp(-(\log \xi / 9)^2 / 2)`.
+    The variance of the energy error grows with the sixth power of the step size h. Let E be the energy error of a step,
+    let :math:`\tau` be the target, and let :math:`\xi = E^2 / (P \tau)`. Warm-up sets the step size to
+    :math:`\langle \xi / h^6 \rangle^{-1/6}`. The angle brackets denote an average over about a hundred steps;
+    each step has the weight :math:`\exp(-(\log \xi / 9)^2 / 2)`.
 
     `targets` contains :math:`\tau` at the beginning and at the end of warm-up. `start` is the first position of the
     chain, shape (P,).
@@ -261,9 +261,9 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 
     Return the new directions, and the changes of kinetic energy.
 
-    With gradients g, :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`, :math:`\zeta = e^{-\delta}` and
-    :math:`a = u \cdot e`, the direction becomes :math:`e (1 - \zeta) (1 + \zeta + a (1 - \zeta)) + 2 \zeta u`, scaled
-    to length 1, and the kinetic energy grows by
+    Let g be the gradient of a chain. Let :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`,
+    :math:`\zeta = e^{-\delta}` and :math:`a = u \cdot e`. The new direction is
+    :math:`e (1 - \zeta) (1 + \zeta + a (1 - \zeta)) + 2 \zeta u`, scaled to length 1. The kinetic energy grows by
     :math:`(P - 1) (\delta - \log 2 + \log(1 + a + (1 - a) \zeta^2))`.
     """
     norm = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)

@@ -167,7 +167,10 @@ class NativeKernel(Kernel):
 
     @abstractmethod
     def report(self, finished: Tensor, points: Tensor) -> Draws:
-        """Return the report of the chains that have finished a draw, given the points of all chains."""
+        """Return a report about all chains.
+
+        `finished` says which chains have finished a draw, and `points` contains the points of all chains.
+        """
 
     def draw(self) -> Draws:
         """Run until at least one chain finishes a draw. Unfinished chains continue in their threads."""
@@ -225,8 +228,8 @@ def native(
     """Compile the samplers of a potential. z is one position, shape (1, P).
 
     Raises:
-        UnsupportedError: If C cannot compute the potential, the C compiler fails or takes more than `timeout` seconds,
-            or C and torch give different numbers.
+        UnsupportedError: If C cannot compute the potential, if the C compiler fails or takes more than `timeout`
+            seconds, or if C and torch give different numbers.
     """
     _require_machine(z)
     function = traced(value_and_grad, [z], DECOMPOSITIONS)

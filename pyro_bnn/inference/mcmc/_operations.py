@@ -242,7 +242,7 @@ def gather(writer: Writer, result: Tensor, source: Value, axis: int, which: Valu
 
 
 def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: Value, source: Value) -> Value:
-    """In each row of `base`, add the number in `source` to the element at the index in `which`."""
+    """In each row of `base`, add a number from `source` to one element. `which` contains the index of this element."""
     shape, axis = tuple(result.shape), axis % result.dim()
     if which.shape != (*shape[:axis], 1, *shape[axis + 1 :]):
         raise UnsupportedError(f"of {which.shape}")
@@ -253,7 +253,10 @@ def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: V
 
 
 def _picked(source: Value, indices: Sequence[Value | None]) -> Value:
-    """Return the slices of a tensor, along one axis, at the positions in a vector of integers."""
+    """Return slices of a tensor along one axis.
+
+    One entry of `indices` is a vector with the positions of the slices; the other entries are None.
+    """
     axes = [axis for axis, which in enumerate(indices) if which is not None]
     which = indices[axes[0]]
     if len(axes) != 1 or which is None or which.example is None:
@@ -271,7 +274,10 @@ def take(writer: Writer, result: Tensor, source: Value, indices: Sequence[Value 
 
 
 def put(writer: Writer, result: Tensor, base: Value, indices: Sequence[Value | None], added: Value, _: Any) -> Value:
-    """Add slices to the base, along one axis, at the positions in a vector of integers."""
+    """Add the slices of `added` to slices of `base`, along one axis.
+
+    One entry of `indices` is a vector with the positions of the slices in `base`; the other entries are None.
+    """
     memory = writer.memory(result.shape)
     target = _picked(memory, indices)
     copy(writer, base, memory)

@@ -111,11 +111,12 @@ class MCMCPosterior(Posterior):
             seconds: Wall time of the run, if it was measured.
 
         Raises:
-            ValueError: If `mcmc` was not run, a site is discrete, only one of `model` and `x` is given, or the draws
-                come from another model.
+            ValueError: If `mcmc` was not run, if a chain has fewer than four draws, if a site is discrete, if only one
+                of `model` and `x` is given, or if the draws come from another model.
 
         Warns:
-            ConvergenceWarning: If trajectories diverged, R-hat is above 1.01, or an effective sample size is low.
+            ConvergenceWarning: If the diagnostics find a problem, such as divergent trajectories, an R-hat above 1.01
+                or a small effective sample size.
         """
         samples, sampler = _read_samples(mcmc), f"Pyro's {type(mcmc.kernel).__name__}"
         statistics = _read_statistics(mcmc, seconds)

@@ -259,7 +259,11 @@ class Run:
 
 
 def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) -> dict[str, Any]:
-    """Return the settings, by name, that must be the same in a resumed run and in the file that it resumes."""
+    """Return the settings of a run, by name.
+
+    A run can resume a file only if the file contains the same settings. If the run in the file is finished, the new
+    run may have a larger `num_samples`.
+    """
     return {
         "model": {site.name: tuple(site.start.shape) for site in potential.sites},
         "data": digest(data),

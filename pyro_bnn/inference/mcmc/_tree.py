@@ -248,8 +248,8 @@ def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Ten
     """Return two Boolean tables, which have a row for each leaf and a column for each level.
 
     For each leaf, the first table marks the level at which the leaf is stored. For each leaf, the second table marks
-    the levels of the stored leaves with which this leaf is compared. The tables have as many rows as the largest
-    subtree has leaves: ``2 ** (max_depth - 1)``.
+    the levels of the stored leaves with which this leaf is compared. The largest subtree has ``2 ** (max_depth - 1)``
+    leaves, so each table has this number of rows.
 
     Leaves are counted from 0. When a leaf completes a balanced subtree, the subtree is checked for a U-turn. The check
     needs the subtree's first leaf, so first leaves are stored, as checkpoints. The level of leaf n is the number of

@@ -99,7 +99,7 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Divide the axes of two shapes into pairs of groups.
+    """Match the axes of two shapes, and yield the matches as pairs.
 
     A pair has one group of axes from each shape. The two groups have the same number of elements, and are as small as
     possible. Axes of size 1 are left out.
@@ -207,8 +207,9 @@ class Writer:
 
         The index is 0 along axes without a loop.
 
-        `pragma` is written before the innermost loop. Loops over the rows of a block end at the C variable
-        that `rows` names: "rows" is the number of rows, and "room" is this number rounded up to a multiple of `STEP`.
+        `pragma` is written before the innermost loop. A loop over the rows of a block counts up to a C variable, whose
+        name is `rows`. The variable "rows" is the number of rows in the block. The variable "room" is this number
+        rounded up to a multiple of `STEP`.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]

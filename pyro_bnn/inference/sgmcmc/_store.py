@@ -135,7 +135,10 @@ class Store:
 
 
 def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
-    """Raise an error if `store` and `path` are the same file. The error message calls `path` by the name `name`."""
+    """Raise an error if `store` and `path` are the same file.
+
+    `name` is the name of the argument with which the user passed `path`.
+    """
     if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
         raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
 

@@ -123,7 +123,10 @@ class Batches:
         return tuple(take(part, self.rows) for part in self.tensors)
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return, for each batch, its first position in the epoch's order and the position after its last row."""
+        """Return, for each batch, the position of its first row and the position after its last row.
+
+        A position is an index in the epoch's order of the rows.
+        """
         return _bounds(self.num_rows, self._batch_size, self._processes.count)
 
     def require_passes(self, num_epochs: int) -> None:
@@ -225,8 +228,8 @@ class Loader:
 
     The number of batches is the length of the loader. An epoch must have exactly as many batches as the length says,
     except for a `DataLoader` of an iterable data set, whose length is only an estimate. If the loader has no length,
-    the number of batches is estimated as `num_data` divided by the total number of rows in the first batches of all
-    processes.
+    the number of batches is estimated from the number b of rows in the first batch of this process. The estimate is
+    ``num_data / (b * num_processes)``, rounded up.
     """
 
     def __init__(

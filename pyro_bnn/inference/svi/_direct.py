@@ -159,7 +159,11 @@ class DirectStep(GradientStep):
         return weight * terms[1] - terms[0], terms
 
     def _require_same_model(self) -> None:
-        """Raise an error if a prior was changed, the model was moved, or hooks were set after the step was prepared."""
+        """Raise an error if the model is not the same as when the step was prepared.
+
+        Three changes are errors: a changed prior, a model with another device or dtype, and a new hook of the model
+        or of the guide.
+        """
         model, value, like = self._joint.model, self._state.value, self._joint.model.like
         is_same = [tensor._version for tensor in self._in_priors] == self._versions
         if not is_same or model.sample_statements != self._statements:
@@ -238,7 +242,7 @@ class DirectStep(GradientStep):
 
 
 def _cut(batch: Batch, num_parts: int) -> list[tuple[Batch, float]]:
-    """Cut a batch into nearly equal parts. Return each part, and the fraction of all rows that it contains."""
+    """Cut a batch into nearly equal parts. Return each part and its fraction of the rows."""
     if num_parts == 1:
         return [(batch, 1)]
     rows = num_rows(batch[0])

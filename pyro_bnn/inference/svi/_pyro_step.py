@@ -101,7 +101,10 @@ class PyroStep(GradientStep):
 
 
 class _ScaleLatents(Messenger):
-    """Multiplies the KL term by a weight, by weighting the log-densities of all latent sites in model and guide."""
+    """Multiplies the KL term by a weight.
+
+    The handler multiplies the log-density of each latent site by this weight, in the model and in the guide.
+    """
 
     def __init__(self, weight: float) -> None:
         super().__init__()

@@ -314,7 +314,10 @@ def svi_step(
 
 
 def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:
-    """Return x and y as tensors. Check the first batch, and each later batch that is not a pair of tensors."""
+    """Return x and y as tensors.
+
+    A pair of tensors is checked only if it is the first batch. A batch of any other kind is always checked.
+    """
     if not is_first and len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
         return batch
     return Arguments(model.device, model.like, paired=True).of_batch(batch)
