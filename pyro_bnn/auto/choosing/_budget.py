@@ -102,7 +102,7 @@ class Deadline:
         return cls(seconds, time.perf_counter())
 
     def at(self, share: float) -> float:
-        """Return the moment, by the clock `time.perf_counter`, at which the given share of the time is over."""
+        """Return the value that `time.perf_counter` will have when the given share of the time is over."""
         return self.begin + share * self.seconds
 
     def left(self, share: float = 1.0) -> float:

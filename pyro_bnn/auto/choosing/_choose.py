@@ -51,8 +51,9 @@ def fit_best(
     Each chain starts at a trained network. The keys of `candidates` describe the models in words. With a deadline, the
     choice and the fit end at about the deadline, and the result depends on the machine. Without a deadline, the lengths
     of the chains depend only on the numbers of rows and weights. Each chain has at most `max_draws` draws, but at least
-    8. The warm-up of a chain also has at most `max_draws` draws. If `saves_search` is true and there is no deadline,
-    a single candidate is fitted for no longer than a candidate that was chosen from several.
+    8. The warm-up of a chain also has at most `max_draws` draws. Without a deadline, a
+    single candidate gets the whole time for its fit. If several candidates are compared, the fit gets only a part of
+    the time. If `saves_search` is true, a single candidate gets only this part, too.
 
     An :class:`UnsuitableError` is raised if chains cannot fit any of the models, for example because C code does not
     support them, or if the time is too short.

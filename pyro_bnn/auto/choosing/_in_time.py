@@ -1,8 +1,8 @@
 """Chooses a model and fits it by chains before a deadline.
 
 All times are measured: how long a model takes to prepare, and how long a step takes. If the time is short, fewer models
-are compared, or none, and there are fewer chains. Each part of the computation has a time limit, and ends early if it
-is not finished by then.
+are compared, or none at all. There may also be fewer chains. Each part of the computation has a time limit, and ends
+early if it is not finished by then.
 """
 
 import math

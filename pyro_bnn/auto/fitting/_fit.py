@@ -186,8 +186,9 @@ def fit(
             what was cut short, and the result depends on the machine. Without a limit, the length of chains depends
             only on the numbers of rows and weights; on two cores, a thousand rows take half a minute.
         num_members: Number of members of an ensemble; None means 5. By default, a prediction uses each member once.
-        num_workers: Number of processes that fit members of an ensemble, this one included. None takes the smaller of
-            `num_members` and torch's number of threads, and 1 on a GPU or with a loader.
+        num_workers: Number of processes that fit members of an ensemble; the calling process counts as one of them. By
+            default, the number is 1 on a GPU, with a loader, or if several processes share the fit by
+            `torch.distributed`. Otherwise it is the smaller of `num_members` and torch's number of threads.
         reset: Function that gives a network new initial weights in place, for an ensemble. None calls the method
             `reset_parameters` of each layer. Weights that the function does not change start at their values in the
             model.

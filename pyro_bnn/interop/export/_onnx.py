@@ -58,7 +58,8 @@ def export_onnx(
     Raises:
         ImportError: If `onnx`, `onnxscript` or `onnxruntime` is not installed.
         ValueError: If the model, network or likelihood cannot be exported, if torch is too old, if the file would be
-            larger than 2 GiB, or if onnxruntime cannot run the file, or its results differ from those of `predict`.
+            larger than 2 GiB, if onnxruntime cannot run the file, or if the results of the file differ from the results
+            of `predict`.
         OSError: If the file cannot be written. If there was a file at `path` before, that file stays unchanged.
 
     Example:

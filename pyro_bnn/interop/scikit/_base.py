@@ -283,7 +283,7 @@ class BNNEstimator(Advised, Settings):
 
 
 def _wrong_shape(said: str, X: Any, *targets: Any) -> str:
-    """Return a short message in place of scikit-learn's about shapes, or an empty text for any other message."""
+    """Return our own message if scikit-learn's message `said` is about wrong shapes, otherwise an empty text."""
     if "Expected 2D array" in said or "Expected a 2-dimensional" in said:
         of_series = "X.to_frame()", "X.to_frame().T"
         column, row = of_series if hasattr(X, "to_frame") else ("np.reshape(X, (-1, 1))", "np.reshape(X, (1, -1))")

@@ -88,7 +88,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         Args:
             X: Inputs, shape (N, D).
             y: Labels, shape (N,), or (N, L) as in :meth:`fit`.
-            classes: The labels of all parts. Required in the first call if its `y` lacks one of the labels.
+            classes: The labels of all parts. In the first call, you must pass them if `y` lacks one of the labels.
             sample_weight: Weight of each row, shape (N,).
 
         Returns:

@@ -115,7 +115,7 @@ class Task:
 class Fitted:
     """The result of an inference method.
 
-    The attribute `num_iterations` is the number of epochs or, for Markov chains, of draws of each chain.
+    The attribute `num_iterations` is the number of epochs. For Markov chains it is the number of draws of each chain.
     """
 
     model: BayesianModel

@@ -39,12 +39,12 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             chooses `likelihood`, `activation` and `prior` if they are None; values that you set are not changed.
         method: The inference method. ``"auto"`` chooses the network and the length of the fit; if there are too many
             rows, or no C compiler, it means ``"svi"``. ``"svi"`` fits one Gaussian for each weight, for any number of
-            rows; ``"natural"`` does so with natural gradients; ``"nuts"`` draws from the exact posterior, for up to a
-            thousand rows; ``"mclmc"`` trains `num_members` networks and explores the mode of each with a chain;
-            ``"ensemble"`` trains several plain networks; ``"laplace"`` fits a Gaussian around one plain network, over
-            all weights if there are at most 1000, otherwise over those of the last layer; ``"kronecker"`` does so for
-            all weights of a network of any size; ``"swag"`` fits a Gaussian to the weights that further training
-            visits.
+            rows. ``"natural"`` also fits one Gaussian for each weight, but with natural gradients. ``"nuts"`` draws
+            from the exact posterior, for up to a thousand rows. ``"mclmc"`` trains `num_members` networks, and explores
+            the mode of each network with a chain. ``"ensemble"`` trains several plain networks. ``"laplace"`` fits a
+            Gaussian around the weights of one plain network: around all weights if there are at most 1000, otherwise
+            around the weights of the last layer. ``"kronecker"`` fits a Gaussian around all weights of a plain network
+            of any size. ``"swag"`` fits a Gaussian to the weights that further training visits.
         likelihood: Distribution of a target given the network's output, by name: ``"gaussian"`` with the same noise for
             all rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise
             that depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
@@ -53,16 +53,17 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         prior: Prior of the weights, or a distribution of one real number. None means a Gaussian whose variance is
             inversely proportional to the number of inputs of the unit.
         time_limit: Seconds that ``"auto"`` may take, compilation included; `status_` says what was cut short, and the
-            result depends on the speed of the machine. None sets a number of steps, which is the same on every machine:
-            on two cores, ``"auto"`` takes half a minute for a thousand rows.
-        max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`, which stops earlier at a plateau. For
-            ``"nuts"`` and ``"mclmc"``, the number of warm-up draws and of draws of each chain; None means 200 draws,
-            after 200 (``"nuts"``) or 600 (``"mclmc"``) of warm-up. For ``"auto"``, the largest number of each.
+            result depends on the speed of the machine. Without a limit (None), the number of steps is the same on every
+            machine. On two cores, ``"auto"`` then takes about half a minute for a thousand rows.
+        max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`. A fit ends earlier if it reaches a
+            plateau. For ``"nuts"`` and ``"mclmc"``, `max_iter` is the number of draws of each chain, and also the
+            number of its warm-up draws. None then means 200 draws, and 200 (``"nuts"``) or 600 (``"mclmc"``) warm-up
+            draws. For ``"auto"``, the largest number of each.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
         learning_rate: Initial learning rate. None means 0.02 for Adam, and 0.1 for natural gradients, where the rate is
             a fraction of a Newton step.
-        early_stopping: Whether to hold out rows, and to keep the posterior after the epoch with the best predictions of
-            these rows. Markov chains ignore this argument.
+        early_stopping: Whether to hold out rows, and to score the predictions of these rows during the fit. The fit
+            keeps the posterior with the best score. Markov chains ignore this argument.
         validation_fraction: Share of the rows that `early_stopping` holds out.
         calibration_fraction: Share of the rows for calibration, which take no part in the fit. They correct the
             intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets
@@ -72,7 +73,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             1, the posterior is narrower.
         num_samples: Number of weight draws in a prediction. None means each member once for ``"ensemble"``, all stored
             draws (but at most 800) for chains, and 100 draws for all other methods.
-        num_members: Number of members of ``"ensemble"``, and of chains of ``"mclmc"``.
+        num_members: Number of members of ``"ensemble"``, and number of chains of ``"mclmc"``.
         num_chains: Number of chains of ``"nuts"``.
         random_state: Seed or numpy generator for everything random, including predictions. If None, each fit has a new
             seed, which does not come from numpy's global generator.

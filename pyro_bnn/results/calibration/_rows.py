@@ -88,7 +88,7 @@ def check_scores(scores: Tensor) -> None:
 def rank_of(level: float, num_rows: int) -> int:
     r"""Return the rank :math:`\lceil (n + 1) \ell \rceil` of the calibration score that bounds a new score.
 
-    If no two scores are equal, a new score does not exceed the calibration score of this rank with the probability
+    If no two scores are equal, a new score lies at or below the calibration score of this rank with probability
     :math:`\lceil (n + 1) \ell \rceil / (n + 1)`.
 
     Args:

@@ -80,7 +80,7 @@ class Comparison(Advised, Shown):
 
     @property
     def differences(self) -> str:
-        """The distances of the other methods' predictions from those of the first method: a line for each region.
+        """For each region, a line that says how far another method's predictions are from the first method's.
 
         The distances are shown even if the status of the first method is not ok. If there are several other methods,
         each line is about the method that is closest to the first.

@@ -163,7 +163,7 @@ def jackknife(values: Sequence[float]) -> Estimate:
 
 
 def over_points(values: Tensor) -> Estimate:
-    """Return the mean over points, with the standard error that it has if the points are independent."""
+    """Return the mean over points and its standard error. The standard error assumes independent points."""
     values = values.double().flatten()
     return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan)
 

@@ -38,7 +38,8 @@ def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int],
     """Add all draws to the first batches of rows, and return the number of batches that got draws, at least 1.
 
     If all batches together would take too much memory, this function adds no draws to the last batches. Each seed
-    determines one draw, and the random numbers that the network uses with the draw.
+    determines one draw of the weights. The same seed also determines the random numbers in the network's run with this
+    draw.
     """
     done = 0
     while done < len(seeds):
@@ -72,7 +73,7 @@ def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int],
 
 @dataclass(frozen=True)
 class Way:
-    """Settings for the runs of a network with the draws of a posterior."""
+    """Settings that say how a network runs with the draws of a posterior, and what the prediction keeps."""
 
     constant: Collection[str] = ()  # sites with the same value in all draws
     centers: Sequence[Draw | None] = ()  # points of linearisation, in turn; None runs the network without linearisation

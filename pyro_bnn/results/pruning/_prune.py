@@ -152,7 +152,7 @@ def prune(
 def _selected(
     guide: MeanFieldGuide, names: Collection[str], where: Rules, exclude: Rules, model: BayesianModel | None
 ) -> set[str]:
-    """Return the names that a rule in `where` selects and no rule in `exclude` selects.
+    """Return the names that a rule in `where` selects, except the names that a rule in `exclude` selects.
 
     The model may be None if all rules are globs.
     """
@@ -228,9 +228,10 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Return masks that are False for the weights with the lowest ratios, a given fraction of all weights.
+    """Return masks that are True for the weights to keep.
 
-    If weights have equal ratios, those that come first are removed first.
+    The weights with the lowest ratios are removed, until the given fraction of all weights is removed. If weights have
+    equal ratios, those that come first are removed first.
     """
     flat = torch.cat([ratio.reshape(-1) for ratio in ratios.values()])
     num_removed = math.floor(fraction * len(flat) + 0.5)

@@ -186,9 +186,9 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Add up the mutual information of a row's label and each of M other labels, and return the sums, shape (N,).
+    """Return, for each row, the mutual information of its label and another label, summed over M other labels.
 
-    The probabilities of the labels have the shapes (S, N, C) and (S, M, C').
+    The probabilities of the labels have the shapes (S, N, C) and (S, M, C'). The result has the shape (N,).
     """
     num_samples, num_rows, num_classes = probs.shape
     joint = probs.flatten(1).mT @ others.flatten(1) / num_samples  # (N C, M C')

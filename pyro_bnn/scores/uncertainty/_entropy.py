@@ -66,7 +66,7 @@ def expected_entropy(logits: Tensor) -> Tensor:
 
 
 def mutual_information(logits: Tensor) -> Tensor:
-    r"""Return the epistemic uncertainty of a classifier, in nats, which is larger if the draws disagree more.
+    r"""Return the epistemic uncertainty of a classifier, in nats. This uncertainty grows if the draws disagree more.
 
     .. math:: I = H\big[\tfrac1S \sum_s p_s\big] - \tfrac1S \sum_s H[p_s].
 

@@ -175,7 +175,7 @@ class Prediction(Advised, Shown, ABC):
 
 
 def require_variance(variance: Tensor | None) -> Tensor:
-    """Return the variance, and raise a `ValueError` if it is None, as for a single draw."""
+    """Return the variance. Raise a `ValueError` if the variance is None; a single draw has no variance."""
     if variance is None:
         require_two(1)
     assert variance is not None

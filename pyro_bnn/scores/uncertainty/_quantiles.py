@@ -73,9 +73,9 @@ def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
 def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[Tensor, Tensor]:
     """Return a value below and a value above the quantile of the mixture.
 
-    If the quantiles of the components are unknown, Cantelli's inequality bounds them by the components' means and
-    variances. If the components are continuous, the two values lie in the support, since torch's `cdf` may be
-    NaN beyond the support.
+    If the quantiles of the components are unknown, this function bounds these quantiles by Cantelli's inequality, which
+    needs only the means and variances of the components. If the components are continuous, the two values lie in the
+    support, since torch's `cdf` may be NaN beyond the support.
     """
     quantiles = None if are_counts else _quantiles(components, q)
     if quantiles is not None:
