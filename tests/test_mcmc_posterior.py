@@ -1,6 +1,7 @@
 """Chains as a posterior: predictions, files, ArviZ and diagnostics; and chains of Pyro's own MCMC."""
 
 import copy
+import sys
 import warnings
 from unittest import mock
 
@@ -15,7 +16,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.inference.joint import NetworkPotential
-from pyro_bnn.inference.mcmc import ChainStatistics, Diagnostics, convergence
+from pyro_bnn.inference.mcmc import ChainStatistics, Diagnostics, convergence, judge
 
 from .cases import small_model, small_net
 from .chains import fit_briefly, quietly
@@ -333,3 +334,15 @@ def test_a_status_says_that_there_are_too_few_draws():
 def test_a_single_chain_disagrees_with_itself():
     problems = Diagnostics(1, None, None, convergence(torch.linspace(0, 1, 100).view(1, 100, 1)), None).problems
     assert any("the halves of the chain disagree" in problem for problem in problems)
+
+
+def test_divergences_are_a_warning_without_arviz_too(monkeypatch):
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    diverging = torch.zeros(2, 10, dtype=torch.bool)
+    samples = {"net.weight": torch.randn(2, 10, 1, 1)}
+    assert judge(samples, ChainStatistics(diverging=diverging), "NUTS", None, None).status
+    diverging[0, 3] = True
+    with pytest.warns(pb.ConvergenceWarning, match="^1 divergent trajectories: the steps are too long"):
+        status = judge(samples, ChainStatistics(diverging=diverging), "NUTS", None, None).status
+    assert not status
+    assert "were not computed: this needs ArviZ" in status.message

@@ -385,8 +385,8 @@ def judge(
             x = _few_rows(model, x)
         report = diagnose(samples, statistics, model, x, max_quantities=MAX_QUANTITIES)
     except ImportError as error:
-        message = f"{done}; R-hat and effective sample sizes were not computed: {error}"
-        return Judgement(Status(not num_divergences, message))
+        finding = f"{done}; R-hat and effective sample sizes were not computed: {error}".rstrip(".")
+        return Judgement(_judged(finding, _of_divergences(num_divergences)))
     what, judged = report.judged
     return Judgement(_judged(f"{done}; {what}: {judged}", report.problems))
 
