@@ -1,4 +1,4 @@
-"""Parameters and errors in the reference: name and type in a line, and the text below it."""
+"""Pages of the reference: the first sentence first; of parameters name and type in a line, and the text below it."""
 
 import inspect
 import itertools
@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from docutils import nodes
-from sphinx.addnodes import desc_content
+from sphinx.addnodes import desc, desc_content
 from sphinx.application import Sphinx
 
 from pyro_bnn import BNNClassifier, BNNRegressor
@@ -85,6 +85,34 @@ def as_definitions(app: Sphinx, document: nodes.document) -> None:
         body += nodes.definition_list(
             "", *map(definition, items), classes=["arguments"]
         )
+
+
+def summary_first(app: Sphinx, document: nodes.document) -> None:
+    """Move the first sentence of a page of the reference, with its example, above the signature."""
+    description = next(document.findall(desc), None)
+    if description is None or not app.env.docname.startswith("generated/"):
+        return
+    content = next(description.findall(desc_content))
+    paragraphs = (
+        i
+        for i, part in enumerate(content)
+        if isinstance(part, nodes.paragraph)
+        and not part.astext().startswith("Bases: ")
+    )
+    if (start := next(paragraphs, None)) is None:
+        return
+    blocks = itertools.takewhile(
+        lambda part: isinstance(
+            part, nodes.doctest_block | nodes.literal_block
+        ),
+        content[start + 1 :],
+    )
+    moved = [content[start], *blocks]
+    content[start : start + len(moved)] = []
+    section = description.parent
+    # a link to the description also names its index entry, just above
+    place = section.index(description) - 1
+    section[place:place] = moved
 
 
 def without_private_names(

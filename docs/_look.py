@@ -24,11 +24,18 @@ def mark_blocks(app: Sphinx, document: nodes.document) -> None:
 
 
 def mark_cells(app: Sphinx, document: nodes.document) -> None:
-    """Mark cells that begin with one of `MARKS`, and rows with one filled cell; keep units with names."""
+    """Mark cells that begin with one of `MARKS`; keep units with names.
+
+    Rows with one filled cell are titles of groups. They repeat the titles of the columns, for narrow windows.
+    """
     for row in document.findall(nodes.row):
         _, *others = row.children
         if others and not any(cell.astext() for cell in others):
             row["classes"].append("group")
+            (head,) = row.parent.parent.findall(nodes.thead)
+            for cell, title in zip(others, head[0][1:], strict=True):
+                name = without_notes(title)
+                cell += nodes.paragraph("", name, classes=["repeated"])
         for cell in others:
             mark = MARK.match(cell.astext())
             cell["classes"] += [MARKS[mark[0]]] if mark else []
@@ -36,6 +43,15 @@ def mark_cells(app: Sphinx, document: nodes.document) -> None:
         for text in [*head.findall(nodes.Text)]:
             unit = text.astext().replace(", %", ",\N{NO-BREAK SPACE}%")
             text.parent.replace(text, nodes.Text(unit))
+
+
+def without_notes(title: nodes.entry) -> str:
+    """The text of a cell without the numbers of its footnotes."""
+    return "".join(
+        text
+        for text in title.findall(nodes.Text)
+        if not isinstance(text.parent, nodes.footnote_reference)
+    )
 
 
 def add_letters(app: Sphinx, document: nodes.document) -> None:

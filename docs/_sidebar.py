@@ -69,12 +69,14 @@ def with_titles(
             # the last page of all is followed by the ends of the lists
             after = own[-1].partition("</li>")[2]
             lines.append(
-                f'{ITEM}"><a class="reference internal" href="{link}">{title}</a></li>{after}'
+                f'{ITEM} closed"><a class="reference internal" href="{link}">{title}</a></li>{after}'
             )
             continue
         shorter = title.partition(":")[0]
-        lines.append(f'<li class="group">{shorter}</li>')
-        lines += [ITEM + item for item in own]
+        kind = "group open" if collapses else "group"
+        lines.append(f'<li class="{kind}">{shorter}</li>')
+        inner = f"{ITEM} inner" if collapses else ITEM
+        lines += [inner + item for item in own]
     return "".join((above, of_page, *lines, rest))
 
 

@@ -62,8 +62,9 @@ templates_path = ["_templates"]
 
 autosummary_generate = True
 autodoc_typehints = "description"
-# longer signatures have one parameter a line
+# the style sheet lets the lines of longer signatures flow, and break only between parameters
 python_maximum_signature_line_length = 70
+python_trailing_comma_in_multi_line_signatures = False
 toc_object_entries_show_parents = "hide"
 # descriptions link to the types, whose modules are private
 napoleon_attr_annotations = False
@@ -158,7 +159,12 @@ def setup(app: Sphinx) -> None:
     scripts and of parameters get a form that is easy to scan.
     """
     from _dark import add_dark_pictures
-    from _fields import as_definitions, complete, without_private_names
+    from _fields import (
+        as_definitions,
+        complete,
+        summary_first,
+        without_private_names,
+    )
     from _gallery import cards, say_if_nothing_ran
     from _look import add_breaks, add_letters, mark_blocks, mark_cells
     from _names import Links
@@ -170,6 +176,7 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", cards, priority=400)
     app.connect("doctree-read", add_dark_pictures, priority=400)
     app.connect("doctree-read", as_definitions)
+    app.connect("doctree-read", summary_first)
     app.connect("doctree-read", mark_blocks)
     app.connect("doctree-read", mark_cells)
     app.connect("doctree-read", add_letters)

@@ -82,3 +82,10 @@ def test_the_maker_of_a_picture_runs(name, tmp_path, capsys):
     page = next(page for page in DOCS.rglob("*.md") if f"pictures/{name}.png" in page.read_text())
     if name not in ("trust", "regression"):  # their first line is what the chains say
         assert heading.rstrip() in page.read_text()  # the figures beside it are those that the maker prints
+
+
+@pytest.mark.parametrize("page", [page for page in DOCS.rglob("*.md") if "](../pictures/" in page.read_text()])
+def test_a_caption_has_one_emphasis(page):
+    """The style sheet makes only the first emphasis of a caption upright."""
+    for caption in re.findall(r"\]\(\.\./pictures/\w+\.png\)\n\n(\*[^*].*?)(?:\n\n|\Z)", page.read_text(), re.DOTALL):
+        assert re.fullmatch(r"\*[^*]+\*", caption)
