@@ -12,6 +12,9 @@ from PIL import Image
 from sphinx.application import Sphinx
 
 FOLDER = "generated/dark"
+WITH_NAMES = ("uci", "cost", "cost_lenet", "hmc_images", "serving")
+"""Pictures with names at their left; on a phone, a copy of that part stays in view while the picture scrolls."""
+
 DARKEST, LIGHTEST = 0.19, 0.94  # of the theme's background and of its text
 OF_COLORS = 0.68  # least lightness of a full colour: a contrast of 5 or more
 TO_CONES = np.array(
@@ -87,7 +90,10 @@ def darken(picture: Path, target: Path) -> None:
 
 
 def add_dark_pictures(app: Sphinx, document: nodes.document) -> None:
-    """Show each picture in the light theme only, and beside it the dark version in the dark theme only."""
+    """Show each picture in the light theme only, and beside it the dark version in the dark theme only.
+
+    Pictures with names at the left have another copy, of which the style sheet shows this part.
+    """
     for light in [*document.findall(nodes.image)]:
         picture = Path(light["uri"])
         source = app.srcdir / "pictures" / picture.name
@@ -100,3 +106,9 @@ def add_dark_pictures(app: Sphinx, document: nodes.document) -> None:
         dark["classes"] += ["only-dark"]
         light["classes"] += ["only-light"]
         light.parent.insert(light.parent.index(light) + 1, dark)
+        if picture.stem in WITH_NAMES:
+            for shown in (light, dark):
+                names = shown.deepcopy()
+                names["alt"] = ""  # the picture itself has the text
+                names["classes"] += ["names"]
+                light.parent.insert(0, names)

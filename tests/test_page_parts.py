@@ -143,3 +143,17 @@ def test_a_glossary_is_divided_by_letters_which_link_to_their_first_terms():
     letters = [node.astext() for node in document.findall(nodes.rubric)]
     assert letters == ["A", "B", "K"]
     assert [len(part) for part in document.findall(nodes.definition_list)] == [2, 1, 1]
+
+
+def test_a_picture_has_a_dark_version_and_a_copy_whose_names_stay_on_a_phone(tmp_path):
+    (tmp_path / "pictures").mkdir()
+    for name in ("uci", "trust"):
+        (tmp_path / "pictures" / f"{name}.png").write_bytes((DOCS / "pictures" / f"{name}.png").read_bytes())
+        paragraph = nodes.paragraph("", "", nodes.image(uri=f"../pictures/{name}.png", alt="Scores."))
+        document = publish_doctree("")
+        document += paragraph
+        part("dark").add_dark_pictures(SimpleNamespace(srcdir=tmp_path), document)
+        assert [image["alt"] for image in paragraph][-2:] == ["Scores.", "Scores."]
+        assert [image["classes"][0] for image in paragraph][-2:] == ["only-light", "only-dark"]
+        copies = [image for image in paragraph if "names" in image["classes"]]
+        assert [image["alt"] for image in copies] == [""] * (2 if name == "uci" else 0)
