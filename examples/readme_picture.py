@@ -263,22 +263,19 @@ def main() -> None:
     parser.add_argument(
         "--data",
         type=Path,
-        help="folder that contains FashionMNIST/raw and MNIST/raw "
-        "(default: $PYRO_BNN_DATA, or data)",
+        help="folder of the images (default: $PYRO_BNN_DATA, or data)",
     )
     parser.add_argument(
         "--draws",
         type=int,
         default=100,
-        help="draws of each chain, after equally many of warm-up "
-        "(default: %(default)s)",
+        help="draws and warm-up of each chain (default: %(default)s)",
     )
     parser.add_argument(
         "--steps",
         type=int,
         default=2000,
-        help="optimisation steps of the mean-field fit of the curve "
-        "(default: %(default)s)",
+        help="steps of the mean-field fit (default: %(default)s)",
     )
     parser.add_argument(
         "--epochs",
