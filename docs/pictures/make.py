@@ -360,7 +360,10 @@ def regression(out: Path, quick: bool) -> None:
     net = nn.Sequential(nets.Standardize.of(x), nn.Linear(1, 50), nn.ReLU(), nn.Linear(50, 1))
     likelihood = pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0))
     model = pb.BayesianModel(net, prior=pb.FanInNormalPrior(2**0.5), likelihood=likelihood, num_data=len(x))
-    posterior = pb.fit(model, (x, y), method="svi", max_epochs=20, seed=0) if quick else pb.fit(model, (x, y), seed=0)
+    options = {"method": "svi", "max_epochs": 20} if quick else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pb.ConvergenceWarning)  # printed as the status
+        posterior = pb.fit(model, (x, y), seed=0, **options)
     print(posterior.status)
     ax = plotting.new_axes(1, 1, size=("page", 3.2))[0, 0]
     ground(ax, x)
