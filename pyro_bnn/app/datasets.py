@@ -19,7 +19,10 @@ from .own.targets import Target
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the data of a run, which the run's folder stores to build the network and to encode new rows."""
+    """Facts about the data of a run. The program needs these facts to build the network and to encode new rows.
+
+    The run's folder stores the facts.
+    """
 
     sha256: str  # checksum of the rows
     num_train: int  # rows to train on, without those that calibrate
@@ -43,7 +46,7 @@ class Facts:
 
     @property
     def shift(self) -> float:
-        """How much standardisation increases the log-density, in nats, summed over the training targets.
+        """The increase of the log-density by standardisation, in nats, summed over the training targets.
 
         The increase is the log-density of the standardised targets minus the log-density of the original targets.
         """

@@ -92,7 +92,7 @@ class Folder:
             self.manifest.write(self.path)
 
     def check_free(self, *names: str) -> None:
-        """Raise FileExistsError if a file of another program has one of `names` in this or in the earlier folder."""
+        """Raise FileExistsError if this folder or the earlier folder has a file in `names` from another program."""
         earlier = _manifest_of(self.place.real) or Manifest("")
         for name in names:
             for folder, manifest in ((self.path, self.manifest), (self.place.real, earlier)):
@@ -119,8 +119,8 @@ class Folder:
 def creating(out: str | Path, *, command: str, force: bool = False, picture_format: str = "png") -> Iterator[Folder]:
     """Yield a new folder to write to. The new folder appears at the path `out` at the end of the `with` block.
 
-    An exception leaves an earlier folder at `out` unchanged. An exception also removes the new folder, except if the
-    new folder has a checkpoint from which :func:`resuming` can continue. With `force`, the new folder replaces an
+    An exception leaves an earlier folder at `out` unchanged. After an exception, the new folder is removed. It is kept
+    only if it has a checkpoint from which :func:`resuming` can continue. With `force`, the new folder replaces an
     earlier folder that the program wrote; files of other programs move from the earlier folder to the new one.
     """
     place = Place.of(out)

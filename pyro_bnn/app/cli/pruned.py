@@ -53,7 +53,7 @@ def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
 
 
 def _is_slower(gains: PruningGains) -> list[str]:
-    """Say that sparse layers make the network slower, if they do for at least half of the shares."""
+    """If sparse layers make the network slower for at least half of the shares, return a sentence that says so."""
     pruned = [row for row in gains.rows if row.fraction]
     slower = [row for row in pruned if row.sparse_seconds > SLOWER * row.dense_seconds]
     if not pruned or 2 * len(slower) < len(pruned):

@@ -16,7 +16,7 @@ LOADING = "loading ...\r"  # shorter than the message after Ctrl-C, which replac
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let Ctrl-C in a `with` block end the program with a message and exit code 130, after cleaning up."""
+    """During a `with` block, make Ctrl-C end the program with a message and exit code 130, after cleaning up."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -45,7 +45,7 @@ def loading() -> Iterator[None]:
 
 @contextmanager
 def quickly_stoppable() -> Iterator[None]:
-    """Let Ctrl-C in a `with` block end the program at once, without cleaning up.
+    """During a `with` block, make Ctrl-C end the program at once, without cleaning up.
 
     Some libraries catch or replace every exception during their import. In such an import, the KeyboardInterrupt of
     Ctrl-C could be lost, or end in a traceback.

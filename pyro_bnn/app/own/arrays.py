@@ -100,7 +100,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 def pairs_of(arrays: Mapping[str, np.ndarray], shown: str, *, checks_targets: bool) -> tuple[Pair, Pair | None]:
     """Return the training rows and the test rows, or None as the test rows if the file has no test rows.
 
-    Raise if an input is not a finite number. If `checks_targets`, raise also if a target is not a finite number.
+    Raise if an input is not a finite number. If `checks_targets` is true, also raise if a target is not a finite
+    number.
     """
     held = listed([*arrays])
     if arrays.keys() & {"x", "y"} and arrays.keys() & {"x_train", "y_train"}:

@@ -105,7 +105,7 @@ class BeforeAndAfter:
         return f"{said}. At least one of these shares is wrong by more than chance, so calibration was needed."
 
     def _is_right(self, row: Mapping[str, Any]) -> bool:
-        """Return whether the share inside can occur by chance if the level is right.
+        """Return whether the measured share differs from the promised level no more than chance allows.
 
         Sets of classes and intervals of counts may contain more than they promise.
         """

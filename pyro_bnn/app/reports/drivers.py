@@ -59,8 +59,8 @@ def drivers_of(run: Trained) -> list[Driver]:
     The most important column is the first in the list.
 
     All inputs of a column are permuted together, `NUM_PERMUTATIONS` times. After each permutation, the same weights
-    predict the rows again. The change of the predictions is measured, unlike in Breiman (2001,
-    https://doi.org/10.1023/A:1010933404324), who measures the change of the error. The list is empty for images, and
+    predict the rows again. This function measures the change of the predictions. Breiman (2001,
+    https://doi.org/10.1023/A:1010933404324) measures the change of the error instead. The list is empty for images, and
     for data sets with more than `MOST_COLUMNS` columns.
     """
     columns = columns_of(run)

@@ -37,8 +37,9 @@ def number(value: float, sign: str = "") -> str:
 def with_error(value: float, error: float, sign: str = "") -> str:
     """Return a number ± its standard error.
 
-    The number has four significant digits, as from :func:`number`, and the error has the same decimal places, but at
-    least two and at most three significant digits. Whole digits are never cut.
+    The number and its error have the same decimal places. The number has four significant digits, as from
+    :func:`number`, unless the error would then have fewer than two or more than three significant digits. Whole digits
+    are never cut.
 
     Example:
         >>> from pyro_bnn.app.reports.numbers import with_error

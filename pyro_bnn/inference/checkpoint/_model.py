@@ -85,7 +85,10 @@ def _likelihood_in_words(likelihood: Likelihood) -> str:
 
 
 def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -> ModelRecord:
-    """Copy a record without the initial values of the pruned sites in `sites`, except those that the model uses."""
+    """Copy a record, and leave out the initial value of each pruned site if the model does not use this value.
+
+    `sites` are the names of the pruned sites.
+    """
     unused = sorted(site for site in sites if site in model.site_names and not _is_used(model, site))
     state = {name: value for name, value in record.state.items() if name not in unused}
     return replace(record, state=state, left_out=unused)
@@ -340,7 +343,7 @@ class PresentModel:
         return Destination(self.model, guides, own_sites=self._sites)
 
     def state(self, network: ModelRecord | None, own: OwnRecord | None) -> dict[str, Tensor]:
-        """Check the records of a file, and return the parameters and buffers for the model, if there is one."""
+        """Check a file's records, and return the model's parameters and buffers; return {} if no model was given."""
         if (network is None) != (self.network is None) or (own is None) != (self.own is None):
             kind = "a BayesianModel" if network else "a Pyro model of your own" if own else ""
             raise ValueError(

@@ -70,8 +70,8 @@ class AlongAxes(Covariance):
         """Yield a tuple for each parameter of shape (m, n).
 
         The tuple begins with two matrices: the columns of the first are the vectors u, and the columns of the second
-        are the vectors v. Then follows one matrix for each of `vectors`, shape (m, n), with those entries of the vector
-        that belong to the parameter.
+        are the vectors v. The tuple then has one matrix of shape (m, n) for each vector in `vectors`. This matrix holds
+        the entries of the vector that belong to the parameter.
         """
         names = range(len(self.tensors) // 2)
         axes = [(self.tensors[f"left.{i}"], self.tensors[f"right.{i}"]) for i in names]

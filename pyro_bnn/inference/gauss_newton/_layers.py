@@ -31,7 +31,7 @@ def has_formula(layer: nn.Module) -> bool:
 
 
 def inputs_at(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return the vectors that the weight matrix of a layer multiplies, shape (N, T, D), given the input of the layer.
+    """Return the vectors, shape (N, T, D), that a layer with the input x multiplies by its weight matrix.
 
     T counts the positions in the output of a convolution. For a linear layer, T counts the entries of the input along
     all axes between the first and the last. The layer must have a formula (:func:`has_formula`).

@@ -22,7 +22,10 @@ pass over the whole matrix."""
 
 
 def check_model(model: BayesianModel, structure: str) -> None:
-    """Raise if the likelihood is not supported, or if other variables than weights and a noise scale are random."""
+    """Raise if the likelihood, a latent variable or the number of noise scales is not supported.
+
+    The latent variables must be weights or a noise scale. Kronecker factors need one noise scale for all outputs.
+    """
     likelihood, remedy = model.likelihood, "use `fit_laplace` for a small network, or `fit_svi`"
     if type(likelihood) not in SERVED:
         names = ", ".join(kind.__name__ for kind in SERVED)

@@ -326,8 +326,8 @@ class _SharedWeight:
     def pull_back(self, gradient: Tensor) -> None:
         """Compute the gradients with respect to the factors of the present member.
 
-        The argument `gradient` is the gradient with respect to the drawn weight. The method replaces its values by the
-        gradient with respect to the shared weight.
+        The argument `gradient` is the gradient with respect to the drawn weight. The method overwrites `gradient` with
+        the gradient with respect to the shared weight.
         """
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:

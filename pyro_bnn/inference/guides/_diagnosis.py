@@ -181,7 +181,7 @@ class Counts:
 
     :class:`Diagnosis` defines which weights are at the prior, and which weights have collapsed. A weight is silent if
     it is at the prior and the prior's mean lies within one prior standard deviation of 0. If the prior's mean is
-    farther from 0, the prior itself can carry information, for example a prior that was learned from other data.
+    farther from 0, the prior itself can carry information. An example is a prior that was learned from other data.
     """
 
     marginals: Marginals

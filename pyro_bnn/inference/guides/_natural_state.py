@@ -165,7 +165,7 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the data's part of each precision by `ratio`, except negative parts if `ratio` is above 1."""
+        """Multiply the data's part of each precision by `ratio`. A ratio above 1 leaves negative parts unchanged."""
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior
@@ -368,9 +368,10 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """In `products`, replace the estimates for the latent variable by the exact values, divided by the precisions.
+        """In `products`, replace the estimates for the latent variable by exact values.
 
-        `products` is the slice `part` of the vector of estimates for all weights.
+        Each value is a second derivative divided by a precision. `products` is the slice `part` of the vector of
+        estimates for all weights.
         """
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:

@@ -44,7 +44,7 @@ class GuideRecord:
     frozen: list[str]  # parameters that are not learned
 
     def map_of_scales(self) -> ScaleMap:
-        """Return the scale map that the record names, which must be one of this package."""
+        """Return the scale map that the record names. Raise if this package has no scale map of this name."""
         if self.scale_map not in SCALE_MAPS:
             raise ValueError(f"its scale map {self.scale_map!r} is not of this package; pass a `guide` made with it.")
         try:
@@ -85,7 +85,7 @@ def _num_members(record: GuideRecord) -> int:
 
 
 def record_of(guide: object) -> GuideRecord:
-    """Return the record of the present state of a guide, which must be a module."""
+    """Return the record of the present state of a guide. Raise if the guide is not a module."""
     if not isinstance(guide, nn.Module):
         raise ValueError(
             f"the guide must be a module to be saved, got {type(guide).__name__}; save the parameters of a function, "

@@ -61,7 +61,7 @@ class ParameterVector:
         self._gradients = list(self._layout.views(gradient).values())
 
     def give_gradients(self) -> None:
-        """Set each parameter's `grad` to its part of the vector that :meth:`set_gradient` chose, if any."""
+        """If :meth:`set_gradient` chose a vector, set the `grad` of each parameter to its part of this vector."""
         if self._gradients:
             self.give_once(self._gradients)
 
@@ -237,7 +237,8 @@ class FlatState(ABC):
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:  # noqa: B027
         """If :attr:`simulates` is true, let the state use the log-likelihood of simulated targets for `num_rows` rows.
 
-        `share` is the weight of this log-likelihood in the step, which sums over parts of the batch and over draws.
+        A step adds up log-likelihoods of all parts of the batch and of all draws. `share` is the weight of this
+        log-likelihood in the sum.
         """
 
     @abstractmethod

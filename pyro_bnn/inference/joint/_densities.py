@@ -172,7 +172,7 @@ class ScaleMixtureDensity(Density):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Return true if all arguments are single numbers, and float32 can store the components' odds at w = 0."""
+        """Return false if an argument is a tensor, or if the components' odds at w = 0 are too extreme for float32."""
         if any(isinstance(number, Tensor) for number in numbers):
             return False
         return abs(cls(*numbers).log_odds_at_zero) < LARGEST_LOG_ODDS  # type: ignore[arg-type]

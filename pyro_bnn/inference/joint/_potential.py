@@ -216,7 +216,7 @@ def warn_of_learnable(model: BayesianModel) -> None:
 
 
 def _remedy(likelihood: Likelihood) -> str:
-    """Return advice to a user whose likelihood has learned numbers; an empty text if it has none."""
+    """Return advice on the learned numbers of a likelihood. Return an empty text if there are no such numbers."""
     numbers = likelihood.learned_numbers() if isinstance(likelihood, NumbersLikelihood) else {}
     if not numbers:
         return ""

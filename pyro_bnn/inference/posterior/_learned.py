@@ -33,7 +33,8 @@ def with_learned(posterior: P, model: object) -> P:
 def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
     """Warn if learned parameters of a model have changed since one of its posteriors was made.
 
-    The network's parameters are compared unless the posterior is an ensemble or its draws contain them.
+    The network's parameters are not compared in two cases: the posterior is an ensemble, or each draw has its own
+    values of some learned parameters or buffers of the network.
     """
     now, changed = dict(model.named_parameters()), list[str]()
     is_whole = not isinstance(posterior, EnsemblePosterior) and not posterior.carried

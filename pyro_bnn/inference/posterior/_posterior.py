@@ -236,7 +236,7 @@ class Posterior(Advised, Shown, ABC):
         return Moments({name: found[name][0] for name in names}, {name: found[name][1] for name in names})
 
     def diagnose(self, model: BayesianModel | None = None) -> Any:
-        """Return diagnostics of the result, to print; None for a method with no diagnostics except its `status`.
+        """Return diagnostics, which can be printed. Return None if the method has no diagnostics besides its `status`.
 
         Args:
             model: The model.

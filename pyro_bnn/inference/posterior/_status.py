@@ -19,8 +19,8 @@ class Status:
     Args:
         ok: Whether inference shows no sign of trouble.
         message: What happened. If `remedy` is empty, the message also says what to try.
-        detail: The last part of the message, about how the result was computed. If a caller replaces the message, it
-            repeats the detail in the new message.
+        detail: The last part of the message, about how the result was computed. A caller that replaces
+            the message includes the detail in the new message.
         remedy: Advice on what to try. The advice names arguments of the function that did the inference. A scikit-learn
             estimator, for example, has other arguments, so it replaces the advice.
         verdict: What is wrong, in a short sentence. By default, the verdict is the message up to its first semicolon.
@@ -55,7 +55,9 @@ class Status:
         return f"{found[:1].upper()}{found[1:].rstrip('.')}."
 
     def warning(self, name: str = "posterior.status") -> str:
-        """Return a warning: the verdict, what to try, and the facts if the warning then has at most 250 characters.
+        """Return the text of a warning, which says what is wrong and what to try.
+
+        The method adds the facts of the fit, unless they make the text longer than 250 characters.
 
         Args:
             name: Name of the attribute in which a user finds the whole status.
@@ -68,6 +70,6 @@ class Status:
 
 
 def warn_unless_ok(status: Status) -> None:
-    """Warn that a fit did not end well: the verdict of the status, what to try, and short facts."""
+    """Warn the user if a fit did not end well; the text of the warning comes from :meth:`Status.warning`."""
     if not status:
         warn_of_fit(status.warning(), ConvergenceWarning)

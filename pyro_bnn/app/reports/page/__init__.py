@@ -43,7 +43,7 @@ def verdicts_on(subject: Subject) -> tuple[str, list[Verdict], list[Section]]:
 
     Returns:
         The first line of the report, the verdicts, and the sections. The first line says whether the run is usable. The
-        worst verdicts come first, and among equals those that can have caused others.
+        worst verdicts come first. Of equally bad verdicts, possible causes of other faults come first.
     """
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     posterior = subject.posterior

@@ -144,9 +144,9 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
     """Return a text with the accuracy on all rows, and the accuracy on the surest rows if it is higher.
 
-    The surest rows are those that remain if a human classifies the least certain rows. The human classifies at least as
-    many rows as the network gets wrong, but at most half of all rows. `certainty` is empty if the uncertainty does not
-    detect errors.
+    The surest rows are those that remain if a human classifies the least certain rows. If the network
+    predicts k rows wrongly, the human classifies at least k rows, but at most half of all rows. `certainty` is empty if
+    the uncertainty does not detect errors.
     """
     text = f"{percent(accuracy)} right"
     if not certainty:

@@ -174,10 +174,10 @@ def intervals_section(subject: Subject) -> Section | None:
 
 
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
-    """Return the share of the targets inside the intervals, and limits between which it lies for correct intervals.
+    """Return the share of the targets inside the intervals, and two limits between which this share should lie.
 
-    If the targets are counts, the predicted probability of an uncalibrated interval exceeds the level. For such
-    intervals, the promised share of the targets is the mean of the predicted probabilities of the intervals.
+    If the targets are counts, the predicted probability of an uncalibrated interval exceeds the level. The promised
+    share of uncalibrated intervals of counts is therefore not the level, but the mean of their predicted probabilities.
     """
     low, high = found.interval(level)
     promised, number = level, len(found.y)

@@ -80,8 +80,8 @@ def of_baseline(
     `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` is a
     text that compares the errors of the network with the errors of the baseline. `is_nearer` says whether the network
     has clearly smaller errors than the baseline. `unbeaten` names a score in which the baseline is not clearly better.
-    `guess` has the name and the mean log-density of a prediction that ignores the inputs; `guess` is None if the
-    baseline ignores the inputs.
+    `guess` has the name and the mean log-density of another baseline, whose predictions ignore the inputs. If the best
+    baseline already ignores the inputs, `guess` is None.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
