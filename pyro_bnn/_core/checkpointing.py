@@ -177,9 +177,10 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
 def stopping() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether the process has received SIGINT or SIGTERM.
 
-    The first SIGINT or SIGTERM only makes the yielded function return True; the second has its usual effect. A signal
-    that the process ignored before is still ignored. Only the main thread receives signals, so in other threads the
-    yielded function always returns False.
+    After the first of these signals, the process continues, and the yielded function returns True. The next signal has
+    the same effect as without this function; usually it ends the process. If the process ignored one of the two signals
+    before the `with` block, it also ignores this signal in the block. Only the main thread receives signals, so in
+    other threads the yielded function always returns False.
     """
     asked = threading.Event()
     before: dict[int, Any] = {}

@@ -104,8 +104,8 @@ def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
     """Return the value that the forward pass uses for a random parameter.
 
     The result is `value`, but the padding row of an embedding keeps its initial value. torch computes no gradient for
-    the padding row. If the forward pass used a drawn value for the padding row, the likelihood would depend on the
-    drawn value, but its gradient would be missing.
+    the padding row. If the forward pass used a drawn value for the padding row, the likelihood would depend on a value
+    without a gradient.
     """
     return _with_padding(*_owner(net, path), value)
 

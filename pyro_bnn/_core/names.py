@@ -48,8 +48,9 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
 def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str:
     """Return the name that was probably meant, or an empty text.
 
-    The candidates are, in this order, the names in `names` that are a synonym of `name`, contain `name`, are similar to
-    `name`, are contained in `name`, or have a word similar to `name`. The first candidate is returned.
+    This function searches `names` in five steps. It looks for synonyms of `name`, then for names that contain `name`,
+    then for names similar to `name`, then for names that are a part of `name`, and then for names that contain a word
+    similar to `name`. The result is the first name found.
     """
     names, is_long = list(names), len(name) >= SHORTEST
     found = [known for known in SYNONYMS.get(name, ()) if known in names]

@@ -19,7 +19,7 @@ class Lines(tqdm):
     monitor_interval = 0  # no thread, since every update looks at the clock
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Write a line. tqdm passes an empty text at the end, for which no line is written."""
+        """Write a line. At the end, tqdm passes an empty text; then this method writes nothing."""
         if msg is None:
             print(str(self).rstrip(), file=self.fp, flush=True)
 

@@ -70,7 +70,11 @@ def unvalidated(distribution: Any) -> Any:
 
 
 def require_positive(name: str, prior: object) -> TorchDistributionMixin:
-    """Return the prior of a scale; raise unless it is a Pyro distribution on positive numbers without a batch shape."""
+    """Return the prior of a scale, or raise an error if this prior is not allowed.
+
+    The prior must be a Pyro distribution. Its support must be the positive or the non-negative numbers, and it must
+    have no batch shape.
+    """
     found = require_unbatched(name, prior)
     support = unwrap_support(found.support)
     if support not in (constraints.positive, constraints.nonnegative):
@@ -95,7 +99,10 @@ def is_learned(distribution: Distribution) -> bool:
 
 
 def tensors_of(value: object, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """Yield all tensors in a distribution at any depth, but none of the objects whose `id` is in `seen`."""
+    """Yield all tensors in a distribution, at any depth.
+
+    Skip each distribution or transform whose `id` is in `seen`.
+    """
     seen = set() if seen is None else seen
     if isinstance(value, Tensor):
         yield value

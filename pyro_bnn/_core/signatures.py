@@ -14,16 +14,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 def explained(
     example: str, hints: Mapping[str, str] | None = None, kinds: Mapping[str, Callable[[object], bool]] | None = None
 ) -> Callable[[F], F]:
-    """Return a decorator that makes a function explain what is wrong with a call that does not match the signature.
+    """Return a decorator that adds clear error messages for calls with wrong arguments.
 
     The signature of the function does not change. If the decorated object is a class, its `__init__` is replaced.
 
     Args:
-        example: A correct call, shown if arguments are missing or too many are given by position.
+        example: A correct call. Every error message shows this call, except a message about an unknown argument.
         hints: Advice for some unknown arguments, ``{name: what to do instead}``.
         kinds: Functions that return whether a value is valid for an argument, ``{name of the argument: function}``. If
-            a call has too few arguments, the message names the first positional argument whose value the function in
-            `kinds` rejects, since this argument was probably left out.
+            a call has too few arguments, these functions check the positional arguments, one after the other. The
+            message names the first argument with an invalid value: the caller probably left out this argument.
     """
 
     def decorated(function: F) -> F:
@@ -60,7 +60,8 @@ def _problem(
 ) -> str:
     """Return what is wrong with a call, and what to do.
 
-    The text is empty if the call has no unknown or missing argument, and not too many arguments by position.
+    This function finds three mistakes: an unknown argument, too many positional arguments, and a missing argument. If a
+    call has none of these mistakes, the text is empty.
     """
     parameters = {name: parameter for name, parameter in signature.parameters.items() if name != "self"}
     num_given = len(args) - ("self" in signature.parameters)

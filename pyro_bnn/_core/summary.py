@@ -129,7 +129,8 @@ class Shown:
 def _safe(shown: Shown, make: Callable[[], Summary], form: Callable[[Summary], str]) -> str:
     """Make an object's summary, and convert it to text or HTML by the function `form`.
 
-    If this raises an error, as for tensors on the meta device, return only the names of the class and the error.
+    If an error occurs, as for tensors on the meta device, the summary says only two things: the class of the object and
+    the type of the error.
     """
     try:
         return form(make())

@@ -31,7 +31,10 @@ class WorkerError(RuntimeError):
 
 
 class TracebackError(Exception):
-    """Shows the traceback from a worker process, as the `__cause__` of the error that the main process raises."""
+    """Shows the traceback of an error from a worker process.
+
+    The main process raises the error again, with a `TracebackError` as its `__cause__`.
+    """
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -214,7 +217,7 @@ def _threads(count: int) -> Iterator[None]:
 def serve(commands: IO[bytes]) -> None:
     """Make the calls that another process asks for. A worker process runs this function.
 
-    What the job prints goes to the error output. The process ends when its input ends, for example because the other
+    Text that the job prints goes to standard error. The process ends when its input ends, for example because the other
     process has died.
     """
     answers = os.fdopen(os.dup(1), "wb")

@@ -102,8 +102,8 @@ Pair = tuple[Inputs, Tensor]
 class Pairs:
     """The batches of a data set, each a pair of inputs and targets.
 
-    Tensors are moved to the device of `like`, and arrays also get the floating-point dtype of `like`. If the batches
-    together do not have `num_data` rows, an iteration over them raises an error at its end.
+    Tensors are moved to the device of `like`, and arrays also get the floating-point dtype of `like`. If the batches do
+    not have `num_data` rows in all, a loop over the batches raises an error after the last batch.
     """
 
     def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:

@@ -1,6 +1,6 @@
 """Inputs of a network: one tensor, or several in tuples, lists and dictionaries.
 
-All tensors have the same number of rows, except the tensors in a :class:`Shared`, which belong to all rows.
+All tensors have the same number of rows. The tensors in a :class:`Shared` are an exception: all rows use them whole.
 When a function transforms inputs, its result has tuples in place of lists, and dictionaries in place of mappings.
 """
 
@@ -271,7 +271,8 @@ def logits_of(output: object) -> object:
 def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> None:
     """Raise if the signature of the network does not allow the given arguments.
 
-    If the signature allows these arguments, do nothing: the code inside the network then raised the TypeError `error`.
+    A call of the network raised the TypeError `error`. If the signature allows the arguments, the error came from the
+    code inside the network, and this function does nothing.
     """
     signature = inspect.signature(net.forward)
     try:

@@ -46,9 +46,9 @@ class Memory:
     """Keeps the results that do not depend on a network's random parameters, and reuses these results in later calls.
 
     The first call runs all modules and records their results. In later calls, a module whose result cannot have changed
-    returns the kept result without running. If the modules that are not skipped run the same operations as in a call
-    that skips nothing, the outputs and the random numbers of the two calls are equal bit for bit. If these modules run
-    for several draws at once, the outputs of the two calls agree up to rounding.
+    returns the kept result without running. Compare a later call with a call that runs all modules. If the modules that
+    run in both calls use the same operations, the two calls have the same outputs and the same random numbers, bit for
+    bit. If these modules run for several draws at once, the outputs of the two calls agree up to rounding.
 
     All calls must have the same input, unless :meth:`refill` sets the results for another input.
     """

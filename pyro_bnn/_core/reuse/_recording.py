@@ -250,7 +250,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _is_without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether an operation is attention that draws no random numbers, as its probability of dropout is 0.
+    """Return whether an operation is attention without dropout. Such attention draws no random numbers.
 
     torch tags attention as random even if the probability of dropout is 0.
     """

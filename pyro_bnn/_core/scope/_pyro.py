@@ -79,8 +79,8 @@ def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) ->
     """Return a copy of a module that uses neither Pyro's handlers nor its parameter store.
 
     The copy has the mode of the module and shares its parameters and buffers. Several threads may call copies of one
-    module at the same time. `values` gives values to `PyroSample` attributes of the module itself; the copy draws a new
-    value at each access to a `PyroSample` that is not in `values`.
+    module at the same time. `values` has values for the module's own `PyroSample` attributes, ``{name: value}``. Other
+    `PyroSample` attributes get a new random value each time the code reads them.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))

@@ -1,4 +1,4 @@
-"""Filters of warnings, which all threads share, and warnings about how a fit ended."""
+"""Filters of warnings, and warnings about how a fit ended. All threads share the filters."""
 
 import inspect
 import warnings
@@ -52,8 +52,9 @@ BETWEEN = frozenset({__name__.partition(".")[0], "sklearn", "joblib"})
 
 
 def outer_stacklevel() -> int:
-    """Return the `stacklevel` with which a warning of the caller points to the user's line.
+    """Return a `stacklevel` for `warnings.warn`, so that the warning points to the user's line.
 
+    The function that calls `warnings.warn` must also call `outer_stacklevel`.
     The user's line is the innermost line in the call stack that belongs neither to this package, nor to scikit-learn,
     nor to joblib.
     """

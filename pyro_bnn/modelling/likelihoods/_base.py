@@ -138,7 +138,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         """
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the targets without weights, as `log_prob` takes them. `dtype` is the dtype of the output."""
+        """Return the targets without weights, in a form that `log_prob` accepts. `dtype` is the dtype of the output."""
         return y[..., 0] if self.has_row_weights else y
 
     def with_row_weights(self: L) -> L:

@@ -44,9 +44,9 @@ class Maker:
 class MadeDistribution(TorchDistribution, Sliced):
     """The distribution that a `Maker` returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
-    This class can select or join draws and rows of any distribution: it selects or joins them in the network's output,
-    and makes the distribution again. A mean or a variance without closed form is estimated from draws, always with the
-    same seed.
+    To select or join draws and rows, this class selects or joins the outputs and the numbers. Then it makes the
+    distribution again, so the class can do this for every kind of distribution. A mean or a variance without closed
+    form is estimated from draws, always with the same seed.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention

@@ -64,9 +64,11 @@ CALLS = {
 
 
 def nearest_call(value: object) -> str:
-    """Return the call that makes the likelihood which an object of another kind probably means, or an empty text.
+    """Suggest a call that makes a likelihood, for a user who passed another object in its place.
 
-    The object is a text, a class, or an object such as a distribution or a loss, which is known by its class.
+    If the object is a text, this function looks up the text. If the object is a class, it looks up the name of the
+    class. For any other object, such as a distribution or a loss, it looks up the name of the object's class. If there
+    is no suggestion, the result is an empty text.
     """
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__

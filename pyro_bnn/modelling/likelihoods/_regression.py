@@ -27,8 +27,9 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 
     Args:
         scale: Standard deviation of the noise. A number fixes the scale. If None, the scale is a learnable parameter
-            that starts at 1. A distribution over positive numbers (scalar, or with event shape (O,)) makes the scale a
-            latent variable ``likelihood.scale`` with that prior.
+            that starts at 1. If `scale` is a distribution over positive numbers, the scale is a latent variable,
+            ``likelihood.scale``, and the distribution is the prior of this variable. The distribution must be scalar or
+            have event shape (O,).
 
     Raises:
         ValueError: If `scale` is a number that is not above 0, or a distribution whose support is not the positive
@@ -70,9 +71,9 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 class _Standardising(dist.Normal):
     """A Gaussian whose log-density divides by the scale before squaring.
 
-    In torch, the log-density divides by the variance, and its gradient by the squared variance. For a scale of 1e-7 and
-    an error of 3e5, the gradient with respect to the log variance is then infinite in single precision; the true value
-    is 5e24.
+    torch's log-density divides by the variance, so the gradient of this log-density divides by the squared variance.
+    For a scale of 1e-7 and an error of 3e5, the gradient with respect to the log variance is then infinite in single
+    precision; the true value is 5e24.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:

@@ -221,10 +221,11 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         self._likelihood.check_targets(response.output, y)
 
     def check_target_shape(self, x: Inputs, y: Tensor) -> None:
-        """Raise a `ValueError` if x has a wrong device or dtype, or y a wrong shape for x, before a fit begins.
+        """Raise a `ValueError` if x has a wrong device or dtype, or if y has a wrong device or shape.
 
-        The network runs on the first row only. If this fails, y is not checked: the network may need more rows, and
-        otherwise the fit raises the same error for all rows.
+        A fit calls this method before the first step. The network runs on the first row only. If the network raises an
+        error for this row, y is not checked. Perhaps the network needs more than one row. If the network also raises an
+        error for a whole batch, the fit raises this error.
         """
         check_input(x, self.like)
         try:
@@ -292,8 +293,7 @@ def network_values(model: BayesianModel) -> dict[str, Tensor]:
 def require_bayesian(model: object, purpose: str = "") -> None:
     """Raise unless `model` is a BayesianModel. If it is a network, the message says how to make a BayesianModel.
 
-    The text `purpose` follows the words "a BayesianModel" in the message, and says what needs the model, or what the
-    model has.
+    The message has the text `purpose` after the words "a BayesianModel". An example of this text is " for Flipout".
     """
     if not isinstance(model, BayesianModel):
         remedy = f"; make one, such as {EXAMPLE}" if isinstance(model, nn.Module) else ""

@@ -42,7 +42,7 @@ def _asked(method: Callable[..., T], *args: object) -> T:
 
 
 def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
-    """Return the value that a random parameter had in the caller's network; its buffer in `net` keeps this value."""
+    """Return the value that a random parameter had in the caller's network. A buffer of `net` keeps this value."""
     try:
         return net.get_buffer(paths[0])
     except AttributeError as error:

@@ -205,7 +205,7 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Return why a function cannot be called with a name, a parameter and a layer.
+    """Return the reason why a function does not take three arguments: a name, a parameter and a layer.
 
     The text is empty if the function takes these three arguments, or if its signature is unknown.
     """

@@ -55,8 +55,8 @@ class WeightPrior(ABC):
     ) -> TorchDistributionMixin:
         """Return the prior of the whole parameter, given values of its parents and learnable numbers.
 
-        `values` holds every learnable number, and for every parent a value of shape ``(*draws, *event)``. The
-        distribution has batch shape ``draws`` and event shape `parameter.shape`.
+        `values` holds the values of all parents and of all learnable numbers. The value of a parent has the shape
+        ``(*draws, *event)``. The distribution has batch shape ``draws`` and event shape `parameter.shape`.
         """
 
 

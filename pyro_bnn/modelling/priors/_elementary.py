@@ -85,7 +85,8 @@ class NetworkNormalPrior(_ScalePrior):
     training. If the earlier training used the same data, the data count twice, and the posterior is too certain of the
     given weights. Compare models on data that were not used in either training.
 
-    The prior means need no memory of their own: they use that of the weights in the model's copy of the network.
+    The means of this prior need no extra memory. They share the memory of the weights in the model's copy of the
+    network.
 
     Args:
         scale: Standard deviation, above 0.
