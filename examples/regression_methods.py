@@ -62,9 +62,10 @@ def two_heads(
 
 
 def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Adam, with smaller steps for the matrix of the full-rank guide: all entries
-    of a row together set one weight's standard deviation, so full steps would
-    be too large.
+    """Adam, with smaller steps for the matrix of the full-rank guide.
+
+    All entries of a row together set the standard deviation of one weight, so
+    full steps would be too large.
     """
     groups = [
         [

@@ -9,8 +9,8 @@ expensive:
 3. Draw from the exact posterior with NUTS (the No-U-Turn sampler), on this or a smaller problem, and ``compare``
    predictions. This takes seconds with a C compiler, and minutes without.
 
-The data are points of the first tutorial's curve, but fewer and noisier points than in that tutorial, and none in the
-middle of the curve. A good posterior is uncertain in that gap.
+The data come from the same curve as in the first tutorial. There are fewer points than in that tutorial, they are
+noisier, and none of them is in the middle of the curve. A good posterior is uncertain in that gap.
 """
 
 # %%
