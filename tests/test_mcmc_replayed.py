@@ -83,7 +83,10 @@ OBSTACLES = {
 }
 
 
-@pytest.mark.daily("*-normal*", "gaussian-fixed-hierarchical")
+@pytest.mark.daily(  # with those of HMC below
+    *("bernoulli-normal", "gaussian-latent-vector-normal", "mixture-density-normal", "poisson-normal"),
+    *("zero-inflated-normal", "gaussian-fixed-hierarchical"),
+)
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
 @pytest.mark.parametrize(
     ("likelihood", "prior"),
@@ -100,7 +103,7 @@ def test_a_users_own_pyro_model_is_recorded_too(monkeypatch):
     assert_replayed(fitted, hierarchy, x, x.sum(-1), monkeypatch=monkeypatch)
 
 
-@pytest.mark.daily("3")
+@pytest.mark.daily("1")
 @pytest.mark.parametrize("num_chains", [1, 3])
 def test_long_chains_agree(num_chains, monkeypatch):
     data = small_model(num_data=6)
