@@ -194,6 +194,7 @@ def test_the_benchmark_of_modes_scores_chains_on_a_table(program, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_benchmark_of_nuts_prints_and_writes_its_rows(program, tmp_path):
     options = ["--only", "fit_nuts, 4 chains", "--json", tmp_path / "rows.json"]
     printed = program(nuts.main, "--draws", 10, "--repeats", 2, *options)

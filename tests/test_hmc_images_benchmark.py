@@ -70,7 +70,7 @@ def few_quantities(monkeypatch):
 
 
 @pytest.mark.usefixtures("few_quantities")
-@pytest.mark.daily("few")
+@pytest.mark.nightly
 @pytest.mark.parametrize("names", [NAMES, ["deterministic", "mean-field"]], ids=["all", "few"])
 def test_every_method_is_compared_with_the_chains_and_measured_once(benchmark, monkeypatch, names):
     """A second run with longer chains continues them, and compares the same fits again."""

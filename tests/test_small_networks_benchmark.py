@@ -63,6 +63,7 @@ def rows(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+@pytest.mark.nightly
 def test_every_method_of_the_transformer_is_measured_once(benchmark):
     printed = benchmark("--problems", "vision", "--seeds", 0)
     out = benchmark.root / "out" / "vision"
