@@ -83,7 +83,7 @@ def test_every_sampler_finds_a_conjugate_posterior(name):
     assert moments_agree(weights, problem.mean.flatten(), torch.linalg.inv(problem.precision))
 
 
-@pytest.mark.daily("NUTS-0", "HMC-0")
+@pytest.mark.daily("HMC-0")  # for NUTS in C, which is compared with this one, see `test_mcmc_single.py`
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 5))])
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -210,6 +210,7 @@ def test_a_plain_pyro_model_with_a_hyperprior():
 # ---- where chains start, what is told, and what is refused
 
 
+@pytest.mark.daily("NUTS", "one's own")
 @pytest.mark.parametrize("name", ALL_SAMPLERS)
 def test_a_seed_repeats_and_leaves_the_generator(name):
     problem, (sampler, _) = Problem(), ALL_SAMPLERS[name]
