@@ -64,7 +64,7 @@ def test_few_rows_are_written_whole():
 
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
 @pytest.mark.parametrize("likelihood", IN_C)
-@pytest.mark.daily("gaussian-latent-vector", "categorical", "own")
+@pytest.mark.daily("own")
 def test_other_numbers_of_rows_share_what_is_compiled(likelihood, monkeypatch):
     texts, compile_text = [], _native._compile
     monkeypatch.setattr(_native, "_kept", type(_native._kept)())
@@ -102,6 +102,7 @@ MIXING = {
 }
 
 
+@pytest.mark.daily("the first row", "the mean")
 @pytest.mark.parametrize("name", MIXING)
 def test_where_rows_meet_the_potential_is_written_whole(name):
     assert not check(potential_of(3 * ROWS, net=Mixing(MIXING[name])))
@@ -198,7 +199,7 @@ def test_a_pyro_model_of_ones_own_is_written_in_blocks():
     assert check(TracePotential(hierarchy, (x, x.sum(-1))))
 
 
-@pytest.mark.daily("4-7", "40-10")
+@pytest.mark.daily("4-7")
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("num_hidden", [7, 10])
 @pytest.mark.parametrize("num_rows", [4, 8, 11, 16, 2 * ROWS + 8])
