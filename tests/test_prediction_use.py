@@ -175,6 +175,7 @@ def test_every_guide_of_ours_predicts(name):
 
 
 @pytest.mark.uses_param_store
+@pytest.mark.daily("AutoNormal")  # the others are fitted in `test_pyro_tools.py`
 @pytest.mark.parametrize("autoguide", [AutoNormal, AutoDelta, AutoLowRankMultivariateNormal])
 def test_every_guide_of_pyros_predicts_with_what_it_learned(autoguide):
     x = torch.randn(60, 4)
@@ -182,7 +183,7 @@ def test_every_guide_of_pyros_predicts_with_what_it_learned(autoguide):
     model, _, _ = small_model(num_data=60, prior=pb.NormalPrior(3.0))
     guide = autoguide(model)
     posterior = pb.fit_svi(
-        model, guide, (x, y), optimizer=lambda p: torch.optim.Adam(p, lr=0.1), num_epochs=300, seed=0
+        model, guide, (x, y), optimizer=lambda p: torch.optim.Adam(p, lr=0.1), num_epochs=150, seed=0
     )
     nll = pb.predict(model, posterior, x, y=y, num_samples=50, seed=0).nll
     assert nll == pb.predict(model, guide, x, y=y, num_samples=50, seed=0).nll
