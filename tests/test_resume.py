@@ -164,7 +164,16 @@ def assert_identical_to(first, second):
 @pytest.mark.filterwarnings("ignore:The epoch parameter in:UserWarning")  # by torch 2.4's own SequentialLR
 @pytest.mark.daily(
     *("plain", "pyro", "pruned-pyro", "local-reparameterisation", "cosine", "sequence", "rate-in-a-tensor", "plateau"),
-    *("dropout", "learned-noise", "low-rank", "batch-ensemble", "auto-normal", "loader-*", "callback", "natural-all"),
+    *(
+        "dropout",
+        "learned-noise",
+        "low-rank",
+        "batch-ensemble",
+        "auto-normal",
+        "loader-own*",
+        "callback",
+        "natural-all",
+    ),
 )
 @pytest.mark.parametrize("name", CASES)
 def test_a_fit_goes_on_to_the_bit(name, tmp_path, monkeypatch):
