@@ -115,7 +115,7 @@ def test_swag():
     both(compute, make_guide=pb.DeltaGuide)
 
 
-@pytest.mark.parametrize("sampler", [pb.SGLD(lr=1e-3), pb.SGHMC(lr=1e-3)])
+@pytest.mark.parametrize("sampler", [pytest.param(pb.SGLD(lr=1e-3), marks=pytest.mark.nightly), pb.SGHMC(lr=1e-3)])
 def test_stochastic_gradient_sampling_reads_at_the_end_of_an_epoch_only(sampler):
     """A step can do nothing if a flag on the device is set."""
 
@@ -147,7 +147,7 @@ def sampled(sampler, **kwargs):
     return both(lambda model, guide, x, y: draws(sampler, model, x, y), make_guide=lambda model: None, **kwargs)
 
 
-@pytest.mark.daily("categorical", "gaussian-latent-vector")
+@pytest.mark.daily("categorical")
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_draws_with_any_likelihood(likelihood):
     net = nn.Linear(4, LIKELIHOODS[likelihood][1])
@@ -155,7 +155,7 @@ def test_draws_with_any_likelihood(likelihood):
     both(compute, make_guide=lambda model: None, net=net, likelihood=likelihood)
 
 
-@pytest.mark.daily("normal", "hierarchical")
+@pytest.mark.daily("hierarchical")
 @pytest.mark.parametrize("prior", PRIORS)
 def test_draws_with_any_prior_copy_nothing_to_the_device(prior):
     """Some numbers are copied when the sampler starts, but none in the evaluations of the density, over a hundred."""
