@@ -101,7 +101,7 @@ def test_the_status_tells_that_all_members_ended_well():
 
 
 def test_the_default_is_five_points_and_the_status_tells_how_they_ended():
-    short = fitted(*problem(), num_members=None)
+    short = fitted(*problem(), num_members=None, num_workers=1)
     assert [type(member.guide) for member in short.members] == [pb.DeltaGuide] * 5
     assert not short.status
     assert "5 of 5 members did not end well. member 0: not converged: stopped after 4 epochs" in str(short.status)
