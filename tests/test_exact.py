@@ -107,7 +107,7 @@ def test_the_marginal_variance_is_no_optimum(problem):
     assert not agrees_in_mean(torch.stack(gradients), 0.0)
 
 
-@pytest.mark.daily("Trace_ELBO-None")
+@pytest.mark.nightly  # `test_fit.py` has a fit that finds the same optimum
 @pytest.mark.parametrize("batch_size", [None, 5])
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 def test_fit_svi_finds_the_optimum(problem, elbo, batch_size):
