@@ -263,11 +263,11 @@ def test_memory_does_not_grow_with_the_pool(name, monkeypatch):
 
     for module in ("_draws", "_scores", "_batch"):
         monkeypatch.setattr(f"pyro_bnn.scores.acquisition.{module}.NUMBERS", 6000)
-    small, large = largest(300), largest(3000)
-    assert large <= max(small, 8 * 3000)
+    small, large = largest(300), largest(1200)
+    assert large <= max(small, 8 * 1200)
     for module in ("_draws", "_scores", "_batch"):
         monkeypatch.setattr(f"pyro_bnn.scores.acquisition.{module}.NUMBERS", 10**9)
-    assert largest(3000) > 2 * large  # the twin: all rows at once
+    assert largest(1200) > 2 * large  # the twin: all rows at once
 
 
 @pytest.mark.parametrize(
