@@ -118,7 +118,7 @@ def test_standard_errors_are_what_repetitions_show():
         entries = {"a": Weights(*A), "b": Weights(*B)}
         return pb.compare(line(), entries, X, num_samples=200, seed=seed).pairs[0].scores
 
-    runs = [once(2 * seed) for seed in range(60)]
+    runs = [once(2 * seed) for seed in range(40)]
     for name in ("rms mean difference", "epistemic sd ratio", "total sd ratio", "wasserstein"):
         values = torch.tensor([run[name].value for run in runs])
         claimed = torch.tensor([run[name].standard_error for run in runs]).square().mean().sqrt()
@@ -146,7 +146,7 @@ def test_the_error_of_the_agreement_is_what_repetitions_show():
         posteriors = {"a": Lines(mean), "b": Lines(mean + torch.tensor([0.3, -0.2]) * torch.tensor([[1], [0], [-1]]))}
         return pb.compare(model, posteriors, x, num_samples=100, seed=seed).pairs[0].scores["agreement"]
 
-    runs = [once(seed) for seed in range(60)]
+    runs = [once(seed) for seed in range(40)]
     claimed = torch.tensor([run.standard_error for run in runs]).square().mean().sqrt()
     ratio = torch.tensor([run.value for run in runs]).std() / claimed
     assert 0.6 < ratio < 1.6
