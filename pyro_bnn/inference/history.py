@@ -25,6 +25,7 @@ class EpochRecord:
         seconds: Wall time of the epoch.
 
     Example:
+        >>> import functools
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
@@ -32,11 +33,19 @@ class EpochRecord:
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> posterior = pb.fit(model, (x, 2 * x), method="svi", seed=0)
+        >>> optimizer = functools.partial(torch.optim.Adam, lr=0.05)
+        >>> posterior = pb.fit_svi(
+        ...     model,
+        ...     pb.MeanFieldGuide(model),
+        ...     (x, 2 * x),
+        ...     optimizer=optimizer,
+        ...     num_epochs=100,
+        ...     seed=0,
+        ... )
         >>> first, *_, last = posterior.history.epochs
-        >>> first.epoch, first.learning_rate
-        (0, 0.02)
-        >>> first.learning_rate > last.learning_rate
+        >>> first.epoch, last.epoch, last.learning_rate
+        (0, 99, 0.05)
+        >>> last.elbo > first.elbo
         True
     """
 
@@ -64,6 +73,7 @@ class History(Shown):
         epochs: One record per epoch.
 
     Example:
+        >>> import functools
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
@@ -71,7 +81,15 @@ class History(Shown):
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> history = pb.fit(model, (x, 2 * x), method="svi", seed=0).history
+        >>> optimizer = functools.partial(torch.optim.Adam, lr=0.05)
+        >>> history = pb.fit_svi(
+        ...     model,
+        ...     pb.MeanFieldGuide(model),
+        ...     (x, 2 * x),
+        ...     optimizer=optimizer,
+        ...     num_epochs=100,
+        ...     seed=0,
+        ... ).history
         >>> history.path
         'direct'
         >>> history.elbo[-1] > history.elbo[0]
