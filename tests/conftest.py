@@ -124,6 +124,7 @@ def run_shortened(run):
     with pytest.MonkeyPatch.context() as patch:
         shorten_chains(patch, most_steps=3000)
         patch.setattr(_stopping, "WINDOW_STEPS", 100)
+        patch.setattr(_native, "FLAGS", ("-O1", *FLAGS[1:]))
         run()
 
 
