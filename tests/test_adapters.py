@@ -90,7 +90,7 @@ def fitted(model, x, method):
     return pb.fit_svi(model, guide, data, optimizer=optimizer, num_epochs=3, batch_size=5, seed=0)
 
 
-@pytest.mark.daily("*-bert", "svi-llama")
+@pytest.mark.daily("svi-llama", "natural-bert", "kronecker-bert")
 @pytest.mark.parametrize("make", [bert, llama])
 @pytest.mark.parametrize("method", ["svi", "natural", "full", "diagonal", "kronecker"])
 def test_dictionaries_in_and_out_need_no_wrapper(make, method):

@@ -132,6 +132,7 @@ def test_gradients_are_those_of_the_written_out_objective(name):
     assert len(seen) > 1 or name == "large"
 
 
+@pytest.mark.daily("TraceMeanField_ELBO")
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 def test_pyros_bound_is_in_expectation_the_mean_over_the_members(elbo):
     torch.manual_seed(1)

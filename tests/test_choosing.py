@@ -322,6 +322,7 @@ def idle(monkeypatch):
 
 
 @pytest.mark.usefixtures("idle")
+@pytest.mark.nightly
 def test_with_time_enough_a_limit_changes_little():
     chosen = fit_best(makers(), as_tensors(*wave()), deadline=Deadline.after(300), seed=0)
     assert chosen.name == "curve"

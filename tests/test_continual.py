@@ -28,7 +28,7 @@ def test_each_image_is_in_one_task_with_the_parity_of_its_digit(digits):
     torch.testing.assert_close(x[y == 0], digits.x_test[digits.y_test == 6].flatten(1))
 
 
-@pytest.mark.parametrize("is_natural", [False, True])
+@pytest.mark.parametrize("is_natural", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_the_posterior_of_one_task_is_the_prior_of_the_next(digits, is_natural):
     hessian = 0.03 if is_natural else None
     setting = Setting(epochs=4, batch_size=32, is_natural=is_natural, initial_hessian=hessian)

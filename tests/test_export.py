@@ -48,6 +48,9 @@ def a_model(net, likelihood, **options):
 # --- likelihoods ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.daily(
+    "categorical", "gaussian-latent*", "heteroscedastic", "mixture-density", "ordinal", "own", "zero-inflated"
+)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_the_module_predicts_like_predict(likelihood):
     model, x, _ = small_model(likelihood=likelihood)

@@ -141,7 +141,7 @@ def test_mean_field_elbo_uses_closed_form_divergences(prior):
         assert kls(auto).std() > 0.1
 
 
-@pytest.mark.daily("normal-poisson", "mixture-*", "hierarchical-categorical")
+@pytest.mark.daily("normal-poisson", "mixture-*")
 @pytest.mark.parametrize(("prior", "likelihood"), pairs(PRIORS, LIKELIHOODS, daily={"normal", "categorical"}))
 def test_both_elbos_agree_for_every_prior_and_likelihood(prior, likelihood):
     model, x, y = small_model(prior=PRIORS[prior], likelihood=likelihood)

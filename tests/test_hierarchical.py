@@ -120,7 +120,7 @@ def test_predictive_runs_in_parallel_too(prior, parallel):
             assert samples[name].numel() == 7 * samples[name][0].numel()
 
 
-@pytest.mark.daily("hierarchical-Trace_ELBO", "learned-TraceMeanField_ELBO")
+@pytest.mark.daily("learned-TraceMeanField_ELBO")  # the other one in `test_pyro_tools.py`
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 @pytest.mark.parametrize("prior", INFERRED)
 def test_vectorised_particles_estimate_the_same_elbo(prior, elbo):

@@ -18,7 +18,7 @@ from .tolerances import STANDARD_ERRORS
 
 def test_laplace_is_exact_for_conjugate_regression():
     problem = Problem()
-    for seed in range(5):
+    for seed in range(2):
         posterior = pb.fit_laplace(problem.model, (problem.x, problem.y), seed=seed)
         assert posterior.status
         assert str(posterior.status) == "Laplace approximation around the mode, searched from the network's weights."

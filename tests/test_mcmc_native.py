@@ -63,7 +63,7 @@ def start(potential, num_chains=1):
 
 
 @pytest.mark.daily(  # with `test_mcmc_blocks.py`, each formula of a likelihood or a prior
-    *("mixture, *", "by-name, *", "hierarchical, *", "*mixture-density", "horseshoe*", "*zero-inflated", "network *")
+    *("mixture, *", "by-name, *", "hierarchical, *", "*mixture-density", "horseshoe, *", "*zero-inflated", "network *")
 )
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
 @pytest.mark.parametrize("name", CASES)

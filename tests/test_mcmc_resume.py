@@ -92,6 +92,7 @@ def num_drawn(path):
     return [chain["num_drawn"] for chain in read_state(path, "checkpoint of chains")["chains"]]
 
 
+@pytest.mark.daily("NUTS", "MCLMC")
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_resumed_chains_are_to_the_bit_those_of_an_uninterrupted_run(name, tmp_path):
     """Chains are killed before the first draw, in warm-up, when one or all chains have ended it, and while sampling."""
@@ -129,7 +130,7 @@ def test_a_plain_pyro_model_is_gone_on_with_too(tmp_path):
 
     def fit(deaths, **options):
         options = {"num_samples": 4, "num_warmup": 6, "num_chains": 2, "seed": 0, **options}
-        return quietly(pb.fit_mcmc, hierarchy, (x, y), sampler=Mortal(pb.NUTS(4), deaths), **options)
+        return quietly(pb.fit_mcmc, hierarchy, (x, y), sampler=Mortal(pb.NUTS(2), deaths), **options)
 
     assert_same(fit([]), interrupted(fit, tmp_path / "run", [9]))
 

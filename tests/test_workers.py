@@ -85,7 +85,7 @@ def test_other_processes_take_part_with_the_same_settings_of_torch(place):
 @pytest.mark.parametrize(
     ("act", "error", "message"),
     [
-        (fail_in_a_way_of_its_own, RuntimeError, "OwnError: one and two"),
+        pytest.param(fail_in_a_way_of_its_own, RuntimeError, "OwnError: one and two", marks=pytest.mark.nightly),
         (die, WorkerError, r"ended by signal 9, perhaps for lack of memory .*; pass a smaller `num_workers`"),
     ],
 )
