@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -119,11 +118,6 @@ def ground(ax: Axes, x: Tensor, *gaps: tuple[float, float]) -> None:
         ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_" + label if number else label)
 
 
-def points(ax: Axes, patients: Patients, label: str, **look: Any) -> None:
-    """Small points below the lines, so that the bands and their edges stay visible."""
-    ax.plot(patients.x, patients.y, linestyle="", label=label, zorder=1.9, **look)
-
-
 def bands_and_deviations(
     axes: np.ndarray, predictions: Predictions, fit: Patients, left_out: Patients, compared: str
 ) -> None:
@@ -137,8 +131,9 @@ def bands_and_deviations(
             ground(ax, fit.x, GAP)
         plotting.regression_bands(GRID, prediction, ax=upper)
         upper.get_legend().remove()  # one above all axes is enough
-        points(upper, left_out, "left out", marker="x", color=VERMILION, markersize=1.7, mew=0.5)
-        points(upper, fit, "data", marker="o", color="black", markersize=1.7, markeredgewidth=0)
+        crosses = {"marker": "x", "color": VERMILION, "mew": 0.5, "label": "left out"}
+        for some, look in ((left_out, crosses), (fit, {"marker": "o", "color": "black", "mew": 0, "label": "data"})):
+            upper.plot(some.x, some.y, linestyle="", markersize=1.7, zorder=1.9, **look)
         lower.plot(GRID, reference, color="0.5", linestyle="--", linewidth=0.9)
         if title != compared:
             lower.text(32, 0.78 * float(reference[GRID == 28]), compared, color="0.3")
