@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from sklearn.linear_model import LinearRegression
 from torch import Tensor
 
 from .drivers import columns_of
@@ -35,23 +37,22 @@ def leak_of(run: Trained) -> Leak | None:
     columns, x, y = columns_of(run), run.rows.x_train[:MOST_ROWS].cpu().double(), run.rows.y_train[:MOST_ROWS].cpu()
     if not columns or y.dim() != 2 or y.shape[1] != 1:
         return None
-    y = y.double()
+    y = y[:, 0].double()
     limit = float(EXACT * y.std())
-    slopes = _slopes(x, y)
-    used = {name: part for name, part in columns.items() if float((x[:, part] @ slopes[part]).std()) > limit}
+    formula = LinearRegression().fit(x, y)
+    used = {name: part for name, part in columns.items() if _spread(x[:, part], formula.coef_[part]) > limit}
     inputs = [i for part in used.values() for i in range(part.start, part.stop)]
     if not 0 < len(used) <= MOST_NAMED:
         return None
-    slopes = _slopes(x[:, inputs], y)
-    residual = y - x[:, inputs] @ slopes
-    if float(residual.std()) > limit:
+    formula.fit(x[:, inputs], y)
+    if float((y.numpy() - formula.predict(x[:, inputs])).std()) > limit:
         return None
-    return Leak((*used,), _is_sum(run, used, slopes))
+    return Leak((*used,), _is_sum(run, used, torch.from_numpy(formula.coef_)))
 
 
-def _slopes(x: Tensor, y: Tensor) -> Tensor:
-    """Return the slopes of a linear least-squares fit with an intercept, shape (D, 1)."""
-    return torch.linalg.lstsq(x - x.mean(0), y - y.mean(0), driver="gelsd").solution
+def _spread(x: Tensor, slopes: np.ndarray) -> float:
+    """Return the standard deviation of the part of a linear formula that some columns contribute."""
+    return float((x * torch.from_numpy(slopes)).sum(1).std())
 
 
 def _is_sum(run: Trained, used: dict[str, slice], slopes: Tensor) -> bool:
@@ -63,4 +64,4 @@ def _is_sum(run: Trained, used: dict[str, slice], slopes: Tensor) -> bool:
     if any(features[name].kind != "number" or features[name].width != 1 for name in used):
         return False
     scales = torch.tensor([features[name].scale[0] for name in used], dtype=torch.double)
-    return bool(((slopes[:, 0] * target.scale[0] / scales - 1).abs() < EXACT).all())
+    return bool(((slopes * target.scale[0] / scales - 1).abs() < EXACT).all())

@@ -229,10 +229,14 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         """
         check_input(x, self.like)
         try:
-            _, observed = self._first_response(x)
+            response, observed = self._first_response(x)
         except Exception:
             return
-        check_shapes(self._likelihood, observed, x, y)
+        try:
+            check_shapes(self._likelihood, observed, x, y)
+        except ValueError:
+            self._likelihood.check_output(response.output)  # a wrong output may be the reason
+            raise
 
     def _first_response(self, x: Inputs) -> tuple[Response, tuple[int, ...]]:
         """Return the response to the first row at the initial weights, and the shape of observations for all rows."""
