@@ -21,7 +21,7 @@ from .tolerances import STANDARD_ERRORS, agrees_in_mean, assert_identical
 # --- the objective ----------------------------------------------------------------------------------------------------
 
 
-def losses_and_gradients(applied, model, guide, x, y, *, elbo, num_draws=250):
+def losses_and_gradients(applied, model, guide, x, y, *, elbo, num_draws=150):
     """Losses (S,) and gradients (S, P) of independent single-draw objectives, in a context or without one."""
     losses, gradients = [], []
     for _ in range(num_draws):
@@ -74,7 +74,7 @@ def test_gradients_vary_less_than_with_shared_weights():
     spread = {}
     for name, estimator in (("rt", None), *ESTIMATORS.items()):
         applied = estimator and estimator.applied(model, guide)
-        _, gradients = losses_and_gradients(applied, model, guide, x, y, elbo=TraceMeanField_ELBO, num_draws=300)
+        _, gradients = losses_and_gradients(applied, model, guide, x, y, elbo=TraceMeanField_ELBO, num_draws=150)
         spread[name] = (gradients - gradients.mean(0)).square().sum(1)
     for name in ESTIMATORS:
         assert spread[name].mean() < 0.7 * spread["rt"].mean()
@@ -111,7 +111,7 @@ def test_fit_svi_and_pyros_loop_give_the_same_losses(estimator, elbo, path):
     assert losses["first"] != losses["plain"]
 
 
-@pytest.mark.daily("lrt-Trace_ELBO", "flipout-TraceMeanField_ELBO")
+@pytest.mark.daily("flipout-TraceMeanField_ELBO")  # `fit` finds it by local reparameterisation in `test_fit.py`
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_fit_svi_finds_the_optimum(estimator, elbo):
@@ -139,10 +139,10 @@ def test_fit_svi_finds_the_optimum(estimator, elbo):
 
 
 @pytest.mark.daily(
-    "direct-lrt-Trace_ELBO-*",
-    "direct-flipout-TraceMeanField_ELBO-*",
-    "pyro-lrt-TraceMeanField_ELBO-1*",
-    "pyro-flipout-Trace_ELBO-0.5",
+    "direct-lrt-Trace_ELBO-0.0",
+    "direct-lrt-Trace_ELBO-1e-05",
+    "direct-flipout-TraceMeanField_ELBO-0.5",
+    "pyro-lrt-TraceMeanField_ELBO-1e-05",
 )
 @pytest.mark.parametrize("weight", [0.0, 1e-5, 0.5, 1.0])
 @pytest.mark.parametrize("elbo", ELBOS)

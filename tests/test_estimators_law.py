@@ -19,6 +19,9 @@ from .tolerances import SINGLE, agrees_in_mean, assert_identical
 # --- the law of a layer's output --------------------------------------------------------------------------------------
 
 
+@pytest.mark.daily(
+    "linear-lrt", "linear-flipout", "conv1d-same-*", "conv2d-groups-dilation-*", "conv2d-*-only-lrt", "conv3d-lrt"
+)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_outputs_have_the_mean_and_variance_of_sampled_weights(name, estimator):
@@ -37,6 +40,7 @@ def test_the_outputs_have_the_mean_and_variance_of_sampled_weights(name, estimat
     assert not agrees_in_mean(draws.mean(1), mean + covariance.diagonal().sqrt())
 
 
+@pytest.mark.daily("conv2d-groups-dilation")
 @pytest.mark.parametrize("name", ["linear", "conv2d-groups-dilation"])
 def test_the_oracle_of_these_tests_is_the_law_of_sampled_weights(name):
     make, shape, where = LAYERS[name]
@@ -57,13 +61,14 @@ def test_local_reparameterisation_of_a_linear_layer_is_its_formula():
     loc, scale = guide.locations(), guide.scales()
     gamma = torch.einsum("ni,oi->no", x, loc["net.weight"]) + loc["net.bias"]
     delta = torch.einsum("ni,oi->no", x**2, scale["net.weight"] ** 2) + scale["net.bias"] ** 2
-    noise = (outputs(ESTIMATORS["lrt"], model, guide, x, 2000) - gamma) / delta.sqrt()
+    noise = (outputs(ESTIMATORS["lrt"], model, guide, x, 1000) - gamma) / delta.sqrt()
     assert agrees_in_mean(noise, 0.0)
     assert agrees_in_mean(noise.square(), 1.0)
     assert agrees_in_mean(noise[:, :, 0] * noise[:, :, 1], 0.0)
     assert not agrees_in_mean(noise.square(), 1.3)
 
 
+@pytest.mark.daily("plain-linear", "lrt-linear", "flipout-conv2d*")
 @pytest.mark.parametrize("name", ["linear", "conv2d-stride-no-bias"])
 @pytest.mark.parametrize("estimator", PLAIN_OR_ESTIMATOR)
 def test_rows_are_uncorrelated_unless_weights_are_shared(estimator, name):
@@ -78,6 +83,7 @@ def test_rows_are_uncorrelated_unless_weights_are_shared(estimator, name):
     assert (same_size < 0.9) == (estimator != "plain")  # not only the signs of whole outputs are flipped
 
 
+@pytest.mark.nightly
 def test_flipout_is_exact_for_the_positions_of_a_row_together():
     net = nn.Linear(3, 2)
     model, guide = pair(net)
