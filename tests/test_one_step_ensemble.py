@@ -10,7 +10,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn._core.processes import Processes
-from pyro_bnn.auto.fitting import _ensemble, _one_step
+from pyro_bnn.auto.fitting import _ensemble, _one_step, _stopping
 from pyro_bnn.inference.svi import _graph
 
 from .accelerator import DEVICE, Accelerator
@@ -78,7 +78,8 @@ def test_all_members_have_the_batches_of_the_first(as_on_a_gpu, monkeypatch):
     assert (weights(together)[1]["net.0.weight"] - weights(apart)[1]["net.0.weight"]).abs().max() > 1e-6
 
 
-def test_the_status_says_how_members_ended_and_times_add_up(as_on_a_gpu):
+def test_the_status_says_how_members_ended_and_times_add_up(as_on_a_gpu, monkeypatch):
+    monkeypatch.setattr(_stopping, "WINDOW_STEPS", 100)
     model, data = problem()
     posterior = fitted(model, data, max_epochs=3000, optimizer=None)
     assert posterior.status
@@ -152,6 +153,7 @@ def test_a_step_of_all_members_is_recorded_if_no_code_of_the_user_is_left_out(
     torch.testing.assert_close(weights(replayed), weights(ordinary), rtol=0, atol=0)
 
 
+@pytest.mark.daily("lenet")
 @pytest.mark.parametrize("network", ["mlp", "lenet"])
 def test_on_a_device_members_wait_once_an_epoch_and_have_the_numbers_of_the_cpu(as_on_a_gpu, network):
     model, data = problem(network)
