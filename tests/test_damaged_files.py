@@ -176,7 +176,7 @@ def test_a_folder_without_a_run_says_so(pyro_bnn, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(28, "No space left on device", "posterior.pt"), MemoryError()], ids=["disk", "memory"]
+    "error", [OSError(28, "No space left on device", "posterior.safetensors"), MemoryError()], ids=["disk", "memory"]
 )
 def test_a_run_that_cannot_be_saved_leaves_the_earlier_one(pyro_bnn, run, monkeypatch, error):  # noqa: F811
     before = {path.name: path.read_bytes() for path in run.iterdir()}
@@ -193,7 +193,7 @@ def test_a_run_that_cannot_be_saved_leaves_the_earlier_one(pyro_bnn, run, monkey
     code, out, err = pyro_bnn("train", "digits", "--epochs", 1, "--hidden", 4, "--out", run, "--force")
     assert (code, out) == (1, "")
     assert err == (
-        "error: posterior.pt: no space left on device.\n"
+        "error: posterior.safetensors: no space left on device.\n"
         if error.args
         else "error: the memory is exhausted; make --hidden, --batch-size or --num-samples smaller.\n"
     )

@@ -223,7 +223,7 @@ def test_a_saved_posterior_gives_the_same_predictions(case, tmp_path):
     model, sites = case
     x, y = data()
     posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=ADAM, num_epochs=3, seed=0)
-    path = tmp_path / "posterior.pt"
+    path = tmp_path / "posterior.safetensors"
     pb.save_posterior(posterior, path, model)
     make = next(make for make, found in NETS.values() if found == sites)
     again = model_of(make().double())

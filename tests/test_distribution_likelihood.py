@@ -250,7 +250,7 @@ def test_fit_chooses_and_says_why(counts):
 def test_a_saved_posterior_needs_the_same_function(counts, tmp_path):
     model = counting_model()
     posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), counts, optimizer=ADAM, num_epochs=2, seed=0)
-    path = tmp_path / "posterior.pt"
+    path = tmp_path / "posterior.safetensors"
     pb.save_posterior(posterior, path, model=model)
     again = counting_model()
     loaded = pb.load_posterior(path, model=again)

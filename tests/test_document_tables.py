@@ -111,7 +111,7 @@ def names(tmp_path):
     posteriors = [posterior, posterior]
     public = {name: getattr(pb, name) for name in pb.__all__} | {"pb": pb}
     short = {name: functools.partial(getattr(pb, name), **arguments) for name, arguments in SHORT.items()}
-    path = tmp_path / "posterior.pt"
+    path = tmp_path / "posterior.safetensors"
     own = {"x": x, "y": data[1], "S": 3, "s": 1.0, "scale": 0.1, "gain": 1.0, "delta": 0.1}
     own |= {"mixing": 0.5, "scale1": 1.0, "scale2": 0.1, "glob": "**", "prior": pb.NormalPrior(), "nn": torch.nn}
     return public | short | own | locals()

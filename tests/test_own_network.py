@@ -266,7 +266,7 @@ def test_a_file_that_changes_the_folder_does_not_lose_the_run(pyro_bnn, nets, mo
     (nets / "odd.py").write_text(ODD)
     code, _, err = train(pyro_bnn, "odd.py:moving")
     assert (code, err) == (0, "")
-    assert (nets / "run" / "posterior.pt").is_file()
+    assert (nets / "run" / "posterior.safetensors").is_file()
     commands = (
         ("evaluate", "run", "--num-samples", 2),
         ("predict", "run", "houses.csv", "--out", "new.csv"),

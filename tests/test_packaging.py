@@ -96,7 +96,7 @@ main()
 """
     printed = run_isolated(code, path=tmp_path / "site", cwd=tmp_path)
     assert printed.startswith(str(tmp_path / "site" / "pyro_bnn"))
-    assert (tmp_path / "run" / "posterior.pt").is_file()
+    assert (tmp_path / "run" / "posterior.safetensors").is_file()
 
 
 def test_the_description_has_no_links_that_work_only_in_the_repository(archives):

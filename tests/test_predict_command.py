@@ -373,11 +373,13 @@ def test_rows_with_fewer_targets_than_the_run_are_refused(pyro_bnn, tmp_path):  
 
 
 @pytest.mark.parametrize("command", ["predict", "report"])
-@pytest.mark.parametrize("name", ["run/posterior.pt", "run/config.json", "run/manifest.json", "link.pt", "houses.csv"])
+@pytest.mark.parametrize(
+    "name", ["run/posterior.safetensors", "run/config.json", "run/manifest.json", "link.pt", "houses.csv"]
+)
 def test_an_output_in_the_place_of_a_runs_own_file_is_refused(pyro_bnn, place, command, name):  # noqa: F811
     """With --force too, through links, and for the table that the run was trained on."""
     run, rows = place / "run", new_rows(place / "new.csv")
-    (place / "link.pt").symlink_to(run / "posterior.pt")
+    (place / "link.pt").symlink_to(run / "posterior.safetensors")
     table = shutil.copy(runs.load_config(run).dataset, place / "old.csv")
     out = runs.load_config(run).dataset if name == "houses.csv" else place / name
     before = {path.name: path.read_bytes() for path in run.iterdir()}

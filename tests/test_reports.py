@@ -65,7 +65,7 @@ def test_a_pruned_run_is_a_run(pyro_bnn, run, tmp_path):  # noqa: F811
     rows = {row["name"]: row for row in json.loads((small / "metrics.json").read_text())["rows"]}
     assert rows["mean weights"]["accuracy"] == expected["mean_accuracy"]
     assert rows["ensemble of 20"]["nll"] == pytest.approx(expected["nll"], rel=1e-4)
-    assert (small / "posterior.pt").stat().st_size < (run / "posterior.pt").stat().st_size / 4
+    assert (small / "posterior.safetensors").stat().st_size < (run / "posterior.safetensors").stat().st_size / 4
     code, out, _ = pyro_bnn("weights", small)
     assert code == 0
     assert sum(int(line.split()[2].replace(",", "")) for line in out.splitlines() if line.startswith("net.")) == 5405
@@ -105,7 +105,7 @@ def test_the_run_itself_is_not_overwritten_by_its_pruned_copy(pyro_bnn, run):  #
         code, _, err = pyro_bnn("prune", run, "--keep", 0.5, "--out", out, "--force")
         assert code == 2
         assert "is the run itself, or contains it" in err
-        assert (run / "posterior.pt").exists()
+        assert (run / "posterior.safetensors").exists()
 
 
 def test_nothing_is_written_when_a_share_is_wrong(pyro_bnn, run, tmp_path):  # noqa: F811

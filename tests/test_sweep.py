@@ -75,7 +75,7 @@ class Pool:
         self.model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(1.0), num_data=6)
         self.guide = pb.MeanFieldGuide(self.model)
         self.posterior = pb.GuidePosterior(self.guide)
-        self.path = folder / "posterior.pt"
+        self.path = folder / "posterior.safetensors"
         probs = torch.full((6, 3), 1 / 3)
         self.by_name = {
             "model": self.model, "guide": self.guide, "posterior": self.posterior, "x": self.x, "y": self.y,

@@ -102,7 +102,7 @@ def test_a_network_is_chosen_and_its_settings_are_kept(made):
     assert (config["method"], config["hidden"], config["prior"]) == ("mclmc", [3], "normal:1")
     assert config["likelihood"] in ("gaussian", "heteroscedastic")
     names = {path.name for path in (folder / "run").iterdir()}
-    assert names == {"choice.json", "config.json", "data.json", "manifest.json", "posterior.pt"}
+    assert names == {"choice.json", "config.json", "data.json", "manifest.json", "posterior.safetensors"}
 
 
 def test_evaluate_measures_a_single_network_and_all_of_them(pyro_bnn, place):  # noqa: F811

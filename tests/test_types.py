@@ -99,7 +99,7 @@ CASES = {
     "pb.fit_mcmc(gaussian, (x, y), sampler=pb.HMC())": "pb.MCMCPosterior",
     "pb.fit_laplace(gaussian, (x, y))": "LaplacePosterior",
     "several.members": "tuple[pb.Posterior, ...]",
-    "pb.load_posterior('posterior.pt', gaussian)": "pb.Posterior",
+    "pb.load_posterior('posterior.safetensors', gaussian)": "pb.Posterior",
     "prune(guide, fraction=0.5)": "pb.GuidePosterior",
     "posterior.sample(3)": "dict[str, Tensor]",
     "posterior.status": "pb.Status",

@@ -46,7 +46,7 @@ T = TypeVar("T")
 RunPosterior = GuidePosterior | MCMCPosterior
 RunCalibration = ConformalIntervals | ConformalSets
 
-CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.pt"
+CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.safetensors"
 """Files of a run: the configuration, facts about the data, the history of a variational fit, and the posterior."""
 
 CHOICE = "choice.json"

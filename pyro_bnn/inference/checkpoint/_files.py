@@ -41,7 +41,7 @@ class Content:
     posterior: Saved
 
 
-@explained('save_posterior(posterior, "posterior.pt", model)')
+@explained('save_posterior(posterior, "posterior.safetensors", model)')
 def save_posterior(
     posterior: Posterior | Callable[..., object],
     path: str | Path,
@@ -170,7 +170,7 @@ def load_calibration(path: str | Path) -> Calibration:
         return restored_calibration(record(Saved, content[CALIBRATION], CALIBRATION))
 
 
-@explained('load_posterior("posterior.pt", model)')
+@explained('load_posterior("posterior.safetensors", model)')
 def load_posterior(
     path: str | Path,
     model: BayesianModel | Callable[..., object] | None,
