@@ -75,8 +75,8 @@ def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[Non
     Args:
         spec: The specification of the network. ``mlp`` means that no code of the user runs.
         doing: End of the message, which says what the code was doing.
-        otherwise: Beginning of the message if no line of the user's code raised the error. If `otherwise` is empty, an
-            error of other code is raised unchanged.
+        otherwise: Beginning of the message if no line of the user's code raised the error. If `otherwise` is empty,
+            errors that do not come from the user's code are raised unchanged.
     """
     here = Path.cwd()
     try:

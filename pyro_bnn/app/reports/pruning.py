@@ -1,4 +1,4 @@
-"""The report on the costs and savings of removing weights from a training run."""
+"""The report on pruning the network of a run: how the scores change, and how much memory and time it saves."""
 
 import math
 import statistics

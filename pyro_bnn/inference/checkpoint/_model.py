@@ -298,7 +298,7 @@ class PresentModel:
         self._unset = [n for n, item in signature.parameters.items() if n not in given and item.default is None]
 
     def network_record(self, posterior: Posterior, *, with_frozen: bool) -> ModelRecord | None:
-        """Return the record of a :class:`BayesianModel` for a file; None for other Pyro models and without a model.
+        """Return the record of a :class:`BayesianModel` for a file; None if there is no model, or one of another kind.
 
         The record contains the initial value of a pruned site only if the model uses it.
         """

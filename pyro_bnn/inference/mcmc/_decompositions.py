@@ -153,10 +153,11 @@ class _Windows:
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """Apply the adjoint of :meth:`of` for each position in a window; return the sum, which has the shape of x.
+        """Compute the gradient with respect to x from the gradients of the results of :meth:`of`.
 
         `parts` contains one tensor of shape (N, C, *windows) for each position p in a window. The tensor has one
-        element for each window. This method adds the element to the result, at the position p of the element's window.
+        element for each window. This method adds each element to the result, which has the shape of x, at the position
+        p of the element's window.
         """
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 

@@ -255,8 +255,8 @@ def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Ten
     needs the subtree's first leaf, so first leaves are stored, as checkpoints. The level of leaf n is the number of
     ones in the binary form of n // 2. Every leaf with an even number is the first leaf of a balanced subtree. A leaf
     with an odd number completes one or more balanced subtrees: their number c is the number of ones at the end of the
-    leaf's binary form. If a leaf of level m completes c subtrees, the first leaves of these subtrees are stored at the
-    levels from m - c + 1 to m.
+    leaf's binary form. The first leaves of these c subtrees are stored at the levels from m - c + 1 to m, where m is
+    the level of the leaf that completes them.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
     stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)

@@ -146,9 +146,9 @@ def literal(number: float) -> str:
 
 
 def combined(text: str, shape: Sequence[int], *parts: Value) -> Value:
-    """Make a tensor from a text, in which `{0}`, `{1}` and so on stand for the elements of other tensors.
+    """Make a tensor from a C expression, in which `{0}`, `{1}` and so on stand for the elements of other tensors.
 
-    The other tensors are broadcast to `shape`.
+    The other tensors are `parts`, in this order. They are broadcast to `shape`.
     """
     return Value(tuple(shape), text.format(*(part.broadcast(shape).text for part in parts)))
 

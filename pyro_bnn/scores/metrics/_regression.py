@@ -92,8 +92,8 @@ def crps_from_draws(draws: Numbers, y: Numbers) -> float:
 def crps_of_normal_mixture(weights: Numbers, loc: Numbers, scale: Numbers, y: Numbers) -> float:
     """Return the continuous ranked probability score of a mixture of M Gaussians, averaged over all targets.
 
-    The score is computed in closed form. Time grows with the square of M, and memory with M. The score is in the units
-    of y; lower is better.
+    The score is computed in closed form. The computing time grows in proportion to the square of M, and the memory in
+    proportion to M. The score is in the units of y; lower is better.
 
     Args:
         weights: Probabilities of the components, shape (..., M) or (M,).
