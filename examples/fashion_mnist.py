@@ -3,11 +3,11 @@
 
 This example shows ensembles, votes, calibration, and the detection of unknown images.
 
-The script trains a fully connected network (784-400-400-10 units) by SVI. The script predicts the test images with
-single draws of the weights, with the mean weights and with an ensemble, and measures how well MNIST digits are detected
-as unknown. The script writes `losses.png`, `votes_known.png`, `votes_unknown.png` and `scores.png`. With `--dataset
-digits` (no download) the images are scikit-learn's digits, of which 7, 8 and 9 are unknown. The command `pyro-bnn train
-fashion-mnist` trains the same network, and has more options.
+The script trains a fully connected network (784-400-400-10 units) by SVI. It predicts the test images with single draws
+of the weights, with the mean weights and with an ensemble, measures how well MNIST digits are detected as unknown, and
+writes `losses.png`, `votes_known.png`, `votes_unknown.png` and `scores.png`. With `--dataset digits` (no download) the
+images are scikit-learn's digits, of which 7, 8 and 9 are unknown. The command `pyro-bnn train fashion-mnist` trains the
+same network, and has more options.
 """
 
 import argparse

@@ -1,12 +1,12 @@
 """How much the gradient varies
 ===============================
 
-The script compares sampled weights (RT), flipout and local reparameterisation (LRT).
+Compare the noise of three gradient estimators: sampled weights (RT), flipout and local reparameterisation (LRT).
 
-The script fits a network to scikit-learn's 442 diabetes patients. At the fitted parameters it draws the gradient of the
-loss twice on each of many random batches. Half the squared difference of such a pair estimates the variance that comes
-from the noise of the weights, without the variance that comes from the choice of the batch. The script prints and plots
-the sum of this variance over all parameters, by batch size.
+A network is fitted to scikit-learn's 442 diabetes patients. At the fitted parameters the script draws the gradient of
+the loss twice on each of many random batches. Half the squared difference of such a pair estimates the variance that
+comes from the noise of the weights, without the variance that comes from the choice of the batch. The script prints and
+plots the sum of this variance over all parameters, by batch size.
 
 The fit is short on purpose. With more epochs the standard deviations of the weights grow. The likelihood divides by the
 exponential of a network output, so with large standard deviations the gradients have heavy tails, and 300 pairs are too

@@ -1,12 +1,12 @@
 """Training loops: Pyro's SVI, your own loop, one call
 ===================================================
 
-The three ways are Pyro's own SVI, `svi_step` in your own loop, and a call of `fit_svi`.
+Fit the same model in three ways: by Pyro's own SVI, by `svi_step` in your own loop, and by a call of `fit_svi`.
 
-The script fits scikit-learn's digits in each way, from the same start and with the same random numbers. The first way
-is a plain Pyro script that takes only a model and a guide from this library; the other two compute steps directly,
-without effect handlers. The script prints the result, which is the same for all three ways, and the time of each way.
-All three ways predict with Pyro's own `Predictive`.
+All three fit scikit-learn's digits from the same start and with the same random numbers. The first is a plain Pyro
+script that takes only a model and a guide from this library; the other two compute steps directly, without effect
+handlers. The output shows the result, which is the same for all three, and the time of each. All three predict with
+Pyro's own `Predictive`.
 """
 
 import argparse

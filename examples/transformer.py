@@ -5,7 +5,7 @@ A transformer tells from which library a docstring comes.
 
 The texts are docstrings in the source files of Python's standard library, torch, numpy, scikit-learn, matplotlib and
 Pyro, without the names of these libraries. Whole files are held out for the test. Docstrings of Pillow, rich, tqdm and
-typer are the unknown texts. The script fits a small `nn.TransformerEncoder` twice: a plain network with Adam, and a
+typer are the unknown texts. A small `nn.TransformerEncoder` is fitted twice: as a plain network with Adam, and as a
 posterior over all weights with natural gradients. The script prints a table, and writes pictures of accuracy against
 confidence, `transformer_point.png` and `transformer_posterior.png`. The texts and the results depend on the installed
 versions.

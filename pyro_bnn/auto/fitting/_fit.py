@@ -206,7 +206,8 @@ def fit(
             other guides.
         estimator: Gradient estimator. The default is :class:`LocalReparameterization` if the guide is mean-field and
             the network is a sequence of linear layers and activations; otherwise each weight is drawn once per step.
-        kl_weight: Weight of the KL term.
+        kl_weight: Factor of the KL divergence from the prior in the loss. With the default, 1, the loss is the negative
+            ELBO.
         callbacks: Functions that are called with the history; none for an ensemble.
         progress: Whether to show a progress bar. By default (None) there is a bar on a terminal and in a notebook,
             after two seconds, and nothing elsewhere.

@@ -21,7 +21,7 @@ HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
 class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
-    r""":math:`N(\text{output}, \text{scale}^2)`, with one noise scale for all data.
+    r"""Gaussian noise of one size around the output of the network: :math:`N(\text{output}, \text{scale}^2)`.
 
     Output and targets have the same shape, (N, O) or (N,).
 
@@ -82,7 +82,7 @@ class _Standardising(dist.Normal):
 
 
 class HeteroscedasticGaussianLikelihood(NumberLikelihood):
-    r""":math:`N(\text{mean}, \exp(\text{log variance}))`, where the network outputs the mean and the log variance.
+    r"""Gaussian noise whose size depends on the input: the network outputs a mean and a log variance.
 
     The first half of the output's last axis is the mean, and the second half the log variance.
     Output of shape (N, 2 * O) goes with targets of shape (N, O).

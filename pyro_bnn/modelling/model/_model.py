@@ -39,24 +39,6 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     A call ``model(x)`` runs the network with weights drawn from the prior, also after a fit, as for every Pyro model.
     For predictions under a posterior call :func:`~pyro_bnn.predict`.
 
-    The weights are drawn outside the data plate. The log-likelihood of a batch of B rows is multiplied by
-    ``num_data / B``, so for every batch size the expected ELBO is that of the whole data set. The weights may have
-    leading draw axes, as in `Predictive(parallel=True)` and `vectorize_particles=True`.
-
-    A prior may depend on latent variables of its own (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). The
-    variables of a prior are sites like ``prior.0.scale``, and are drawn before the weights. Learnable numbers of a
-    prior are parameters of the model.
-
-    A network with several inputs gets them from a tuple, as ``net(*x)``, or from a dictionary, as ``net(**x)``. Inputs
-    may be nested. All inputs have N rows, except those in a :class:`~pyro_bnn.Shared`, which all rows share.
-
-    The padding row of a random embedding is constant: the layer uses the row of `net`. The value that is drawn for a
-    padding row has no effect on the likelihood, so the posterior of this value is the prior.
-
-    The network may have Pyro modules. Each `PyroSample` attribute of a Pyro module is a site that is named after the
-    attribute's path. The declared distribution is the prior of the site. A declared site is drawn once per call,
-    regardless of `where` and `prior`.
-
     Args:
         net: Network that maps x of shape (N, ...), or several such inputs, to an output of shape (N, ...).
         prior: Prior of each selected parameter. A distribution of one real number, such as ``dist.Normal(0.0, 1.0)``,
@@ -86,6 +68,26 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         ('net.0.weight', 'net.0.bias', 'net.2.weight', 'net.2.bias')
         >>> model(torch.zeros(5, 4)).shape
         torch.Size([5, 3])
+
+    Notes:
+        *Batches.* The weights are drawn outside the data plate. The log-likelihood of a batch of B rows is multiplied
+        by ``num_data / B``, so for every batch size the expected ELBO is that of the whole data set. The weights may
+        have leading draw axes, as in `Predictive(parallel=True)` and `vectorize_particles=True`.
+
+        *Latent variables of priors.* A prior may depend on latent variables of its own
+        (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). The variables of a prior are sites like
+        ``prior.0.scale``, and are drawn before the weights. Learnable numbers of a prior are parameters of the model.
+
+        *Several inputs.* A network with several inputs gets them from a tuple, as ``net(*x)``, or from a dictionary, as
+        ``net(**x)``. Inputs may be nested. All inputs have N rows, except those in a :class:`~pyro_bnn.Shared`, which
+        all rows share.
+
+        *Embeddings.* The padding row of a random embedding is constant: the layer uses the row of `net`. The value that
+        is drawn for a padding row has no effect on the likelihood, so the posterior of this value is the prior.
+
+        *Pyro modules.* The network may have Pyro modules. Each `PyroSample` attribute of a Pyro module is a site that
+        is named after the attribute's path. The declared distribution is the prior of the site. A declared site is
+        drawn once per call, regardless of `where` and `prior`.
     """
 
     @explained(

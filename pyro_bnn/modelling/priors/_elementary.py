@@ -178,7 +178,10 @@ class ScaleMixturePrior(Prior):
 @explained("FanInNormalPrior(2.0)")
 @dataclass(frozen=True)
 class FanInNormalPrior(Prior):
-    r""":math:`N(0, \text{gain}^2 / \text{fan-in})`: the prior variance of pre-activations does not depend on the width.
+    r"""Normal prior that is narrower for units with more inputs, so that wider layers do not give larger outputs.
+
+    The prior of each weight is :math:`N(0, \text{gain}^2 / \text{fan-in})`, so the prior variance of pre-activations
+    does not depend on the width.
 
     The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
     fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight`` if this weight has at least
