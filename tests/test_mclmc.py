@@ -164,7 +164,7 @@ def test_the_status_speaks_of_modes_only_if_chains_disagree():
     noise = torch.randn(4, 500, 2)
     assert str(modes(noise)).startswith("4 chains whose predictions agree; R-hat within chains up to 1.")
     drifting = noise + torch.linspace(0, 3, 500)[:, None]  # alike, but no chain has explored its mode
-    assert str(modes(drifting)).startswith("4 chains with equal weights, which are too short")
+    assert str(modes(drifting)).startswith("4 of 4 chains are too short to explore their modes; R-hat")
     apart = noise + 5 * torch.arange(4.0)[:, None, None]
     assert str(modes(apart)).startswith("4 modes with equal weights, which are not their posterior weights; R-hat")
     assert "lies between modes" in str(modes(apart))

@@ -1,6 +1,7 @@
 """Fits of Markov chains in C to tables and arrays, after a comparison on held-out rows has chosen the network."""
 
 import functools
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -31,6 +32,10 @@ from .specs import make_prior, prior_spec
 
 OF_NET = ("hidden", "activation")
 """The settings that describe a fully connected network, and do not apply to a user's own network."""
+
+
+TOO_SHORT = r"\d+ of \d+ chains (is|are) too short to explore (its mode|their modes)"
+"""Pattern of the clause in the status of chains that says how many of them are too short."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
         )
     message = chosen.in_words(agreement)
     if finding == "short":
-        return replace(status, message=f"{message} R-hat within chains is above {limit}.", remedy=more)
+        return replace(status, message=message, remedy=more)
     if finding == "disagreeing":
         said = f"R-hat between chains is above {limit}, but a linear model has one mode, so the chains are too short."
         return replace(status, ok=False, message=message, remedy=f"{said} {more}")
@@ -151,7 +156,10 @@ def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good
     """
     if posterior.statistics.has_many_diverging:
         return "problem", "many steps of the chains diverged"
-    return ("good", "") if posterior.status else ("note", "some chains are too short to explore their modes")
+    if posterior.status:
+        return "good", ""
+    found = re.search(TOO_SHORT, posterior.status.message)  # files do not store the modes
+    return "note", "some chains are too short to explore their modes" if found is None else found[0]
 
 
 def _fixed(config: RunConfig, data: Dataset, given: Collection[str]) -> dict[str, Any]:

@@ -52,6 +52,9 @@ CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "
 CHOICE = "choice.json"
 """File of a run of chains, which says what was chosen."""
 
+VERDICT = "verdict.json"
+"""File with the first line of the report. `evaluate` and `report` write the file, and `predict` quotes it."""
+
 ACCURACY = "accuracy.json"
 """File of a run that recorded its accuracy after each epoch."""
 
@@ -237,6 +240,19 @@ def load_accuracy(run: str | Path) -> AccuracyCurve | None:
     if ACCURACY not in Manifest.read(folder).files:
         return None
     return _read(folder, ACCURACY, lambda text: record(AccuracyCurve, parsed(text), "accuracy"))
+
+
+def write_verdict(folder: Folder, headline: str) -> None:
+    """Write the first line of the report on a run, so that `predict` can quote it."""
+    folder.write_json(VERDICT, {"headline": headline})
+
+
+def known_verdict(run: str | Path) -> str:
+    """Return the first line of the report on a run; an empty text before `evaluate` or `report` has judged the run."""
+    folder = find_run(run)
+    if VERDICT not in Manifest.read(folder).files or not (folder / VERDICT).is_file():
+        return ""
+    return _read(folder, VERDICT, lambda text: str(parsed(text)["headline"]))
 
 
 def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:

@@ -56,7 +56,7 @@ def evaluate(
     device = options.check_device(device)
     config = runs.load_config(run)
     is_image = config.kind == "images"
-    files = evaluation.FILES if is_image else scores.FILES
+    files = evaluation.FILES if is_image else (*scores.FILES, runs.VERDICT)
     opened = updating(run, command="evaluate", writes=files, picture_format=picture_format)
     with opened as folder, own_code(config.net):
         trained = load_trained(
@@ -67,6 +67,8 @@ def evaluate(
         report = evaluation.report_evaluation(trained, folder) if is_image else scores.report_scores(trained, folder)
         pictures = pictures_of(folder, files)
         headline = None if is_image else verdicts_on(subject_of(run, config, trained, has_drivers=False))[0]
+        if headline is not None:
+            runs.write_verdict(folder, headline)
     output.table(f"{report}")
     more = "" if headline is not None else f" Whether the run is usable: pyro-bnn report {run}"
     output.say(f"\nMetrics and pictures in {run}.{more}")

@@ -7,7 +7,7 @@ row. The keys of each object are the names of the columns in the CSV. With --out
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,9 +15,14 @@ from . import options
 from .output import Output, for_terminal
 from .stopping import loading
 
+if TYPE_CHECKING:  # they load torch, which `pyro-bnn --help` must not
+    from ..config import RunConfig
+    from ..datasets import Facts
+    from ..runs import RunPosterior
+
 EXAMPLES = (
     "pyro-bnn predict houses new.csv --out predictions.csv",
-    "pyro-bnn predict houses new.csv --level .5,.95 --keep id",
+    "pyro-bnn predict houses new.csv --level 0.5,0.95 --keep id",
 )
 
 
@@ -38,7 +43,7 @@ def predict(
         typer.Option(
             help="Probabilities of the intervals around predicted numbers, separated by commas. If the run was trained "
             "with --calibrate, they also apply to the sets of classes.",
-            show_default=".95",
+            show_default="0.95",
         ),
     ] = None,
     keep: Annotated[
@@ -75,7 +80,7 @@ def predict(
     prints scores. A terminal shows a rounded table, and a file or pipe gets all digits. With --json and without --out,
     the JSON document contains the predictions.
     """
-    levels = options.read_numbers(float, ".95" if level is None else level, "--level")
+    levels = options.read_numbers(float, "0.95" if level is None else level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):
         percent = bool(levels) and all(1 < share < 100 for share in levels)
         hint = f"; did you mean {','.join(f'{share / 100:g}' for share in levels)}?" if percent else "."
@@ -88,7 +93,7 @@ def predict(
     options.check_rows(rows)
     with loading():
         from ..._core.files import write_atomically
-        from .. import chains, runs, sources
+        from .. import runs, sources
         from ..own.network import own_code
         from ..reports.predictions import as_csv, table_of_predictions
         from ..reports.scores import shown_name, shown_score
@@ -125,14 +130,7 @@ def predict(
     elif not as_json:
         text = as_csv(table)
         typer.echo(for_terminal(text) if sys.stdout.isatty() else text, nl=False)
-    notes = [*sample.notes]
-    if not posterior.status:
-        level, fault = "note", posterior.status.message.rstrip(".")
-        if runs.is_chains(posterior):
-            level, fault = chains.fault_of(posterior)
-        unusable = ", so the run is not usable as it is" if level == "problem" else ""
-        why = "Why" if unusable else "To see whether the predictions are usable"
-        notes.insert(0, f"{level.capitalize()}: {fault}{unusable}. {why}: pyro-bnn report {run}")
+    notes = [*_note_on(run, config, facts, posterior), *sample.notes]
     for note in notes:
         typer.echo(note, err=True)
     if scores:
@@ -158,3 +156,29 @@ def predict(
         notes=notes,
         predictions=table.to_dict("records") if is_listed else None,
     )
+
+
+def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPosterior") -> list[str]:
+    """Return a note if a run has a fault, or if its verdict is not just "usable"; otherwise return an empty list.
+
+    If `evaluate` or `report` has judged the run, the note quotes the verdict. Otherwise the note names the fault.
+    """
+    from .. import chains, runs  # imported late: importing takes long
+
+    level: str = "note"
+    if runs.is_chains(posterior):
+        level, fault = chains.fault_of(posterior)
+    elif not posterior.status:
+        fault = posterior.status.message.rstrip(".")
+    else:
+        from ..reports.page.fit import of_length  # imported late: it also loads what draws pictures
+
+        fault = of_length(config, facts.in_units(posterior.history)).short
+    known = runs.known_verdict(run)
+    if known and (fault or not known.startswith("Usable: ")):
+        return [f"Note: {known} Why: pyro-bnn report {run}"]
+    if not fault:
+        return []
+    unusable = ", so the run is not usable as it is" if level == "problem" else ""
+    why = "Why" if unusable else "To see whether the predictions are usable"
+    return [f"{level.capitalize()}: {fault}{unusable}. {why}: pyro-bnn report {run}"]

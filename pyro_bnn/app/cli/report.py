@@ -60,8 +60,9 @@ def report(
         )
         headline, verdicts, page = report_on(subject_of(run, config, trained))
     if out is None:
-        with updating(run, command="report", writes=("report.html",)) as folder:
+        with updating(run, command="report", writes=("report.html", runs.VERDICT)) as folder:
             folder.write_text("report.html", page)
+            runs.write_verdict(folder, headline)
     else:
         write_atomically(out, lambda file: file.write(page.encode()))
     output = Output("report", as_json=as_json)

@@ -249,6 +249,14 @@ class Modes(Shown):
         return int((self.within > LARGEST_WITHIN).sum())
 
     @property
+    def unexplored(self) -> str:
+        """A clause without numbers of R-hat that says how many chains are too short to explore their modes."""
+        verb = (
+            "is too short to explore its mode" if self.num_unexplored == 1 else "are too short to explore their modes"
+        )
+        return f"{self.num_unexplored} of {len(self.within)} chains {verb}"
+
+    @property
     def problems(self) -> list[str]:
         """The problems found, each with a remedy; empty if every chain has explored its mode."""
         return [f"{self.fault}: warm up longer."] if self.fault else []
@@ -263,7 +271,7 @@ class Modes(Shown):
     def __str__(self) -> str:
         count, places = len(self.within), "chains"
         if self.num_unexplored:
-            number = f"{count} chains with equal weights, which are too short to explore their modes"
+            number = self.unexplored
         elif self.between > LARGEST_WITHIN:
             number, places = f"{count} modes with equal weights, which are not their posterior weights", "modes"
         else:

@@ -100,12 +100,10 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None, *, has_one_mode: bo
     count, share = plural(posterior.num_chains, "chain"), posterior.statistics.share_diverging
     diverged = "the sampler does not report divergences" if share is None else f"{percent(share)} of the draws diverged"
     level, finding = fault_of(posterior)[0], finding_on(modes, has_one_mode=has_one_mode)
-    unexplored = 0 if modes is None else modes.num_unexplored
     least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f} at training rows"
-    verb = "is too short to explore its mode" if unexplored == 1 else "are too short to explore their modes"
     apart = "the chains are too short: they disagree, but a linear model has one mode"
     between = "" if modes is None else f" (R-hat between chains is {modes.between:.2f})"
-    few = f"{unexplored} of {count} {verb}"
+    few = "" if modes is None else modes.unexplored
     unknown = "too few draws to tell whether the chains have explored their modes"
     more = longer_chains(posterior.seconds)
     verdict = judged(

@@ -1,0 +1,71 @@
+"""`pyro-bnn predict` says what is known of the run's faults."""
+
+# ruff: noqa: F811  # tests take the imported fixture as a parameter
+
+import json
+
+import pytest
+
+from pyro_bnn.app.folders import updating
+from pyro_bnn.app.runs import known_verdict, write_verdict
+
+from .own_data import QUICK, houses, write_table
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
+
+
+@pytest.fixture
+def run(pyro_bnn, tmp_path):
+    """A variational run whose training was too short."""
+    table = write_table(tmp_path / "houses.csv", houses())
+    assert pyro_bnn("train", table, "--target", "price", "--out", tmp_path / "run", *QUICK, "--epochs", 3)[0] == 0
+    return tmp_path / "run"
+
+
+def judge(run, headline):
+    with updating(run, command="evaluate") as folder:
+        write_verdict(folder, headline)
+
+
+def test_a_training_that_was_too_short_is_told_with_every_prediction(pyro_bnn, run):
+    table, out = run.parent / "houses.csv", run.parent / "out.csv"
+    short = "too few epochs to tell whether training had settled"
+    code, _, err = pyro_bnn("predict", run, table, "--out", out)
+    expected = f"Note: {short}. To see whether the predictions are usable: pyro-bnn report {run}\n"
+    assert (code, err.startswith(expected)) == (0, True), err
+    assert expected.strip() in json.loads(pyro_bnn("predict", run, table, "--json")[1])["notes"]
+
+
+def test_a_verdict_that_is_known_is_quoted(pyro_bnn, run):
+    table, out = run.parent / "houses.csv", run.parent / "out.csv"
+    code, text, _ = pyro_bnn("evaluate", run, "--json")
+    headline = json.loads(text)["headline"]
+    assert (code, known_verdict(run)) == (0, headline)
+    _, _, err = pyro_bnn("predict", run, table, "--out", out)
+    assert err.startswith(f"Note: {headline} Why: pyro-bnn report {run}\n")
+    assert "To see whether" not in err
+    assert pyro_bnn("report", run)[0] == 0
+    (run / "verdict.json").unlink()
+    assert known_verdict(run) == ""
+    assert pyro_bnn("predict", run, table, "--out", out, "--force")[2].startswith("Note: too few epochs")
+
+
+@pytest.mark.parametrize(
+    ("headline", "is_told"),
+    [
+        ("Usable: RMSE 1.", False),
+        ("Usable for its predictions, not for its uncertainty: 95 % intervals too wide.", True),
+    ],
+)
+def test_a_bad_verdict_is_told_for_a_run_without_another_fault(pyro_bnn, run, monkeypatch, headline, is_told):
+    monkeypatch.setattr("pyro_bnn.app.reports.page.fit.FEWEST_EPOCHS", 0)
+    monkeypatch.setattr("pyro_bnn.app.reports.page.fit.STILL_FALLING", 1e9)
+    monkeypatch.setattr("pyro_bnn.app.reports.page.fit.SHORT", 0)
+    judge(run, headline)
+    _, _, err = pyro_bnn("predict", run, run.parent / "houses.csv", "--out", run.parent / "out.csv")
+    assert err.startswith(f"Note: {headline} Why: pyro-bnn report {run}\n") == is_told
+    assert ("Note" in err) == is_told
+
+
+def test_the_report_keeps_its_verdict_only_in_the_run_itself(pyro_bnn, run):
+    assert pyro_bnn("report", run, "--out", run.parent / "page.html")[0] == 0
+    assert known_verdict(run) == ""
