@@ -193,6 +193,21 @@ def test_several_inputs_get_a_variational_fit(short):
     assert str(posterior.status).startswith("variational inference, since the network has several inputs: ")
 
 
+def test_an_lstm_gets_a_variational_fit(short):
+    """Torch's own code for an LSTM on a CPU cannot be replayed outside of autograd."""
+
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells, self.head = nn.LSTM(1, 2, batch_first=True), nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.head(self.cells(x[:, None])[0][:, -1])
+
+    posterior = pb.fit(curve(Last()), wave(), seed=0)
+    assert str(posterior.status).startswith("variational inference, since the density has an operation that is not ")
+
+
 @pytest.mark.parametrize(
     "option",
     [

@@ -64,9 +64,6 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
     Raises:
         UnsupportedError: If an operation is not in the table of operations; the message names the operation.
     """
-    interpreter, writer = Interpreter(graph, garbage_collect_values=False), Writer()
-    interpreter.run(*example)
-    results = interpreter.env
     *nodes, output = graph.graph.nodes
     placeholders = [node for node in nodes if node.op == "placeholder"]
     rest = nodes[len(placeholders) :]
@@ -75,6 +72,9 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
     for node in rest:
         if node.op != "call_function" or node.meta["packet"] not in operations:
             raise UnsupportedError(str(node.target))
+    interpreter, writer = Interpreter(graph, garbage_collect_values=False), Writer()
+    interpreter.run(*example)
+    results = interpreter.env
     arrays = ["z", *(f"data->constants[{number}]" for number in range(len(example) - 1))]
     names = dict(zip(placeholders, arrays, strict=True))
     values: Values = {
