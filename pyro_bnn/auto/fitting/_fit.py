@@ -213,7 +213,8 @@ def fit(
             after two seconds, and nothing elsewhere.
         execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if the network
             consists of modules of torch and of this package, and there are no `callbacks`.
-        checkpoint: File to which checkpoints are written. The files of members have endings like ``.0-of-5``.
+        checkpoint: File to which checkpoints are written; with it, the default method is ``"svi"``. To resume chains,
+            use :func:`fit_nuts` or :func:`fit_mcmc`. The files of members have endings like ``.0-of-5``.
         resume: Checkpoint from which the fit continues.
         seed: Seed of the fit.
 
@@ -256,13 +257,9 @@ def fit(
         ``posterior.status`` says which method was chosen, with which settings, and why.
 
         *Chains.* By default :func:`fit` trains eight networks, and then a chain in C explores the mode of each
-        (:class:`~pyro_bnn.MCLMC`), as in ``BNNRegressor()``. Chains need a C compiler, enough time, a network that C
-        code supports (not an LSTM) and that gives the same output in train mode as in eval mode (no dropout), a model
-        on a CPU with one input, and a prior for each learned parameter (``GaussianLikelihood()`` has a noise scale
-        without one). Otherwise the fit is variational: faster, with a guide and a history, but often further from the
-        posterior. It is also variational if the data are a loader, or if one of these arguments is given: `guide`,
-        `optimizer`, `max_epochs`, `batch_size`, `validation`, `elbo`, `estimator`, `kl_weight`, `callbacks`,
-        `execution`, `checkpoint` or `resume`.
+        (:class:`~pyro_bnn.MCLMC`), as in ``BNNRegressor()``. If chains are impossible, or if an argument that only
+        variational fits have is given, the fit is variational: faster, with a guide and a history, but often further
+        from the posterior. The page :doc:`/understand/which_method` lists all these cases.
 
         *Variational fit.* It is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. It ends
         at a plateau of the objective, where a straight line through the last epochs (about 400 steps) rises by less
