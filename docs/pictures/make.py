@@ -191,8 +191,9 @@ def priors(out: Path, quick: bool) -> None:
         model = pb.BayesianModel(net, prior=prior, likelihood=pb.GaussianLikelihood(0.1), num_data=1)
         draws = pb.predict(model, model.sample_latents, x, num_samples=num_draws, keep_draws=True, seed=seed)
         functions[name] = draws.components.mean[..., 0]  # (S, N)
-        sds = functions[name].std(0)
-        print(f"{name:34s} {float(sds[60]):10.2f} {float(sds[-1]):11.2f}", flush=True)
+    for name, values in sorted(functions.items(), key=lambda item: float(item[1][:, 60].std())):
+        sds = values.std(0)
+        print(f"{name:34s} {float(sds[60]):10.2f} {float(sds[-1]):11.2f}")
     axes = plotting.new_axes(2, 3, size=("page", 4.2))
     for of_row, (end, names) in zip(axes, rows.items(), strict=True):
         for ax, name in zip(of_row, names, strict=True):
