@@ -53,7 +53,7 @@ def test_a_verdict_that_is_known_is_quoted(pyro_bnn, run):
     ("headline", "is_told"),
     [
         ("Usable: RMSE 1.", False),
-        ("Usable for its predictions, not for its uncertainty: 95 % intervals too wide.", True),
+        ("Usable for its predictions, not for its uncertainty: too wide.", True),
     ],
 )
 def test_a_bad_verdict_is_told_for_a_run_without_another_fault(pyro_bnn, run, monkeypatch, headline, is_told):

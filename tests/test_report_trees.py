@@ -11,6 +11,7 @@ from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section
 from pyro_bnn.app.reports.page.section import Verdict, first_line
+from pyro_bnn.app.reports.page.verdicts import of_baseline
 from pyro_bnn.scores.uncertainty import RegressionPrediction
 
 from .test_report import Page
@@ -73,6 +74,28 @@ def test_trees_are_compared_by_their_mistakes():
     assert verdict.text.startswith("Gradient-boosted trees are more accurate here: accuracy 100.0 %, this run ")
     assert "HistGradientBoostingClassifier" in Page(page_of("", "", "", [], [section])).words
     assert "better than those of logistic regression" in " ".join(v.text for v in section.verdicts)
+
+
+@pytest.mark.parametrize(("share", "is_first"), [(0.5, True), (0.9, False)])
+def test_a_run_with_wrong_uncertainty_begins_with_trees_that_are_much_better(share, is_first):
+    found = regressed().regressed
+    section = errors_section(with_trees(found.y + share * (found.prediction.mean - found.y)))
+    wide = Verdict("problem", "uncertainty", "95 % intervals too wide", "", "")
+    line = first_line([wide, *section.verdicts], "RMSE 2")
+    said = "Usable for its predictions, not for its uncertainty: 95 % intervals too wide"
+    assert line.startswith("Gradient-boosted trees are more accurate (RMSE " if is_first else said)
+    assert said in line
+    assert line.count("trees are more accurate") == 1
+
+
+def test_an_nll_above_that_of_the_mean_of_the_targets_comes_first():
+    numbers = {"points": "RMSE 2 against 3", "is_nearer": True}
+    worse = of_baseline("linear regression", -4.5, -2.5, 0.1, **numbers, guess=("the mean of the targets", -3.3))
+    said = "robabilities worse than those of linear regression and of the mean of the targets (NLL 4.500 against 2.500"
+    line = first_line([worse], "RMSE 2")
+    assert line == f"P{said} and 3.300). Usable for its predictions, not for its uncertainty. RMSE 2."
+    better = of_baseline("linear regression", -3.2, -2.5, 0.1, **numbers, guess=("the mean of the targets", -3.3))
+    assert first_line([better], "RMSE 2").startswith("Usable for its predictions, not for its uncertainty: p")
 
 
 @pytest.mark.parametrize(("shift", "said"), [(0.5, "too high"), (-0.5, "too low"), (0.0, None)])

@@ -118,7 +118,7 @@ TIED = "not clearly better than linear regression, which would do as well"
     [
         ("good", "Usable: RMSE ", {}),
         ("too wide", f"Usable for its predictions, not for its uncertainty: {WIDE}. RMSE ", {WIDE: "problem"}),
-        ("too narrow", "Usable for its predictions, not for its uncertainty: ", {NARROW: "problem", WORSE: "problem"}),
+        ("too narrow", f"{WORSE[0].upper()}{WORSE[1:]} (NLL ", {NARROW: "problem", WORSE: "problem"}),
         ("tied", f"Usable, but {TIED}", {TIED: "note"}),
     ],
 )

@@ -1,5 +1,6 @@
 """The progress bar of a variational fit, which may have a time limit."""
 
+import math
 from contextlib import AbstractContextManager
 
 from tqdm import tqdm
@@ -9,6 +10,9 @@ from ..auto.choosing import Deadline
 from ..inference.history import History
 from .config import RunConfig
 from .datasets import Dataset
+
+FEWEST_TIMED = 2
+"""Heuristic: number of epochs after the first one from which the remaining time is estimated."""
 
 
 class FitProgress(AbstractContextManager["FitProgress"]):
@@ -31,23 +35,29 @@ class FitProgress(AbstractContextManager["FitProgress"]):
         self._num_rows, self._facts = len(data.x_train), data.facts
         self._per = f"nats per {'image' if config.kind == 'images' else 'row'}"
         self._bar = progress_bar("epoch", config.epochs, shown=shown)
-        self._num_before: int | None = None  # epochs before this call of `fit_svi`, as in a resumed fit
+        self._first: tuple[int, float] | None = None  # number of epochs, and seconds, after the first one of this fit
 
     def __exit__(self, *error: object) -> None:
         self._bar.close()
 
     def __call__(self, history: History) -> None:
-        """Show the number of finished epochs, and the estimated time until the fit or its time limit ends."""
+        """Show the number of finished epochs, and the estimated time until the fit or its time limit ends.
+
+        The first epoch also compiles the model, so the estimate begins after it, and is shown from the third epoch on.
+        """
         if not self._shown:
             return
-        bar, num_done = self._bar, len(history.epochs)
-        if self._num_before is None:
-            self._num_before, self._format = num_done - 1, bar.bar_format
-        per_epoch = bar.format_dict["elapsed"] / (num_done - self._num_before)
-        left = per_epoch * (self._epochs - num_done)
+        bar, num_done, elapsed = self._bar, len(history.epochs), self._bar.format_dict["elapsed"]
+        if self._first is None:
+            self._first, self._format = (num_done, elapsed), bar.bar_format
+        timed = num_done - self._first[0]
+        left = 0.0 if num_done == self._epochs else math.inf
+        if timed >= FEWEST_TIMED:
+            left = (elapsed - self._first[1]) / timed * (self._epochs - num_done)
         if self._deadline is not None:
             left = min(left, max(self._deadline.left(), 0.0))
-        bar.bar_format = self._format.replace("{remaining}", tqdm.format_interval(left))
+        shown = tqdm.format_interval(left) if math.isfinite(left) else "?"
+        bar.bar_format = self._format.replace("{remaining}", shown)
         cost = (self._facts.shift - history.epochs[-1].elbo) / self._num_rows
         bar.set_description_str(f" negative ELBO {cost:.4f} {self._per}", refresh=False)
         bar.update(num_done - bar.n)

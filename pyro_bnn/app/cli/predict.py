@@ -161,7 +161,7 @@ def predict(
 def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPosterior") -> list[str]:
     """Return a note if a run has a fault, or if its verdict is not just "usable"; otherwise return an empty list.
 
-    If `evaluate` or `report` has judged the run, the note quotes the verdict. Otherwise the note names the fault.
+    The note names the fault. If `evaluate` or `report` has judged the run, the note also quotes the verdict.
     """
     from .. import chains, runs  # imported late: importing takes long
 
@@ -176,7 +176,8 @@ def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPost
         fault = of_length(config, facts.in_units(posterior.history)).short
     known = runs.known_verdict(run)
     if known and (fault or not known.startswith("Usable: ")):
-        return [f"Note: {known} Why: pyro-bnn report {run}"]
+        unnamed = f"{fault}. Verdict on the test rows: " if fault not in known else ""
+        return [f"Note: {unnamed}{known} Why: pyro-bnn report {run}"]
     if not fault:
         return []
     unusable = ", so the run is not usable as it is" if level == "problem" else ""

@@ -28,6 +28,7 @@ class Verdict:
     text: str
     rule: str  # the thresholds
     is_cause: bool = False  # whether this fault, such as a training that is too short, can have caused the others
+    is_first: bool = False  # whether the first line of a run with wrong uncertainty must begin with this fault
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,11 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
         named = "; ".join([*unclear, *unsure, *limits])
         return f"Too few rows to tell whether it is usable: {named}. {sentence(usable)}{below}."
     if unsure:
-        named = "; ".join([*unsure, *limits])
-        return f"Usable for its predictions, not for its uncertainty: {named}. {sentence(usable)}{below}."
+        first = [verdict.short for verdict in verdicts if verdict.is_first]
+        start = f"{sentence('; '.join(first))}. " if first else ""
+        named = "; ".join(short for short in [*unsure, *limits] if short not in first)
+        said = f"Usable for its predictions, not for its uncertainty{f': {named}' if named else ''}."
+        return f"{start}{said} {sentence(usable)}{below}."
     return f"Usable, but {limits[0]}: {usable}{below}." if limits else f"Usable: {usable}{below}."
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -22,6 +23,10 @@ SMALL_GAIN = 0.01
 
 LARGE_LOSS = 0.1
 """Heuristic: a network is called unusable if the NLL of a baseline is lower by this number of nats per row."""
+
+MUCH_BETTER = 0.5
+"""Heuristic: trees are much more accurate if their mean error (squared, or mistakes) is below this share of the
+network's."""
 
 WEAK = 0.5
 """Heuristic: a network is called weak if it avoids less than this share of the errors of a guess. The errors are
@@ -97,12 +102,13 @@ def of_baseline(
     where = f" in NLL, not in {unbeaten}" if unbeaten else ""
     lead = f"{sentence(name)} {'has the lower NLL' if unbeaten else 'predicts better'}"
     beats = f"{lead}: NLL {number(-theirs)}, this run {number(-own)} ({difference}; {points})."
-    also = ""
+    better, by_guess = [name], f"{number(-own)} against {number(-theirs)}"
     if guess is not None and guess[1] > own:
-        also = f" and {guess[0]}"
+        better, by_guess = [name, guess[0]], f"{by_guess} and {number(-guess[1])}"
         beats = f"{beats} So does {guess[0]}, which ignores all inputs: NLL {number(-guess[1])}."
     about: About = "baseline" if is_tied or (is_beaten and gain > -LARGE_LOSS) else "predictions"
-    return judged(
+    is_first = is_beaten and is_nearer and (theirs if guess is None else guess[1]) - own > LARGE_LOSS
+    verdict = judged(
         "uncertainty" if is_beaten and is_nearer else about,
         "The baseline with the lowest NLL is compared. Problem: its NLL is lower than that of the network by more than "
         f"{NUM_ERRORS:g} standard errors of the difference, and by more than {SMALL_GAIN:g} nats per row. If it is "
@@ -110,9 +116,10 @@ def of_baseline(
         "errors, its uncertainty is wrong. Note: neither NLL is lower by that much.",
         (is_tied, "note", equal, tied),
         (gain > 0, "good", "", f"The network's probabilities are better than those of {name} ({numbers})."),
-        (is_nearer, "problem", f"probabilities worse than those of {name}", worse),
-        (True, "problem", f"beaten by {name}{also}{where}", beats),
+        (is_nearer, "problem", f"probabilities worse than those of {' and of '.join(better)} (NLL {by_guess})", worse),
+        (True, "problem", f"beaten by {' and '.join(better)}{where}", beats),
     )
+    return replace(verdict, is_first=is_first)
 
 
 def of_ways(
@@ -188,7 +195,8 @@ def of_trees(found: Classified | Regressed) -> list[Verdict]:
         (gain > 0, "good", "", f"The network is more accurate than {TREES} ({numbers})."),
         (True, "note", f"{TREES} are more accurate ({score} {values[1]})", better),
     )
-    return [verdict]
+    is_much = not is_tied and float(theirs.mean()) < MUCH_BETTER * float(own.mean())
+    return [replace(verdict, is_first=is_much)]
 
 
 def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
