@@ -148,7 +148,7 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
             "Missing option --out. Example: pyro-bnn train t.csv --target y --epochs 3 --out FOLDER",
         ),
         (["train", "--out", "r"], "Missing the data set. Example: pyro-bnn train digits --out r\n"),
-        (["trian", "digits"], "No such command 'trian'. Did you mean 'train'? Try --help."),
+        (["trian", "digits"], "No such command: trian; did you mean train? Try --help."),
         (["train", "digits", "--epochs", "x"], "'--epochs': it must be a whole number, got 'x'. Try --help."),
         (["train", "digits", "--lr", "x"], "'--lr': it must be a number, got 'x'. Try --help."),
         (["evaluate", "nowhere"], "nowhere holds no training run"),
@@ -217,7 +217,7 @@ def test_module_and_script_are_the_same_command(tmp_path):
     ]
     assert results[0].returncode == results[1].returncode == 2
     assert results[0].stderr == results[1].stderr
-    assert results[0].stderr.startswith("error: No such command 'trian'")
+    assert results[0].stderr.startswith("error: No such command: trian")
 
 
 @DEMO

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import shutil
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import torch
 
 from pyro_bnn.app import recipes
 from pyro_bnn.app.datasets import load_data
+from pyro_bnn.app.reports.weights import LEGEND, SiteSummary, least_certain
 
 from .folders import train_run
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
@@ -59,6 +61,7 @@ def test_a_pruned_run_is_a_run(pyro_bnn, run, tmp_path):  # noqa: F811
     code, out, err = pyro_bnn("prune", run, "--fractions", "0,.75", "--num-samples", 20, "--keep", 0.25, "--out", small)
     assert (code, err) == (0, "")
     assert "5,405 of 7,207 weights are removed (75 %)" in out
+    assert 0 < out.index("of the weights") < out.index("7,207 weights, 307 rows")  # the conclusion comes first
     expected = json.loads((run / "pruning.json").read_text())["report"]["rows"][1]
     code, out, err = pyro_bnn("evaluate", small, "--num-samples", 20)
     assert (code, err) == (0, "")
@@ -71,12 +74,34 @@ def test_a_pruned_run_is_a_run(pyro_bnn, run, tmp_path):  # noqa: F811
     assert sum(int(line.split()[2].replace(",", "")) for line in out.splitlines() if line.startswith("net.")) == 5405
 
 
+@pytest.mark.parametrize(
+    ("medians", "said"),
+    [
+        (
+            (3.0, -2.04),
+            "Least certain is b: its median weight has -2.0 dB, so the sd of that weight is larger than its",
+        ),
+        ((1.0, 4.0), "Least certain is a: its median weight has 1.0 dB, so the sd of that weight is at most as large"),
+        ((math.nan, 4.0), "Least certain is b: "),
+        ((math.nan, math.nan), "All weights were removed."),
+    ],
+)
+def test_the_least_certain_tensor_is_said(medians, said):
+    rows = [
+        SiteSummary(name, 9, 9 * math.isnan(middle), 1.0, 1.0, (middle - 1, middle, middle + 1))
+        for name, middle in zip("ab", medians, strict=True)
+    ]
+    assert least_certain(rows).startswith(said)
+
+
 def test_weights_shows_one_weight_and_all_layers(pyro_bnn, run):  # noqa: F811
     code, out, err = pyro_bnn("weights", run, "--site", "net.3.weight", "--index", "2,7")
     assert (code, err) == (0, "")
     lines = [line.split() for line in out.splitlines()]
     assert [line[0] for line in lines[1:5]] == ["net.1.weight", "net.1.bias", "net.3.weight", "net.3.bias"]
     assert lines[1][1] == "6,400"
+    assert LEGEND in out
+    assert "\nLeast certain is net." in out
     for picture in ("weight.png", "weights.png"):
         assert (run / picture).read_bytes().startswith(PNG)
 

@@ -88,14 +88,22 @@ ALL = "pyro_bnn.help_all"
 
 
 class PlainFlags:
-    """Base class of commands whose help shows no type beside a flag, since a flag takes no value."""
+    """Base class of commands with a plainer help.
+
+    The help shows no type beside a flag, since a flag takes no value. Typer writes a default in words in parentheses,
+    ``[default: (by the number of rows)]``; here there are none.
+    """
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters of the command. Flags get an empty text where the help would show a type."""
+        """Return the parameters of the command. Flags have no type in the help, and defaults have no parentheses."""
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the command
         for parameter in parameters:
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
+            words = getattr(parameter, "show_default", None)
+            if isinstance(words, str):
+                parameter.help = rf"{parameter.help} [dim]\[default: {words}][/dim]"
+                parameter.show_default = False
         return parameters
 
 

@@ -110,8 +110,13 @@ def _in_plain_words(error: Any) -> str:
     If an option needs a number but got another text, the sentence shows this text.
     """
     message = str(error.format_message())
-    if near := nearest(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ()):
-        return f"No such option: {error.option_name}; did you mean {near}?"
+    if option := getattr(error, "option_name", ""):
+        near = nearest(option, getattr(error, "possibilities", None) or ())
+        if message.startswith("No such option"):
+            return f"No such option: {option}{_did_you_mean(near)}"
+    if unknown := re.match("No such command '(.*?)'", message):
+        near = nearest(unknown[1], [command.__name__ for command, _ in COMMANDS])
+        return f"No such command: {unknown[1]}{_did_you_mean(near)}"
     if message.startswith("Missing argument") and error.ctx is not None:
         usage = str(error.ctx.command.get_usage(error.ctx))
         return f"{message.rstrip('.')}; write {usage.replace('Usage:', '').strip()}."
@@ -121,6 +126,10 @@ def _in_plain_words(error: Any) -> str:
         kind = "whole number" if wrong[3] == "integer" else "number"
         return f"{wrong[1]}: it must be a {kind}, got {wrong[2] or _typed(error)}."
     return message if message.endswith(("?", ".")) else f"{message}."
+
+
+def _did_you_mean(near: str) -> str:
+    return f"; did you mean {near}?" if near else "."
 
 
 def _typed(error: Any) -> str:

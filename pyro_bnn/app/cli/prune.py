@@ -68,7 +68,7 @@ def prune(
         from ..own.network import own_code
         from ..reports.pictures import pictures_of
         from ..reports.pruning import FILES, report_pruning, save_pruned_run
-        from .pruned import tables_of
+        from .pruned import conclusions_of, tables_of
 
     output = Output("prune", as_json=as_json)
     device = options.check_device(device)
@@ -93,6 +93,8 @@ def prune(
             pruned = {"folder": out, "status": status}
     if pruned is not None:
         output.say(f"{pruned['status']} Saved in {out}; next: pyro-bnn evaluate {out}\n")
+    if conclusions := conclusions_of(report, gains):
+        output.say(f"{conclusions}\n", style="bold")
     output.table(tables_of(report, gains))
     output.say(f"\npruning.csv, pruning.json, {' and '.join(pictures)} in {run}.")
     output.document(folder=run, pictures=pictures, report=report, gains=gains, pruned=pruned)

@@ -4,6 +4,7 @@ from itertools import takewhile
 
 import torch
 
+from ..._core.summary import counted
 from ...results import pruning
 from ..reports.numbers import percent
 from ..reports.pruning import PruningGains
@@ -16,8 +17,13 @@ SLOWER = 1.1
 """Heuristic: a sparse network is slower if it takes more than this multiple of the time of a dense one."""
 
 
+def conclusions_of(report: pruning.PruningReport, gains: PruningGains) -> str:
+    """Return sentences that say which share of the weights can be removed, and whether this costs speed."""
+    return " ".join([*_can_go(report), *_is_slower(gains)])
+
+
 def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
-    """Return two tables with notes, and sentences on what can be removed and on the speed, separated by empty lines."""
+    """Return two tables with notes, separated by empty lines."""
     first = report.rows[0]
     name, form = ("RMSE", ".4g") if first.accuracy is None else ("accuracy", ".2%")
     heads = [f"{name}, mean", "NLL, mean", f"{name}, draws", "NLL, draws"]
@@ -40,7 +46,7 @@ def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
         for row in gains.rows
     ]
     times = (
-        f"Times: mean weights, {gains.num_images} rows, {torch.get_num_threads()} thread(s). Speed: dense / sparse. A "
+        f"Times: mean weights, {gains.num_images} rows, {counted(torch.get_num_threads(), 'thread')}. Speed: dense / sparse. A "
         f"layer with more than {percent(pruning.MAX_DENSITY, 0)} of its weights left stays dense."
     )
     title = f"{report.num_weights:,} weights, {report.num_data:,} rows, ensembles of {report.num_samples} draws:"
@@ -49,7 +55,7 @@ def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
         "weights. Draws: the ensemble."
     )
     tables = ["\n".join([title, *aligned(cells, num_left=0)]), notes, "\n".join(aligned(savings, num_left=0)), times]
-    return "\n\n".join([*tables, *_is_slower(gains), *_can_go(report)])
+    return "\n\n".join(tables)
 
 
 def _is_slower(gains: PruningGains) -> list[str]:

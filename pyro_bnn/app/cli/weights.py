@@ -50,7 +50,7 @@ def weights(
         from ..folders import updating
         from ..own.network import own_code
         from ..reports.pictures import pictures_of
-        from ..reports.weights import FILES, SiteSummary, report_weights
+        from ..reports.weights import FILES, LEGEND, SiteSummary, least_certain, report_weights
 
     output = Output("weights", as_json=as_json)
     config = runs.load_config(run)
@@ -63,5 +63,7 @@ def weights(
         rows = report_weights(model, posterior, folder, site=site, index=place)
         pictures = pictures_of(folder, FILES)
     output.table("\n".join([SiteSummary.header(), *map(str, rows)]))
+    output.say(f"\n{LEGEND}", style="dim")
+    output.say(least_certain(rows))
     output.say(f"\n{' and '.join(pictures)} in {run}.")
     output.document(folder=run, pictures=pictures, sites=rows)

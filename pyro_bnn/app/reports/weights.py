@@ -17,6 +17,13 @@ from .pictures import save_picture
 FILES = ("weight.png", "weights.png")
 """Files that the report writes."""
 
+LEGEND = (
+    "weights: their number; removed: how many of them were pruned. The other columns are about the weights that are "
+    "left. SNR: signal-to-noise ratio |mean| / sd of a weight, in decibels (dB), of which 5 %, 50 % and 95 % of the "
+    "weights have less. At 0 dB, mean and sd are equal in size."
+)
+"""Explanation of the columns of a table of summaries."""
+
 
 @dataclass(frozen=True)
 class SiteSummary:
@@ -43,6 +50,19 @@ class SiteSummary:
             f"{'site':20s} {'weights':>10s} {'removed':>10s} {'mean |mean|':>12s} {'median sd':>10s} "
             f"{'SNR 5 %':>8s} {'50 %':>8s} {'95 % (dB)':>8s}"
         )
+
+
+def least_certain(rows: Sequence[SiteSummary]) -> str:
+    """Return a sentence on the tensor whose median weight has the lowest signal-to-noise ratio."""
+    left = [row for row in rows if row.num_removed < row.num_weights]
+    if not left:
+        return "All weights were removed."
+    least = min(left, key=lambda row: row.decibel[1])
+    middle = least.decibel[1]
+    size = "larger than its mean, so much of it can perhaps be removed (see `pyro-bnn prune`)"
+    if middle >= 0:
+        size = "at most as large as its mean"
+    return f"Least certain is {least.site}: its median weight has {middle:.1f} dB, so the sd of that weight is {size}."
 
 
 def report_weights(
