@@ -46,8 +46,8 @@ def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
         for row in gains.rows
     ]
     times = (
-        f"Times: mean weights, {gains.num_images} rows, {counted(torch.get_num_threads(), 'thread')}. Speed: dense / sparse. A "
-        f"layer with more than {percent(pruning.MAX_DENSITY, 0)} of its weights left stays dense."
+        f"Times: mean weights, {gains.num_images} rows, {counted(torch.get_num_threads(), 'thread')}. Speed: dense / "
+        f"sparse. A layer with more than {percent(pruning.MAX_DENSITY, 0)} of its weights left stays dense."
     )
     title = f"{report.num_weights:,} weights, {report.num_data:,} rows, ensembles of {report.num_samples} draws:"
     notes = (
