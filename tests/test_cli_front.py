@@ -231,7 +231,7 @@ def test_the_help_of_train_shows_the_settings_of_the_default_recipe(pyro_bnn, wi
     printed = pyro_bnn("train", "--help-all")[1]
     option = re.search(rf"│ --{setting.replace('_', '-')} .*?(?=│\n│ --|╰)", printed, re.DOTALL).group()
     expected = IN_WORDS.get(setting) or recipes.default(setting)
-    assert f"[default: {expected}]" in option
+    assert f"[default: {expected}]" in " ".join(option.replace("│", " ").split())
 
 
 def test_the_shown_settings_are_read_from_the_recipes(monkeypatch):
@@ -336,9 +336,9 @@ def test_a_wrong_command_line_is_answered_with_the_right_one(pyro_bnn):
     run, rows, shown = ("RUN", "ROWS", str.upper) if is_old else ("{run}", "{rows}", str)
     for words, said in (
         (("train", "a.csv", "--taget", "y"), "No such option: --taget; did you mean --target?"),
-        (("evaluate", "run", "--force"), "No such option: --force. Try --help."),
-        (("evalute", "run"), "No such command: evalute; did you mean evaluate? Try --help."),
-        (("xyz", "run"), "No such command: xyz. Try --help."),
+        (("evaluate", "run", "--force"), "No such option: --force."),
+        (("evalute", "run"), "No such command: evalute; did you mean evaluate?"),
+        (("xyz", "run"), "No such command: xyz."),
         (("predict", "run"), f"Missing argument '{shown('rows')}'; write pyro-bnn predict [OPTIONS] {run} {rows}."),
         (("report",), f"Missing argument '{shown('run')}'; write pyro-bnn report [OPTIONS] {run}."),
     ):

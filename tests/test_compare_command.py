@@ -52,7 +52,7 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     assert printed.startswith(
         "NUTS draws four chains of 40 draws each (and as many of warm-up) for 48 rows, with seed 7 ..."
     )
-    assert "test rows; the last 4 rows compare with nuts:" in printed
+    assert "test rows; the last 4 rows compare with NUTS:" in printed
     verdict = re.search("Not decided|The run (predicts|does not predict) like", printed).start()
     assert verdict < printed.index("test rows; the last 4 rows")  # what the numbers are worth comes before them
     assert max(len(line) for line in printed.splitlines() if " ± " in line) <= 60
@@ -60,12 +60,19 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
         "The run does not predict like NUTS. The standard dev" in printed
     )
     assert "draw more (--num-samples 160: about 4 times the time), or compare a run" in printed
+    assert "nuts" not in printed
+    assert "mean-field" not in printed  # the run and NUTS have these names everywhere
+    assert "The seconds of the run are those of its epochs; `train` also counts the preparation." in printed
+    assert "Numbers from NUTS have no ±: its chains have not converged" in printed
     content = json.loads((out / "comparison.json").read_text())
     assert "NLL is in nats per row; standard deviations and distances are in the units of 'price'." in printed
     assert pyro_bnn("evaluate", run)[0] == 0
     nll = scores_in(run)["ensemble of 100"]["nll"]
     assert content["methods"][1]["scores"]["nll"]["value"] == pytest.approx(nll, abs=0.4)  # log(scale) is 4
     assert [row["method"] for row in content["methods"]] == ["nuts", "mean-field"]
+    distance = content["pairs"][0]["scores"]["rms mean difference"]
+    assert (distance["standard_error"], distance["value"] > 0) == (None, True)
+    assert content["methods"][1]["scores"]["total sd"]["standard_error"] > 0
     assert {"rms mean difference", "epistemic sd ratio"} <= content["pairs"][0]["scores"].keys()
     for arguments, message in [
         ((run, "--out", run, "--force"), "is the run itself"),
@@ -89,6 +96,7 @@ def test_numbers_that_chains_do_not_tell_are_explained(error):
     assert ("not known: the standard error of a standard deviation (sd) is more than half of it" in shown) == (
         error > 2
     )
+    assert (" ± " in shown, "1 ± " in shown) == (True, False)  # only the numbers of the run have errors
     assert shown.count("not known") == (4 if error > 2 else 0)  # the sd, its ratio, the distance, and the reason
 
 

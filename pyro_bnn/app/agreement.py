@@ -4,6 +4,7 @@ from torch import Tensor
 
 from ..results.comparison import Comparison, Scores
 from ..scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
+from .beside import in_plain_names
 from .reports.numbers import number
 
 CLOSE_CLASSES, CLOSE_NUMBERS, CLOSE_SD = 0.05, 0.2, 0.1
@@ -38,7 +39,8 @@ def agreement(result: Comparison, num_chains: int) -> str:
     else:
         said = "The run does not predict like NUTS."
     doubt = "" if result.status else f" NUTS has not converged, but {chains} ({name})."
-    return f"{said} {result.differences}{doubt}"
+    differences = in_plain_names(result).differences
+    return f"{said} {differences[0].upper()}{differences[1:]}{doubt}"
 
 
 def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float]:

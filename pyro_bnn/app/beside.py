@@ -122,8 +122,10 @@ def side_by_side(result: Comparison) -> str:
     """Return a narrow table of a comparison of two methods, with a row for each score and a column for each method."""
     import pandas  # imported late: importing takes long
 
-    columns, pair = {row.method: _cells(row) for row in result.methods}, result.pairs[0]
-    columns[pair.method] |= _cells(pair)
+    known = in_plain_names(without_unknown_errors(result))
+    unsure = {row.method: _unknown(row) for row in in_plain_names(result).methods}
+    columns, pair = {row.method: row.cells | unsure[row.method] for row in known.methods}, known.pairs[0]
+    columns[pair.method] |= pair.cells | _unknown(result.pairs[0])
     if columns[pair.reference].get("total sd") == UNKNOWN:
         columns[pair.method] |= dict.fromkeys(("total sd ratio", "wasserstein"), UNKNOWN)
     table = pandas.DataFrame(columns).fillna("").rename(index=COLUMNS)
@@ -131,14 +133,43 @@ def side_by_side(result: Comparison) -> str:
     return f"{text}\n\n{REASON}" if UNKNOWN in table.to_numpy() else text
 
 
-def _cells(row: Scores) -> dict[str, str]:
-    """Return the column of the table for one method, as a text for each score.
+def without_unknown_errors(result: Comparison) -> Comparison:
+    """Return a comparison in which the errors of numbers from NUTS are NaN if its chains have not converged.
+
+    The errors are computed as if groups of successive draws were independent, so they are far too small for chains that
+    disagree.
+    """
+    if result.status:
+        return result
+    nuts = result.pairs[0].reference
+    methods, pairs = (
+        [_without_errors(row) if nuts in (row.method, row.reference) else row for row in rows]
+        for rows in (result.methods, result.pairs)
+    )
+    return replace(result, methods=methods, pairs=pairs)
+
+
+def _without_errors(row: Scores) -> Scores:
+    return replace(row, scores={name: replace(score, standard_error=math.nan) for name, score in row.scores.items()})
+
+
+def in_plain_names(result: Comparison) -> Comparison:
+    """Return a comparison of a run with NUTS in which the methods have the names "NUTS" and "the run"."""
+    names = {result.pairs[0].reference: "NUTS", result.pairs[0].method: "the run", "": ""}
+    methods, pairs = (
+        [replace(row, method=names[row.method], reference=names[row.reference]) for row in rows]
+        for rows in (result.methods, result.pairs)
+    )
+    return replace(result, methods=methods, pairs=pairs)
+
+
+def _unknown(row: Scores) -> dict[str, str]:
+    """Return a text for each score of a method that is not known.
 
     A standard deviation counts as unknown if its standard error is more than half of its value.
     """
-    unknown = {
+    return {
         name: UNKNOWN
         for name, score in row.scores.items()
         if " sd" in name and score.standard_error > 0.5 * abs(score.value)
     }
-    return row.cells | unknown

@@ -70,7 +70,7 @@ def compare(
         from ..._core.scope import silent_fits
         from .. import runs, sources
         from ..agreement import agreement
-        from ..beside import NUM_CHAINS, compare_with_chains, side_by_side, units_of
+        from ..beside import NUM_CHAINS, compare_with_chains, side_by_side, units_of, without_unknown_errors
         from ..folders import creating
         from ..own.network import own_code
         from ..remedies import MORE
@@ -97,7 +97,7 @@ def compare(
             count = num_samples or NUM_SAMPLES
             output.say(f"Fitting eight methods to a noisy sine, with seed {seed}. NUTS first: {chains_of(count)} ...")
             study = RegressionStudy(seed=seed, num_steps=num_steps or NUM_STEPS, num_samples=count)
-            result, shown = study.run(tell), (study.x, study.y)
+            result, shown = without_unknown_errors(study.run(tell)), (study.x, study.y)
             verdict = result.differences
             text = f"{result.tables}\n\n{verdict}"
         else:
@@ -110,6 +110,7 @@ def compare(
                 )
             result = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
             verdict, text = agreement(result, NUM_CHAINS), side_by_side(result)
+            result = without_unknown_errors(result)
             shown = rows.x_train, rows.facts.target.in_units(rows.y_train)
         pictures = save_comparison(result, folder, shown)
     if config is not None:
@@ -121,11 +122,14 @@ def compare(
         output.say("NLL is in nats per point. The ELBO of a fit, and the log evidence, are in nats for all 92 points.")
     else:
         output.say(units_of(rows.facts.target))
+        if config.method == "svi":
+            output.say("The seconds of the run are those of its epochs; `train` also counts the preparation.")
     output.say(
         "± is a standard error: of the draws for differences between methods, and of the mean over rows or points "
         "for scores of one method."
     )
     if not result.status:
+        output.say("Numbers from NUTS have no ±: its chains have not converged, so their errors are not known.")
         doubt = "NUTS did not converge, so small distances from it are not certain. " if config is None else ""
         smaller = ", or compare a run with a smaller network" if config is not None and config.hidden else ""
         output.say(
