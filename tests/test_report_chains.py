@@ -11,11 +11,14 @@ from pyro_bnn.app.chains import Choice, fault_of, has_remark, in_plain_words
 from pyro_bnn.app.chains import has_one_mode as has_one_mode_of
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.remedies import longer_chains
+from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.chains import chains_section, diagnostics_of, of_chains
-from pyro_bnn.app.reports.page.fit import about_section
+from pyro_bnn.app.reports.page.fit import about_section, configuration_section
 from pyro_bnn.app.reports.page.section import Verdict, first_line
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
+
+from .test_report import Page
 
 
 @pytest.mark.parametrize(
@@ -140,6 +143,36 @@ def test_the_command_to_repeat_chains_with_a_time_limit_repeats_the_choice(made,
     assert values["is_timed"]
     assert values["is_compared"] == bool(made)
     assert values["commands"][0] == (f"pyro-bnn train a.csv {chosen} --time-limit 20 --target y --out run-again")
+
+
+@pytest.mark.parametrize(("made", "method"), [(("hidden",), "auto, which chose mclmc"), ((), "mclmc")])
+def test_settings_that_were_not_given_are_words(made, method):
+    config = replace(OWN, dataset="a.csv", target="y", method="mclmc", test_fraction=0.2)
+    subject = SimpleNamespace(config=config, data={}, choice=Choice("Chosen: this.", made))
+    shown = configuration_section(subject).values["settings"]
+    assert {name: shown[name] for name in ("method", "time limit", "calibrate", "features", "split by")} == {
+        "method": method,
+        "time limit": "none given: the number of rows determined the time",
+        "calibrate": "none",
+        "features": "all",
+        "split by": "at random",
+    }
+    assert shown["test fraction"] == "0.2"
+    subject.config, subject.choice = replace(config, method="svi", calibrate=0.1), None
+    shown = configuration_section(subject).values["settings"]
+    assert (shown["method"], shown["time limit"], shown["calibrate"]) == ("svi", "none", "0.1")
+
+
+@pytest.mark.parametrize(("limit", "made"), [(20.0, ("hidden",)), (0.0, ("hidden",)), (0.0, ())])
+def test_the_page_says_whether_the_commands_give_the_same_numbers(limit, made):
+    posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
+    config = replace(OWN, dataset="a.csv", target="y", method="mclmc", time_limit=limit)
+    run = {"run": Path("run"), "num_samples": 18, "seed": 0, "model": SimpleNamespace(device=torch.device("cpu"))}
+    subject = SimpleNamespace(posterior=posterior, config=config, choice=Choice("Chosen: this.", made), **run)
+    words = Page(page_of("", "", "", [], [about_section(subject)])).words
+    same = "On the same kind of CPU and with the same versions, these commands give the same numbers."
+    assert (same in words, "a repeated run has other chains and other scores" in words) == (not limit, bool(limit))
+    assert ("settings that --method auto chose" in words) == (bool(made) and not limit)
 
 
 @pytest.mark.parametrize(

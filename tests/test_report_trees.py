@@ -1,10 +1,13 @@
 """Verdicts of the report on bias, on intervals below 0, and on gradient-boosted trees; its pictures in the dark."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from pyro_bnn.app.own.targets import Target
+from pyro_bnn.app.reports import page
 from pyro_bnn.app.reports.baselines import LINEAR, TREES
 from pyro_bnn.app.reports.leaks import Leak
 from pyro_bnn.app.reports.page import page_of
@@ -12,6 +15,7 @@ from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section
 from pyro_bnn.app.reports.page.section import Verdict, first_line
 from pyro_bnn.app.reports.page.verdicts import of_baseline
+from pyro_bnn.app.reports.scores import scores_of
 from pyro_bnn.scores.uncertainty import RegressionPrediction
 
 from .test_report import Page
@@ -187,3 +191,30 @@ def test_a_linear_baseline_that_is_almost_exact_is_told(share, leak, short, reme
             f"Not usable as it is: {short}; too few epochs; b"
         )
         assert first_line([verdict], "RMSE 2") == f"Usable, but {short}: RMSE 2."
+
+
+def test_the_terminal_and_the_page_judge_the_same_levels():
+    found = regressed().regressed
+    scored = {name for name in scores_of(found.prediction, Target("y", [], [0.0], [1.0])) if "coverage" in name}
+    rows = intervals_section(Measured(regressed=found)).values["levels"]
+    assert {f"coverage_{100 * row['level']:g}" for row in rows} == scored
+
+
+@pytest.mark.parametrize("num_rows", [600, 150])
+def test_a_picture_of_some_rows_says_which(num_rows):
+    found = regressed().regressed
+    some = replace(found, y=found.y[:num_rows], prediction=found.prediction[:num_rows])
+    some = replace(some, baselines={name: way[:num_rows] for name, way in found.baselines.items()})
+    some = replace(some, single=("mean weights", found.single[1][:num_rows]))
+    words = Page(page_of("", "", "", [], [errors_section(Measured(regressed=some))])).words
+    said = "200 of 600 test rows, evenly spaced in the order of the predictions."
+    assert (said in words) == (num_rows == 600)
+    assert ("150 test rows." in words) == (num_rows == 150)
+
+
+def test_the_first_line_on_the_page_says_that_notes_are_below(monkeypatch):
+    headline = "Usable: RMSE 2; 2 notes in the report."
+    monkeypatch.setattr(page, "verdicts_on", lambda subject: (headline, [], []))
+    found, _, text = page.report_on(SimpleNamespace(run="run", num_samples=2, title="A run"))
+    assert found == headline  # `evaluate` and `predict` say where
+    assert "Usable: RMSE 2; 2 notes below." in Page(text).words

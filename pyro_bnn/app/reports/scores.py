@@ -21,7 +21,7 @@ FILES = ("metrics.json", "loss.png", "reliability.png", "predicted.png")
 """Files that a report may contain."""
 
 LEVELS = (0.5, 0.9, 0.95)
-"""Levels of the intervals whose coverage is measured."""
+"""Levels of the intervals whose coverage is measured. The report judges the same levels."""
 
 COLUMNS = {
     "accuracy": "accuracy",

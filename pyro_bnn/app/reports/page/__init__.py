@@ -13,7 +13,7 @@ from .drivers import drivers_section
 from .fit import about_section, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
 from .reliability import calibration_section
-from .section import Section, Verdict, first_line, plural
+from .section import ELSEWHERE, Section, Verdict, first_line, plural
 from .subject import Subject
 from .surprises import surprises_section
 
@@ -57,7 +57,8 @@ def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
     """Judge a run. Return the first line of the report, the verdicts, and the HTML of the whole page."""
     headline, verdicts, sections = verdicts_on(subject)
     subtitle = f"Report on {subject.run}, with {subject.num_samples} weight draws."
-    return headline, verdicts, page_of(subject.title, subtitle, headline, verdicts, sections)
+    here = headline.replace(ELSEWHERE, "below")
+    return headline, verdicts, page_of(subject.title, subtitle, here, verdicts, sections)
 
 
 def _rank(verdict: Verdict) -> tuple[int, bool]:

@@ -49,6 +49,9 @@ FEW_AT_PRIOR = 0.5
 """Heuristic: the posterior is judged good if less than this share of the weights is still at the prior."""
 
 
+UNSET = {"time_limit": "none", "calibrate": "none", "test_fraction": "none", "features": "all", "split_by": "at random"}
+"""The words for settings whose empty or zero value means that the user did not give them."""
+
 GUESSED = ("likelihood", "epochs", "batch_size", "estimator")
 """The settings whose defaults for tables and arrays depend on the rows or on other settings."""
 
@@ -233,10 +236,14 @@ def configuration_section(subject: Subject) -> Section:
     """Make the section with the settings that the run used, and its data."""
     config = subject.config
     used = {
-        name.replace("_", " "): _words(value)
+        name.replace("_", " "): _words(value) if value or name not in UNSET else UNSET[name]
         for name, value in asdict(config).items()
         if not _is_unused(config, name) and config.kind in settings()[name].kinds
     }
+    if subject.choice is not None:
+        limit = config.time_limit or "none given: the number of rows determined the time"
+        used |= {"method": f"auto, which chose {config.method}"} if subject.choice.made else {}
+        used |= {"time limit": f"{limit}"}
     return Section("Configuration", "configuration.html", {"settings": used, "data": subject.data})
 
 
@@ -279,6 +286,7 @@ def about_section(subject: Subject) -> Section:
         "environment": environment,
         "is_timed": is_timed,
         "is_compared": bool(made),
+        "is_chosen": not is_timed and subject.choice is not None and bool(subject.choice.made),
         "num_epochs": 0 if is_chains(posterior) else len(posterior.history.epochs),
         "most_epochs": config.epochs,
     }

@@ -15,6 +15,7 @@ from ..baselines import TREES
 from ..calibrated import CHANCE
 from ..numbers import number, percent, with_error
 from ..pictures import Drawing, observed_against_predicted, panel
+from ..scores import LEVELS
 from .calibrated import limits_by_chance
 from .cautions import FEWEST, of_bias, of_leak, of_negative
 from .section import Section, Tile, Verdict, in_series, judged
@@ -29,9 +30,6 @@ from .verdicts import (
     of_ways,
     scores_of_ways,
 )
-
-LEVELS = (0.5, 0.8, 0.9, 0.95)
-"""The probabilities of the intervals that are judged."""
 
 HEADLINE = 0.95
 """The probability of the interval that is drawn, as by `pyro-bnn predict`. The top of the report shows its coverage."""

@@ -11,6 +11,9 @@ About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "lim
 """What a verdict is about. The first line names the first fault of "baseline", "predictions" and "limit", and
 every note "unclear", which says that the rows are too few to tell whether the predictions are of use."""
 
+ELSEWHERE = "in the report"
+"""Where the first line says that more notes are, unless it is on the page of the report itself."""
+
 Case: TypeAlias = tuple[bool, Level, str, str]
 """A possible verdict: whether it holds, its level, the finding in a few words, and the finding in sentences."""
 
@@ -82,7 +85,7 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     others -= sum(verdict.level == "note" for verdict in of_baseline)
     if not (unsure or unclear):  # the first reason is enough, and the others are below
         others += max(len(named_causes) + len(limits) - 1, 0)
-    below = f"; {plural(others, 'more note' if len(notes) > others else 'note')} in the report" if others else ""
+    below = f"; {plural(others, 'more note' if len(notes) > others else 'note')} {ELSEWHERE}" if others else ""
     if others == len(notes) == 1:
         below = f"{below}: {notes[0].short}"
     if unsure:
