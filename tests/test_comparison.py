@@ -209,6 +209,7 @@ def test_classes_by_hand():
     assert scores(result, "methods")["accuracy"].value == pytest.approx(1 / 3)
     assert scores(result, "methods")["entropy"].value == pytest.approx(float(-(p * p.log()).sum()))
     assert plotting.comparison(result).shape == (1, 2)
+    assert "\n\nEqual predictions have an agreement of 1 and a total variation of 0.\n\n" in str(result)
     assert result.verdict.startswith(
         "second and first agree on the most probable class of 100.0 % of the points. Their"
     )
@@ -230,6 +231,7 @@ def test_tables(result, tmp_path):
     assert "coverage_90" in text
     assert len({len(line) for line in text.split("\n\n", maxsplit=1)[0].splitlines()[1:]}) == 1  # columns line up
     assert "all points, compared with a; ratios are geometric means over points:\n" in text
+    assert "\n\nEqual predictions have ratios of 1; the two other scores, in units of y, are 0.\n\n" in text
 
 
 def test_print_ends_with_the_result_in_words(result):
@@ -259,7 +261,8 @@ def test_a_reference_that_went_wrong_tells_nothing_about_the_others():
     result = pb.compare(line(), {"nuts": reference, "b": Weights(*B)}, X, num_samples=100, seed=0)
     start = "NOT OK: nuts: The chains disagree. Sample longer. Until then, these numbers"
     assert result.verdict.startswith(start)
-    *_, first, second = str(result).splitlines()  # wrapped, and without the facts of the status
+    first, second, blank, *_ = str(result).splitlines()  # wrapped, and without the facts of the status
+    assert blank == ""
     assert f"{first} {second}" == result.verdict
     assert max(len(first), len(second)) <= 80
     assert "4 chains" not in str(result)
@@ -275,7 +278,8 @@ def test_another_method_that_went_wrong_is_named_in_red():
         == "NOT OK: b: The loss still falls. Fit longer. Until then, its numbers do not tell how good the method is."
     )
     assert second.startswith("The standard deviation of the predictions of b")
-    assert first in " ".join(str(result).split())
+    top, *_, last = str(result).split("\n\n")  # the warning is above the numbers, and the result below
+    assert (" ".join(top.split()), " ".join(last.split())) == (first, second)
     assert re.search(r'style="color[^"]*">NOT OK: b: The loss', result._repr_html_())
     assert "NOT OK" not in pb.compare(line(), {"a": Weights(*A), "b": Weights(*B)}, X, num_samples=100, seed=0).verdict
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_bnn as pb
+from pyro_bnn._core import checks
 
 from .chains import quietly
 
@@ -84,6 +85,12 @@ POSTERIOR = pb.GuidePosterior(pb.MeanFieldGuide(MODEL))
 
 MISTAKES = [
     (lambda: pb.fit(MODEL, (X, Y), epochs=5), r"fit\(\) got .* `epochs`; did you mean `max_epochs`\?"),
+    (lambda: pb.fit(MODEL, (X, Y), num_step=5), r"`num_step`; did you mean `max_epochs`\?"),
+    (lambda: pb.fit(MODEL, (X, Y), num_steps=5), r"`num_steps`; did you mean `max_epochs`\?"),
+    (lambda: pb.fit(MODEL, (X, Y), validation_data=(X, Y)), r"did you mean `validation`\?"),
+    (lambda: pb.fit_nuts(MODEL, (X, Y), warmup_steps=5), r"`warmup_steps`; did you mean `num_warmup`\?"),
+    (lambda: pb.fit_nuts(MODEL, (X, Y), num_burnin_steps=5), r"did you mean `num_warmup`\?"),
+    (lambda: pb.fit_svi(MODEL, MODEL, (X, Y), loss=5), r"did you mean `elbo`\?"),
     (lambda: pb.fit_svi(MODEL, MODEL, (X, Y), epochs=5), "did you mean `num_epochs`"),
     (lambda: pb.fit(MODEL, (X, Y), num_samples=5), "`num_samples`; pass it to `predict`"),
     (lambda: pb.fit(MODEL, (X, Y), unlike=5), "`unlike`; its arguments are `model`, `data`, `method`.* and `seed`"),
@@ -109,7 +116,7 @@ MISTAKES = [
     (lambda: pb.NormalPrior(sigma=3), "did you mean `scale`"),
     (lambda: pb.MeanFieldGuide(MODEL, scale=1), "unexpected argument `scale`; `init` sets"),
     (lambda: pb.BayesianModel(nn.Linear(2, 1)), "needs `prior`, `likelihood` and `num_data`.*PoissonLikelihood"),
-    (lambda: pb.nets.mlp(1, 10, 1), r"takes 1 .* got 3; .*Example: mlp\(\[1, 50, 50, 1\]\)"),
+    (lambda: pb.nets.mlp(1, 10, 1), r"takes 1 argument by .* got 3; .*Example: mlp\(\[1, 50, 50, 1\]\)"),
     (lambda: pb.save_posterior(MODEL, "x.pt"), "needs `model`, .*Example: save_posterior"),
     (lambda: pb.load_posterior("x.pt"), "needs `model`, .*Example: load_posterior"),
     (lambda: pb.plotting.regression_bands(X), "needs `prediction`, .*Example: regression_bands"),
@@ -159,6 +166,18 @@ def test_other_names_of_methods_lead_to_a_call_that_runs(method):
             name: signature.bind,
         },
     )
+
+
+@pytest.mark.parametrize(("method", "meant"), [("hcm", "hmc"), ("nust", "nuts"), ("mclcm", "mclmc")])
+def test_letters_of_a_method_in_another_order_are_recognised(method, meant):
+    with pytest.raises(ValueError, match=f"got {method!r}; did you mean {meant!r}"):
+        pb.fit(MODEL, (X, Y), method=method)
+
+
+def test_one_number_that_is_not_finite_is_counted_as_one():
+    for count, words in ((1, "1 NaN or infinite value of 5;"), (2, "2 NaN or infinite values of 5;")):
+        with pytest.raises(ValueError, match=words):
+            checks.finite("x", torch.tensor([0.0] * (5 - count) + [torch.nan] * count))
 
 
 class Counted(nn.Linear):

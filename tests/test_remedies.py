@@ -1,6 +1,7 @@
 """Missing attributes that other libraries have: the error says what to use instead."""
 
 import copy
+import operator
 import pickle
 import re
 
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn._core.remedies import INSTEAD, Advised
+from pyro_bnn._core.remedies import INSTEAD, INSTEAD_OF_NAMES, Advised
 
 from .test_public_names import SPACES
 
@@ -113,6 +114,8 @@ def test_a_layer_of_a_model_may_have_a_name_of_the_table():
     [
         ("nets", "mpl", "did you mean `mlp`?"),
         ("plotting", "regression_band", "did you mean `regression_bands`?"),
+        ("plotting", "plot_regression", "did you mean `regression_bands`?"),
+        ("plotting", "plot_loss", "did you mean `loss_curves`?"),
         ("metrics", "nonsense", "its names are `CalibrationBins`, "),
     ],
 )
@@ -141,5 +144,13 @@ def test_a_missing_name_of_the_package_has_advice(name):
     assert not hasattr(pb, name)
     with pytest.raises(AttributeError, match=rf"no attribute '{name}'; .*`\w+") as caught:
         getattr(pb, name)
-    for called in re.findall(r"`(\w+)", str(caught.value)):
-        assert hasattr(pb, called)
+    for called in re.findall(r"`(\w[\w.]*)", str(caught.value)):
+        assert operator.attrgetter(called)(pb)
+
+
+def test_the_advice_for_a_plot_names_functions_that_exist():
+    for kind in ("Posterior", "Prediction"):
+        _, *called = re.findall(r"`(\w[\w.]*)", INSTEAD[kind]["plot"])
+        assert called
+        assert {*called} <= {*pb.plotting.__all__}
+    assert re.search(r"`plotting\.\w+\(", INSTEAD_OF_NAMES["plot"])

@@ -252,10 +252,11 @@ def test_wrong_tables_are_refused_with_a_remedy():
         (pb.BNNRegressor, lambda y: pd.Series(y).astype(str), "got text such as '[-0-9.e]+'; use BNNClassifier"),
         (pb.BNNRegressor, lambda y: [str(value) for value in y], "got text such as '[-0-9.e]+'; use BNNClassifier"),
         (pb.BNNClassifier, lambda y: y, "^Unknown label type: .*continuous.*use BNNRegressor"),
+        (pb.BNNClassifier, lambda y: y.round(), r"got \d+ different whole numbers in 40 rows; use BNNR.*astype\(str"),
     ],
 )
 def test_targets_for_the_other_estimator_are_refused(make, change, message):
-    X, y = curve(20)
+    X, y = curve(40)
     with pytest.raises(ValueError, match=message):
         make(**SHORT).fit(X, change(y))
 
@@ -264,6 +265,7 @@ def test_a_fit_that_did_not_converge_warns_with_a_remedy():
     with pytest.warns(UserWarning, match="^Not converged: .*Raise `max_iter`, or `learning_rate` if"):
         regressor = pb.BNNRegressor(**{**SHORT, "max_iter": 5}).fit(*curve(20))
     assert "\nRaise `max_iter`, or" in regressor.status_
+    assert repr(regressor.status_) == regressor.status_  # in a notebook, lines and no quotes
     assert "max_epochs" not in regressor.status_
     assert "`max_epochs`" in str(regressor.posterior_.status)  # as :func:`fit` says it
     ensemble = {"method": "ensemble", "num_members": 2, "max_iter": 5}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .names import nearest
+from .summary import counted
 
 
 def is_number(value: object) -> bool:
@@ -169,7 +170,7 @@ def finite(name: str, value: Tensor) -> None:
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         count = int((~torch.isfinite(value)).sum())
         raise ValueError(
-            f"`{name}` must be finite, got {count} NaN or infinite value(s) of {value.numel()}; "
+            f"`{name}` must be finite, got {counted(count, 'NaN or infinite value')} of {value.numel()}; "
             "drop or impute those rows first."
         )
 

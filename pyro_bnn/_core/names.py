@@ -16,12 +16,13 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "advi": ("svi",),
     "bbb": ("svi",),
     "burn_in": ("num_warmup",),
+    "burn_in_steps": ("num_warmup",),
     "draws": ("num_samples",),
     "epochs": ("max_iter",),
     "hmc": ("nuts",),
-    "iterations": ("max_iter",),
+    "iterations": ("max_iter", "num_epochs", "max_epochs"),
     "learning_rate": ("optimizer",),
-    "loss": ("likelihood",),
+    "loss": ("likelihood", "elbo"),
     "lr": ("learning_rate", "optimizer"),
     "max_epochs": ("num_epochs", "max_iter"),
     "max_iter": ("max_epochs", "max_iterations", "num_epochs"),
@@ -30,7 +31,11 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "n_estimators": ("num_members",),
     "network": ("net",),
     "noise": ("likelihood", "scale"),
+    "num_burnin_steps": ("num_warmup",),
+    "num_draws": ("num_samples",),
     "num_epochs": ("max_iter",),
+    "num_iterations": ("max_iter", "num_epochs", "max_epochs"),
+    "num_results": ("num_samples",),
     "num_steps": ("num_epochs", "max_epochs"),
     "random_state": ("seed",),
     "seed": ("random_state",),
@@ -41,6 +46,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "units": ("hidden_layer_sizes",),
     "variational": ("svi",),
     "verbose": ("progress",),
+    "warmup_steps": ("num_warmup",),
 }
 """Names of arguments and methods in other libraries, each with names here. The first name that exists is suggested."""
 
@@ -48,18 +54,28 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
 def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str:
     """Return the name that was probably meant, or an empty text.
 
-    This function searches `names` in five steps. It looks for synonyms of `name`, then for names that contain `name`,
-    then for names similar to `name`, then for names that are a part of `name`, and then for names that contain a word
-    similar to `name`. The result is the first name found.
+    This function searches `names` in six steps. It looks for synonyms of `name`, then for names with the same letters
+    in another order (also among the synonyms), then for names that contain `name`, then for names similar to `name`,
+    then for the longest name that is a part of `name`, and then for names that contain a word similar to `name`. The
+    result is the first name found.
     """
     names, is_long = list(names), len(name) >= SHORTEST
     found = [known for known in SYNONYMS.get(name, ()) if known in names]
+    found += [known for known in names if _letters(known) == _letters(name)]
+    same = [key for key in SYNONYMS if _letters(key) == _letters(name)]
+    found += [known for key in same for known in SYNONYMS[key] if known in names]
     found += sorted((known for known in names if is_long and name in known), key=len)
     found += difflib.get_close_matches(name, names, 1, similar)
-    found += [known for known in names if is_long and len(known) >= SHORTEST and known in name]
+    parts = [known for known in names if is_long and len(known) >= SHORTEST and known in name]
+    found += sorted(parts, key=len, reverse=True)
     words = {known: known.split("_") for known in names if is_long}
     found += [known for known in words if difflib.get_close_matches(name, words[known], 1, SIMILAR_WORD)]
     return [*found, ""][0]
+
+
+def _letters(name: str) -> list[str]:
+    """Return the sorted letters of a name, without underscores and without an "s" at the end."""
+    return sorted(name.lower().replace("_", "").removesuffix("s"))
 
 
 def joined(names: Iterable[str]) -> str:

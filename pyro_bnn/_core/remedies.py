@@ -9,7 +9,7 @@ FIT = "call `pyro_bnn.fit(model, (x, y))`"
 PREDICT = "call `pyro_bnn.predict(model, posterior, x)`"
 SCORE = "call `pyro_bnn.predict(model, posterior, x, y=y).score()`"
 SAVE = "call `pyro_bnn.save_posterior(posterior, path, model)`"
-PLOT = "`pyro_bnn.plotting` has functions that draw"
+PLOT = "call a function of `pyro_bnn.plotting`, such as"
 DRAWS = "call `posterior.sample(num_samples)`, which returns a dictionary of draws"
 MOMENTS = "call `posterior.moments()`, which returns the means and the standard deviations"
 INTERVAL = "call `lower, upper = prediction.interval(0.9)`"
@@ -28,7 +28,7 @@ INSTEAD_OF_NAMES = {
     "load": "call `load_posterior(path, model)`",
     "mcmc": "call `fit_nuts(model, (x, y))`",
     "nuts": "call `fit_nuts(model, (x, y))`",
-    "plot": "`plotting` has functions that draw",
+    "plot": "call a function of `plotting`, such as `plotting.regression_bands(x, prediction)`",
     "sample": "call `fit_nuts(model, (x, y))`",
     "save": "call `save_posterior(posterior, path, model)`",
     "score": "call `predict(model, posterior, x, y=y).score()`",
@@ -52,7 +52,7 @@ INSTEAD = {
         "get_samples": DRAWS,
         "load": "call `pyro_bnn.load_posterior(path, model)`",
         "mean": MOMENTS,
-        "plot": PLOT,
+        "plot": f"{PLOT} `loss_curves(posterior)`",
         "predict": PREDICT,
         "samples": DRAWS,
         "save": SAVE,
@@ -65,7 +65,7 @@ INSTEAD = {
     "Prediction": {
         **dict.fromkeys(["accuracy", "mse", "rmse"], SCORES),
         "lower": INTERVAL,
-        "plot": PLOT,
+        "plot": f"{PLOT} `regression_bands` for numbers or `reliability_diagram` for classes",
         "samples": "call `prediction.sample(num_samples)`",
         "upper": INTERVAL,
     },
@@ -122,7 +122,8 @@ def explain_missing(module: str) -> None:
     found = sys.modules[module]
 
     def explained(name: str) -> NoReturn:
-        near = nearest(name, found.__all__, similar=0.6)
+        plain = name.removeprefix("plot_")  # a prefix in other libraries
+        near = nearest(plain, found.__all__, similar=0.6)
         hint = f"did you mean `{near}`?" if near else f"its names are {joined(found.__all__)}."
         public = f"pyro_bnn.{module.rpartition('.')[2]}"
         raise AttributeError(f"module '{public}' has no attribute '{name}'; {hint}", name=name)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from .checks import described
 from .names import joined, nearest
+from .summary import counted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,8 +77,8 @@ def _problem(
     if num_given > len(by_position):
         pair = " Inputs and targets are one argument, a pair." if "data" in by_position else ""
         return (
-            f"takes {len(by_position)} argument(s) by position ({', '.join(by_position)}), got {num_given}; pass the "
-            f"others by name.{pair} Example: {example}"
+            f"takes {counted(len(by_position), 'argument')} by position ({', '.join(by_position)}), got {num_given}; "
+            f"pass the others by name.{pair} Example: {example}"
         )
     missing = [name for name, one in parameters.items() if one.default is one.empty and name not in kwargs]
     missing = [name for name in missing if name not in by_position[:num_given]]

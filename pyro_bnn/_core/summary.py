@@ -29,11 +29,21 @@ class Number(str):
     __slots__ = ()
 
 
+class Sentences(str):
+    """A text with line breaks. The prompt and notebooks show it without quotes, line by line."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 @dataclass(frozen=True)
 class Summary:
     """A summary of an object: a title, notes, and a table. The middle rows of a long table are not shown.
 
-    If `header` is empty, the table shows no column names at the prompt, and the names in `columns` in a notebook.
+    If `header` is empty, the table shows no column names at the prompt, and the names in `columns` in a notebook. At
+    the prompt, the table has as many rows as fit into `most_lines` lines.
     """
 
     title: str
@@ -41,17 +51,18 @@ class Summary:
     rows: Sequence[Sequence[Cell]] = ()
     header: Sequence[str] = ()
     columns: Sequence[str] = ()
+    most_lines: int = MOST_LINES
 
     def text(self) -> str:
         """Return the summary as text, in lines of at most 80 characters (at most 100 in the table).
 
-        The title and the notes come first. If the table would make the text longer than twelve lines, only some rows of
+        The title and the notes come first. If the table would make the text longer than `most_lines`, only some rows of
         the table are shown, or none.
         """
         lines = wrap(_clipped(self.title, 2 * WIDTH), WIDTH, subsequent_indent="  ")
         for note in self.notes:
             lines += [f"  {line}" for line in wrap(_on_one_line(note), WIDTH - 2)]
-        rows = self._table(MOST_LINES - len(lines))
+        rows = self._table(self.most_lines - len(lines))
         whole = [row for row in rows if len(row) > 1]
         widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
         are_right = self._are_right
@@ -138,11 +149,11 @@ def _safe(shown: Shown, make: Callable[[], Summary], form: Callable[[Summary], s
         return form(Summary(f"{type(shown).__name__} (without details: {type(error).__name__})"))
 
 
-def in_lines(text: str) -> str:
+def in_lines(text: str) -> Sentences:
     """Begin each sentence of a text on a new line, and wrap long lines."""
     sentences = text.replace(". ", ".\n").splitlines()
     lines = (wrap(sentence, WIDTH, break_long_words=False, break_on_hyphens=False) for sentence in sentences)
-    return "\n".join("\n".join(line) for line in lines)
+    return Sentences("\n".join("\n".join(line) for line in lines))
 
 
 def counted(number: int, noun: str) -> str:

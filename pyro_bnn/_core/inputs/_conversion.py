@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from .. import checks as _checks
+from ..summary import counted
 from ._tree import Inputs, Shared
 
 WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
@@ -212,8 +213,8 @@ def _column(label: str, column: Any) -> np.ndarray:
     missing = int(column.isna().sum())
     if missing:
         raise ValueError(
-            f"{label} has {missing} missing value(s) of {len(column)}; fill them (`fillna`) or drop those rows "
-            "(`dropna`)."
+            f"{label} has {counted(missing, 'missing value')} of {len(column)}; fill them (`fillna`) or drop those "
+            "rows (`dropna`)."
         )
     return column.to_numpy(dtype=wanted)
 

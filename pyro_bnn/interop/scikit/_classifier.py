@@ -23,6 +23,14 @@ from ._base import ALPHA, BNNEstimator
 
 Floats = NDArray[np.float64]
 
+FEWEST_ROWS, MOST_CLASSES = 20, 0.5
+"""Heuristic, the limits of scikit-learn's warning: numeric targets are refused if there are more rows than
+`FEWEST_ROWS`, and more than this share of the targets is distinct."""
+
+
+FOR_NUMBERS = "use BNNRegressor for numbers, or cut them into classes"
+"""What to do if the targets are no classes."""
+
 
 @explained("BNNClassifier().fit(X, y)")
 @dataclass(eq=False, repr=False)
@@ -105,10 +113,12 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     ) -> "BNNClassifier":
         labels: Any
         x, labels = self._table(X, y, is_next=is_next, multi_output=True)
+        if not is_part:
+            _require_few_classes(labels)
         if (kind := type_of_target(labels, input_name="y")).startswith("continuous"):
             raise ValueError(
-                f"Unknown label type: `y` must be classes, got {kind} numbers such as {labels.flat[0]:g}; use "
-                "BNNRegressor for numbers, or cut them into classes."
+                f"Unknown label type: `y` must be classes, got {kind} numbers such as {labels.flat[0]:g}; "
+                f"{FOR_NUMBERS}."
             )
         check_classification_targets(labels)
         is_multilabel = kind == "multilabel-indicator"
@@ -232,3 +242,16 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             X: Inputs, shape (N, D).
         """
         return self._prediction(X, ClassificationPrediction, keep_draws=True)
+
+
+def _require_few_classes(labels: Any) -> None:
+    """Raise if the labels are whole numbers of which most are distinct: they are probably targets of a regression."""
+    if issparse(labels) or labels.size > len(labels) or not np.issubdtype(labels.dtype, np.number):
+        return
+    num_rows, num_distinct = len(labels), len(np.unique(labels))
+    is_many = num_rows > FEWEST_ROWS and num_distinct > MOST_CLASSES * num_rows
+    if is_many and (labels == np.round(labels)).all():
+        raise ValueError(
+            f"`y` must be classes, got {num_distinct} different whole numbers in {num_rows} rows; {FOR_NUMBERS}. If "
+            "they are labels, pass them as text, such as `y.astype(str)`."
+        )

@@ -18,6 +18,9 @@ one kind, such as ``Linear.weight``."""
 NAMES_WIDTH = 40
 """Largest number of characters for the names of layers in the last column."""
 
+CALLS = "predictions: predict(model, posterior, x); model(x) only draws from the prior"
+"""What to call, since a user of torch would call ``model(x)`` for predictions."""
+
 RANDOM, LEARNED, FROZEN = STATES = ("random", "learned", "frozen")
 
 
@@ -51,8 +54,8 @@ def summary_of(
         header = "layer and parameter", "how many", "numbers", ""
     own = f"; {few(declared)} {'has a prior of its own' if len(declared) == 1 else 'have priors of their own'}"
     data = f"data: {counted(num_data, 'row')}, {kind_of(like)}"
-    notes = [f"prior: {prior!r}{own if declared else ''}", f"likelihood: {likelihood!r}", data]
-    return Summary(title, notes, rows, header)
+    notes = [f"prior: {prior!r}{own if declared else ''}", f"likelihood: {likelihood!r}", data, CALLS]
+    return Summary(title, notes, rows, header, most_lines=MOST_LINES + 1)
 
 
 def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:

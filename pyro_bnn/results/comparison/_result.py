@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -21,9 +21,10 @@ from ._verdict import in_words
 class Comparison(Advised, Shown):
     """Result of :func:`compare`: tables, and the predictions behind them.
 
-    `print` shows all methods, the pairs that include the first method, and :attr:`verdict`; :meth:`rows`,
-    :meth:`to_csv` and :meth:`to_json` have all pairs. The Python prompt shows only the pairs that include the first
-    method. A notebook shows the pairs that include the first method, and the scores of all methods.
+    `print` shows all methods, the pairs that include the first method, and :attr:`verdict`. The lines of the verdict
+    that begin with "NOT OK" are above the tables. :meth:`rows`, :meth:`to_csv` and :meth:`to_json` have all pairs. The
+    Python prompt shows only the pairs that include the first method. A notebook shows the pairs that include the first
+    method, and the scores of all methods.
 
     Args:
         methods: Scores of the methods, one row per region and method.
@@ -68,15 +69,20 @@ class Comparison(Advised, Shown):
         If several methods are compared with the first one, the line for a region is about the method that is closest to
         the first. If the status of the first method is not ok, there are no lines about regions.
         """
+        return "\n".join([*self._doubts, *([self.differences] if self.status else [])])
+
+    @property
+    def _doubts(self) -> list[str]:
+        """A line for each method whose status is not ok, first for the first method."""
         doubts = [
             f"{_problem(name, status)} Until then, its numbers do not tell how good the method is."
             for name, status in self.others.items()
             if not status
         ]
         if self.status:
-            return "\n".join([*doubts, self.differences])
+            return doubts
         doubt = "Until then, these numbers do not tell how good the other methods are."
-        return "\n".join([f"{_problem(self._first, self.status)} {doubt}", *doubts])
+        return [f"{_problem(self._first, self.status)} {doubt}", *doubts]
 
     @property
     def differences(self) -> str:
@@ -97,6 +103,13 @@ class Comparison(Advised, Shown):
             note = "; ratios are geometric means over points" if "total sd ratio" in pairs[0].scores else ""
             blocks.append(f"{region}, compared with {self._first}{note}:\n{_table(pairs)}")
         return "\n\n".join(blocks)
+
+    @property
+    def _legend(self) -> str:
+        """A line that says how to read the distances in :attr:`tables`."""
+        if "agreement" in self.pairs[0].scores:
+            return "Equal predictions have an agreement of 1 and a total variation of 0."
+        return "Equal predictions have ratios of 1; the two other scores, in units of y, are 0."
 
     @property
     def _first(self) -> str:
@@ -132,8 +145,9 @@ class Comparison(Advised, Shown):
         return Summary(self._title(), self.verdict.splitlines(), rows, header)
 
     def __str__(self) -> str:
-        lines = (wrap(line, WIDTH, break_on_hyphens=False) for line in self.verdict.splitlines())
-        return "\n".join([self.tables, "", *chain.from_iterable(lines)])
+        differences = self.differences.splitlines() if self.status else []
+        parts = _wrapped(self._doubts), self.tables, self._legend, _wrapped(differences)
+        return "\n\n".join(filter(None, parts))
 
     def rows(self) -> list[dict[str, object]]:
         """Return one row per number, with the keys reference, method, region, score, value and standard_error.
@@ -166,6 +180,10 @@ class Comparison(Advised, Shown):
 
 def _problem(name: str, status: Status) -> str:
     return f"{NOT_OK}: {name}: {status.finding} {status.remedy}".rstrip()
+
+
+def _wrapped(lines: Sequence[str]) -> str:
+    return "\n".join(chain.from_iterable(wrap(line, WIDTH, break_on_hyphens=False) for line in lines))
 
 
 def _table(rows: list[Scores]) -> str:
