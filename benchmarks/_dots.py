@@ -20,7 +20,7 @@ MeanAndError = tuple[float, float | None]
 
 @dataclass(frozen=True)
 class Panel:
-    """Title of a panel, its axis, and a dashed line for comparison with its name, which is above the line."""
+    """Title of a panel, its axis, and a dashed line for comparison with its name, which is beside the line."""
 
     title: str
     ticks: Sequence[float] = ()  # of a logarithmic axis
@@ -60,24 +60,39 @@ def draw(
             ends = [mean + sign * bar for mean, bar in values for sign in (-1, 1)]
             _set_axis(ax, panel, min(ends), max(ends))
             ax.set(ylim=(len(names) - 0.5, -0.5), xlabel=panel.title)
+            if panel.line is not None:
+                _name_line(ax, *panel.line)
             ax.set_yticks(range(len(names)), labels=names if number == 0 else [""] * len(names))
             ax.tick_params(axis="y", length=0)
         figure = axes[0].figure
-        handles = [
-            Line2D([], [], linestyle="", markersize=4, label=kind, **LOOKS[kind]) for kind in dict.fromkeys(kinds)
-        ]
-        figure.legend(handles=handles if len(handles) > 1 else [], title=title, loc="outside upper center", ncols=2)
+        handles = [Line2D([], [], linestyle="", markersize=4, label=kind, **look) for kind, look in LOOKS.items()]
+        options = {"loc": "outside upper left", "alignment": "left", "labelspacing": 0.8, "handlelength": 1}
+        figure.legend(handles=handles if len({*kinds}) > 1 else [], title=title, ncols=2, **options)
         figure.get_layout_engine().set(wspace=0.06)  # so that numbers of neighbours do not look like one row
         save_small(axes[0], path, table)
+
+
+def _name_line(ax: Axes, name: str, value: float) -> None:
+    """Write the name of a dashed line beside it, between the two lowest rows, where the panel has more room."""
+    low, high = (float(ax.transData.transform((x, 0))[0]) for x in ax.get_xlim())
+    is_left = float(ax.transData.transform((value, 0))[0]) < (low + high) / 2
+    ax.annotate(
+        name,
+        (value, max(ax.get_ylim()) - 1),
+        xytext=(4 if is_left else -4, 0),
+        textcoords="offset points",
+        ha="left" if is_left else "right",
+        va="center_baseline",
+        color="0.3",
+    )
 
 
 def _set_axis(ax: Axes, panel: Panel, low: float, high: float) -> None:
     """Range and ticks of a panel, for bars from low to high, and its dashed line."""
     if panel.line is not None:
-        text, value = panel.line
+        _, value = panel.line
         low, high = min(low, value), max(high, value)
         ax.axvline(value, color=GREY, linestyle="--", linewidth=0.9, zorder=1.8)
-        ax.text(value, 1.01, text, transform=ax.get_xaxis_transform(), ha="center", va="bottom", color="0.3")
     if panel.ticks:
         ax.set_xscale("log")
         ax.set_xticks(panel.ticks)

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 import torch
 from matplotlib.axes import Axes
-from PIL import Image
+from PIL import Image, ImageColor
 from PIL.PngImagePlugin import PngInfo
 
 from pyro_bnn import plotting
@@ -83,14 +84,26 @@ NUM_COLORS = 128
 """Colours of a picture: those of seventeen methods, and the greys of the letters."""
 
 
-def save_small(ax: Axes, path: Path, table: Iterable[str] = (), *, num_colors: int = NUM_COLORS) -> None:
-    """Write a picture in few colours, means of clusters, which makes the file a third of the size.
+NEAR = 8
+"""Pillow finds the nearest of some colours in steps of this size: a mean must be farther from a colour that is kept."""
 
-    The file also holds the lines of the table that is beside the picture; a test compares them with the page.
+
+def save_small(ax: Axes, path: Path, table: Iterable[str] = (), *, num_colors: int = NUM_COLORS) -> None:
+    """Write a picture in few colours, which makes the file a third of the size.
+
+    They are those of the library's palette, those of the largest areas, and means of clusters. The file also holds the lines of the table that is beside the picture; a test compares them with the page.
     """
     plotting.save(ax, path)
-    with Image.open(path) as drawn:
-        small = drawn.convert("RGB").quantize(num_colors, kmeans=2, dither=Image.Dither.NONE)
+    with Image.open(path) as opened:
+        drawn = opened.convert("RGB")
+    shown = [color for _, color in sorted(drawn.getcolors(drawn.width * drawn.height) or (), reverse=True)]
+    kept = [*{*shown[:8], *({*map(ImageColor.getrgb, plotting.PALETTE)} & {*shown})}]
+    means = drawn.quantize(num_colors - len(kept), kmeans=2, dither=Image.Dither.NONE).getpalette("RGB") or []
+    others = np.array(means).reshape(-1, 3)
+    is_far = np.abs(others[:, None] - np.array(kept)).max(2).min(1) > NEAR
+    colors = Image.new("P", (1, 1))
+    colors.putpalette(np.concatenate([kept, others[is_far]]).ravel().tolist())
+    small = drawn.quantize(palette=colors, dither=Image.Dither.NONE)
     notes = PngInfo()
     notes.add_text("table", "\n".join(table), zip=True)
     small.save(path, optimize=True, pnginfo=notes)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
@@ -47,6 +48,7 @@ THIRDS = ("smallest", "middle", "largest")
 IN_THIRDS = {"network": "intervals of the network", "scaled": '"scaled" intervals'}
 """Kinds of intervals whose coverage in the thirds has a panel, and its title."""
 
+MARKERS = "os^D"
 OF_THIRDS = ("#9A80C8", "#6A4BA3", "#35215C")
 """Tints of the thirds in a colour that no kind of intervals has; the lightest has a contrast of 3 on white."""
 
@@ -126,18 +128,18 @@ def picture(
         lines: The table beside the picture.
     """
     with page_style():
-        axes = plotting.new_axes(1 + len(IN_THIRDS), 1, size=("page", 5.2))[:, 0]
-        axes[0].get_gridspec().set_height_ratios((1, 1.15, 1.15))
+        axes = plotting.new_axes(1 + len(IN_THIRDS), 1, size=("page", 5.4))[:, 0]
+        axes[0].get_gridspec().set_height_ratios((1.1, 1, 1))
         kinds = {name if name == "network" else f'"{name}"': (name, 0) for name in KINDS if name != MAPIE}
         _panel(axes[0], kinds, cells, expected, plotting.PALETTE)
-        axes[0].set_title("all test rows", loc="left")
+        axes[0].set_title("all test rows (a larger scale than below)", loc="left")
         for ax, (kind, title) in zip(axes[1:], IN_THIRDS.items(), strict=True):
             thirds = {f"{part} sd": (kind, 1 + i) for i, part in enumerate(THIRDS)}
             _panel(ax, thirds, cells, expected, OF_THIRDS)
             ax.set_title(f"{title}, by thirds of predicted sd", loc="left")
         low = min(ax.get_ylim()[0] for ax in axes[1:]) - 1
         for ax in axes:
-            names = [name.removesuffix("-quality-red") if ax is axes[-1] else "" for name in expected]
+            names = [name.removesuffix("-quality-red") for name in expected]
             ax.set_xticks(range(len(names)), names)
             ax.set_xticks([place + 0.5 for place in range(len(names) - 1)], minor=True)
             ax.grid(False, axis="x")
@@ -147,9 +149,17 @@ def picture(
             if ax is not axes[0]:
                 ax.set_ylim(low, 101)
         handles, labels = axes[0].get_legend_handles_labels()
-        axes[0].figure.legend(handles, labels, loc="outside upper center", ncols=6)
-        of_thirds = [*zip(*axes[1].get_legend_handles_labels(), strict=True)][1:]  # without the dashed line
-        axes[0].figure.legend(*zip(*of_thirds, strict=True), loc="outside lower center", ncols=3)
+        axes[0].figure.legend(handles, labels, loc="outside upper left", ncols=6)
+        looks = zip(THIRDS, MARKERS, OF_THIRDS, strict=False)
+        of_thirds = [Line2D([], [], ls="", ms=4.5, marker=mark, c=color, label=f"{n} sd") for n, mark, color in looks]
+        beside = {
+            "loc": "lower left",
+            "bbox_to_anchor": (0.46, 1.05),
+            "borderaxespad": 0,
+            "borderpad": 0,
+            "handlelength": 1,
+        }
+        axes[1].legend(handles=of_thirds, ncols=3, **beside)
         save_small(axes[0], path, lines, num_colors=40)
 
 
@@ -172,7 +182,7 @@ def _panel(
             [mean for mean, _ in found],
             yerr=[error or 0.0 for _, error in found],
             linestyle="",
-            marker="os^D"[index],
+            marker=MARKERS[index],
             markersize=4.5,
             elinewidth=1.2,
             capsize=0,

@@ -197,7 +197,7 @@ def picture(
         axes[0, 0].figure.supylabel("distance from the optimum", fontsize=8)
         shown = {method for _, method in curves}
         handles = [handle for method, handle in zip(LOOKS, axes[0, 0].containers, strict=True) if method in shown]
-        axes[0, 0].figure.legend(handles=handles, loc="outside upper center", ncols=4)
+        axes[0, 0].figure.legend(handles=handles, loc="outside upper left", ncols=4)
         save_small(axes[0, 0], path, lines, num_colors=40)
 
 

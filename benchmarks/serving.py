@@ -80,7 +80,7 @@ def picture(times: Times, path: Path, lines: Iterable[str]) -> None:
             ax.set_xlim(min(limits), max(limits))
         labels = [way + "".join(f"\n(not {case})" for case in cases if (case, way) not in times) for way in ways]
         axes[0].set_yticklabels(labels)
-        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
         save_small(axes[0], path, lines)
 
 

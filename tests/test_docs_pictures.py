@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageColor
+
+from benchmarks._results import save_small
+from pyro_bnn import plotting
 
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURES = DOCS / "pictures"
@@ -82,6 +85,18 @@ def test_the_maker_of_a_picture_runs(name, tmp_path, capsys):
     page = next(page for page in DOCS.rglob("*.md") if f"pictures/{name}.png" in page.read_text())
     if name not in ("trust", "regression"):  # their first line is what the chains say
         assert heading.rstrip() in page.read_text()  # the figures beside it are those that the maker prints
+
+
+def test_colors_of_the_palette_and_white_stay_as_they_are(tmp_path):
+    with plotting.style():
+        ax = plotting.new_axes()[0, 0]
+        for height, color in enumerate(plotting.PALETTE):
+            ax.plot([0, 1], [height, height + 0.5], color=color, linewidth=1)
+            ax.plot([0, 1], [height, height], color=color, linewidth=3, alpha=0.97)
+    save_small(ax, tmp_path / "small.png", num_colors=24)
+    with Image.open(tmp_path / "small.png") as picture:
+        colors = {color for _, color in picture.convert("RGB").getcolors()}
+    assert {(255, 255, 255), *map(ImageColor.getrgb, plotting.PALETTE)} <= colors
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS.rglob("*.md") if "](../pictures/" in page.read_text()])

@@ -12,7 +12,7 @@ __all__ = ["legend_above", "save_small"]
 
 
 def legend_above(ax: Axes) -> None:
-    """The legend above the axes in one row, where it hides neither data nor grid."""
+    """The legend above the axes at the left, where it hides neither data nor grid."""
     if ax.get_legend():
         ax.get_legend().remove()
-    ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=5)
+    ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=5)

@@ -33,11 +33,9 @@ GAP = (25.0, 32.0)
 """Patients with an index between these are left out of the fits."""
 
 NOISE = 0.65
-LEGEND = ("± 2 sd, total", "± 2 sd, epistemic", "mean", "data", "left out", "not in the fit")
+LEGEND = ("± 2 sd, total", "± 2 sd, epistemic", "mean", "data of the fit", "data left out", "no data in the fit")
 REGIONS = ("where data are", "in the gap", "beyond 42.2")
 BLUE, VERMILION, *_ = plotting.PALETTE
-BLUES = ("#08306B", "#2171B5", "#6BAED6", "#08519C", "#4292C6")
-"""Tints of five lines, so that each can be followed where it crosses others."""
 
 Predictions = Mapping[str, pb.uncertainty.RegressionPrediction]
 LETTERS = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
@@ -106,14 +104,14 @@ def spread(prediction: pb.uncertainty.RegressionPrediction, fit: Patients) -> st
 
 def two_rows(columns: int) -> np.ndarray:
     """Axes for bands, and lower ones for their standard deviations."""
-    axes = plotting.new_axes(2, columns, size=("page", 3.7))
+    axes = plotting.new_axes(2, columns, size=("page", 3.55))
     axes[0, 0].get_gridspec().set_height_ratios((1.8, 1))
     return axes
 
 
 def ground(ax: Axes, x: Tensor, *gaps: tuple[float, float]) -> None:
     """A grey ground where the fit has no data: in gaps, and on both sides of the data."""
-    label = "not in the fit" if gaps else "no data"
+    label = "no data in the fit" if gaps else "no data"
     for number, (start, end) in enumerate(((15, float(x.min())), *gaps, (float(x.max()), 50))):
         ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_" + label if number else label)
 
@@ -131,15 +129,16 @@ def bands_and_deviations(
             ground(ax, fit.x, GAP)
         plotting.regression_bands(GRID, prediction, ax=upper)
         upper.get_legend().remove()  # one above all axes is enough
-        crosses = {"marker": "x", "color": VERMILION, "mew": 0.5, "label": "left out"}
-        for some, look in ((left_out, crosses), (fit, {"marker": "o", "color": "black", "mew": 0, "label": "data"})):
-            upper.plot(some.x, some.y, linestyle="", markersize=1.7, zorder=1.9, **look)
+        points = {"linestyle": "", "marker": "o", "zorder": 1.9}
+        upper.plot(left_out.x, left_out.y, ms=1.9, mfc="white", mec="black", mew=0.45, label="data left out", **points)
+        upper.plot(fit.x, fit.y, ms=1.7, mfc="black", mew=0, label="data of the fit", **points)
         lower.plot(GRID, reference, color="0.5", linestyle="--", linewidth=0.9)
-        if title != compared:
-            lower.text(32, 0.78 * float(reference[GRID == 28]), compared, color="0.3")
+        color = BLUE if title == compared else "0.3"
+        height = 0.78 * float(reference[GRID == 28])
+        lower.text(32.6, height, compared.removeprefix("KL "), color=color)
         lower.plot(GRID, prediction.epistemic.sqrt(), color=BLUE, linestyle="-")
-        for start, end in ((15, float(fit.x.min())), GAP, (float(fit.x.max()), 50)):  # where bands cover the ground
-            upper.axvspan(start, end, ymax=0.035, color="0.7", linewidth=0, zorder=2.5)
+        for end in (float(fit.x.min()), *GAP, float(fit.x.max())):  # where bands cover the ground
+            upper.axvline(end, color="0.45", linestyle=":", linewidth=0.7, zorder=1.95)
         upper.set(title=title, xlabel="", ylabel="", xticks=(20, 30, 40, 50), xticklabels=[])
         lower.set(xlabel="body mass index", xlim=(15, 50), xticks=(20, 30, 40, 50))
         lower.set_ylim(0, 1.05 * float(max(one.epistemic.max() for one in predictions.values())) ** 0.5)
@@ -155,15 +154,8 @@ def one_legend(axes: np.ndarray, low: float, high: float, ticks: range) -> None:
     axes[1, 0].set_ylabel("epistemic sd")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     entries = dict(zip(labels, handles, strict=True))
-    shown = {label.replace(",", ""): entries[label] for label in LEGEND}
-    options = {
-        "ncols": len(LEGEND),
-        "columnspacing": 1.3,
-        "handlelength": 1.8,
-        "handletextpad": 0.5,
-        "markerscale": 1.5,
-    }
-    axes[0, 0].figure.legend(shown.values(), shown, loc="outside upper center", **options)
+    options = {"ncols": 3, "handlelength": 1.8, "handletextpad": 0.5, "markerscale": 1.5}
+    axes[0, 0].figure.legend([entries[label] for label in LEGEND], LEGEND, loc="outside upper left", **options)
 
 
 def priors(out: Path, quick: bool) -> None:
@@ -198,16 +190,16 @@ def priors(out: Path, quick: bool) -> None:
     for of_row, (end, names) in zip(axes, rows.items(), strict=True):
         for ax, name in zip(of_row, names, strict=True):
             sds = functions[name].std(0)
-            for function, color in zip(functions[name], BLUES, strict=False):
-                (line,) = ax.plot(x, function, color=color, linestyle="-", linewidth=0.9)
+            line, *_ = ax.plot(x, functions[name][:5].T, color=BLUE, linestyle="-", linewidth=0.9)
             band = ax.fill_between(x.flatten(), -2 * sds, 2 * sds, facecolor="0.85", linewidth=0, zorder=0)
             targets = [ax.axhline(y, color=VERMILION, linestyle=":", linewidth=1.1) for y in (-2, 2)]
             ax.set(title=f"{name}\nsd of f(0): {float(sds[60]):.1f}", xlim=(-3, 3), xticks=(-3, 0, 3))
             ax.set(ylim=(-end, end), yticks=range(-end, end + 1, end // 2))
             ax.set(ylabel="f(x)" if ax is of_row[0] else "", xlabel="x" if ax in axes[1] else "")
             ax.tick_params(labelleft=ax is of_row[0])
+        of_row[0].text(-2.9, -0.95 * end, f"axis from \N{MINUS SIGN}{end} to {end}", color="0.3")
     labels = ["five functions", f"± 2 sd of {num_draws} functions", "± 2, the range of standardised targets"]
-    axes[0, 0].figure.legend([line, band, targets[0]], labels, loc="outside upper center", ncols=3)
+    axes[0, 0].figure.legend([line, band, targets[0]], labels, loc="outside upper left", ncols=2)
     save_small(axes[0, 0], out / "priors.png", num_colors=32)
 
 
@@ -263,7 +255,7 @@ def kl_weight(out: Path, quick: bool) -> None:
             predictions[f"KL weight {weight:g}"] = prediction
     bands_and_deviations(axes, predictions, fit, left_out, "KL weight 1")
     one_legend(axes, -1, 4.5, range(-1, 5))
-    save_small(axes[0, 0], out / "kl_weight.png", num_colors=40)
+    save_small(axes[0, 0], out / "kl_weight.png", num_colors=28)
 
 
 def estimators(out: Path, quick: bool) -> None:

@@ -22,7 +22,7 @@ LIMITS = {
 }
 """Ends of the axes, so that a few far values do not press the others together."""
 
-STEPS = {"yacht": 1, "energy": 0.5, "concrete": 0.5, "wine": 0.1, "kin8nm": 0.2, "power-plant": 0.1}
+STEPS = {"yacht": 1, "energy": 1, "concrete": 0.5, "wine": 0.1, "kin8nm": 0.2, "power-plant": 0.2}
 """Distances of the ticks with numbers; there is one without a number in the middle."""
 
 BLUE, VERMILION, *_ = plotting.PALETTE
@@ -69,7 +69,7 @@ def draw_cell(ax: Axes, place: int, method: str, cell: str) -> None:
     text, side = f"{mean:.2f}".replace("-", "\N{MINUS SIGN}"), "left" if is_left else "right"
     ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # over the line of MAP
     start = 0.12 if is_left else 0.88
-    ax.text(start, place, text, **where, ha=side, va="center_baseline", color="0.3", fontsize=7, bbox=ground)
+    ax.text(start, place, text, **where, ha=side, va="center_baseline", color="0.3", bbox=ground)
 
 
 def uci(out: Path, _quick: bool) -> None:
@@ -88,6 +88,7 @@ def uci(out: Path, _quick: bool) -> None:
     for column, (ax, name) in enumerate(zip(axes, names, strict=True)):
         ax.set(title=name, xlim=LIMITS[name], ylim=(len(order) - 0.5, -0.5))
         ax.axvline(numbers(cells["MAP"][column])[0], color=GREY, linestyle="--", linewidth=0.9, zorder=1.5)
+        ax.axhspan(order.index(DEFAULT) - 0.5, order.index(DEFAULT) + 0.5, color="0.94", linewidth=0, zorder=0)
         for place, method in enumerate(order):
             if cells[method][column]:
                 draw_cell(ax, place, method, cells[method][column])
@@ -97,6 +98,6 @@ def uci(out: Path, _quick: bool) -> None:
         ax.xaxis.set_minor_locator(AutoMinorLocator(2))
     handles = [Line2D([], [], linestyle="", markersize=4, label=label, **look) for label, look in LOOKS.items()]
     handles[-1].set(linestyle="--", linewidth=0.9)  # the line, too
-    axes[0].figure.legend(handles=handles, loc="outside upper center", ncols=6, columnspacing=1, handletextpad=0.2)
+    axes[0].figure.legend(handles=handles, loc="outside upper left", ncols=3, handlelength=1.6, handletextpad=0.4)
     axes[0].figure.supxlabel("mean test log-likelihood, nats (larger is better); bars: one standard error", fontsize=8)
     save_small(axes[0], out / "uci.png", lines, num_colors=32)
