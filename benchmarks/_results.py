@@ -91,7 +91,8 @@ NEAR = 8
 def save_small(ax: Axes, path: Path, table: Iterable[str] = (), *, num_colors: int = NUM_COLORS) -> None:
     """Write a picture in few colours, which makes the file a third of the size.
 
-    They are those of the library's palette, those of the largest areas, and means of clusters. The file also holds the lines of the table that is beside the picture; a test compares them with the page.
+    They are those of the library's palette, those of the largest areas, and means of clusters. The file also holds the
+    lines of the table that is beside the picture; a test compares them with the page.
     """
     plotting.save(ax, path)
     with Image.open(path) as opened:
