@@ -378,15 +378,14 @@ def test_rows_with_fewer_targets_than_the_run_are_refused(pyro_bnn, tmp_path):  
 )
 def test_an_output_in_the_place_of_a_runs_own_file_is_refused(pyro_bnn, place, command, name):  # noqa: F811
     """With --force too, through links, and for the table that the run was trained on."""
-    run, rows = place / "run", new_rows(place / "new.csv")
+    run = place / "run"
     (place / "link.pt").symlink_to(run / "posterior.safetensors")
     table = shutil.copy(runs.load_config(run).dataset, place / "old.csv")
     out = runs.load_config(run).dataset if name == "houses.csv" else place / name
     before = {path.name: path.read_bytes() for path in run.iterdir()}
-    arguments = (rows,) if command == "predict" else ()
+    arguments = (new_rows(place / "new.csv"),) if command == "predict" else ()
     code, said, err = pyro_bnn(command, run, *arguments, "--num-samples", 2, "--out", out, "--force")
-    assert (code, said) == (2, "")
-    assert f"{out} is a file " in err
+    assert (code, said, f"{out} is a file " in err) == (2, "", True)
     assert filecmp.cmp(table, runs.load_config(run).dataset, shallow=False)
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
     if command == "predict" or name == "houses.csv":  # one twin for reports, which take seconds
@@ -395,7 +394,7 @@ def test_an_output_in_the_place_of_a_runs_own_file_is_refused(pyro_bnn, place, c
 
 def test_scores_of_rows_that_were_trained_on_say_so(pyro_bnn, place):  # noqa: F811
     old = [[f"h{number}", *row] for number, row in enumerate(houses())]
-    num_trained = json.loads((place / "run" / "data.json").read_text())["num_train"]
+    num, run = json.loads((place / "run" / "data.json").read_text())["num_train"], place / "run"
     mixed = write_table(place / "mixed.csv", [["new", *houses(1, seed=9)[0]], *old], ("id", *NAMES))
-    assert f"trained on {num_trained} of these rows" in pyro_bnn("predict", place / "run", mixed)[2]
-    assert "trained on" not in pyro_bnn("predict", place / "run", new_rows(place / "new.csv"))[2]
+    assert f"trained on {num} of these rows" in pyro_bnn("predict", run, mixed)[2]
+    assert "trained on" not in pyro_bnn("predict", run, new_rows(place / "new.csv"))[2]
