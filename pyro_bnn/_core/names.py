@@ -17,8 +17,11 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "bbb": ("svi",),
     "burn_in": ("num_warmup",),
     "burn_in_steps": ("num_warmup",),
+    "disable_progbar": ("progress",),
     "draws": ("num_samples",),
+    "elbo": ("loss_curves",),
     "epochs": ("max_iter",),
+    "history": ("loss_curves",),
     "hmc": ("nuts",),
     "iterations": ("max_iter", "num_epochs", "max_epochs"),
     "learning_rate": ("optimizer",),
@@ -35,20 +38,24 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "num_draws": ("num_samples",),
     "num_epochs": ("max_iter",),
     "num_iterations": ("max_iter", "num_epochs", "max_epochs"),
+    "num_iters": ("max_iter", "max_iterations", "num_epochs", "max_epochs"),
     "num_results": ("num_samples",),
     "num_steps": ("num_epochs", "max_epochs"),
     "random_state": ("seed",),
     "seed": ("random_state",),
     "sigma": ("scale",),
     "std": ("return_std", "scale"),
+    "steps": ("num_epochs", "max_epochs"),
     "timeout": ("time_limit",),
     "tune": ("num_warmup",),
+    "uncertainty": ("regression_bands",),
     "units": ("hidden_layer_sizes",),
     "variational": ("svi",),
     "verbose": ("progress",),
     "warmup_steps": ("num_warmup",),
 }
-"""Names of arguments and methods in other libraries, each with names here. The first name that exists is suggested."""
+"""Names of arguments, methods and functions in other libraries, each with names here. The first name that exists is
+suggested."""
 
 
 def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str:
