@@ -89,7 +89,7 @@ def test_the_maker_of_a_picture_runs(name, tmp_path, capsys):
 
 def test_colors_of_the_palette_and_white_stay_as_they_are(tmp_path):
     with plotting.style():
-        ax = plotting.new_axes(1, 1)[0, 0]
+        ax = plotting.new_axes(1, 1, size=("page", 2.0))[0, 0]
         for height, color in enumerate(plotting.PALETTE):
             ax.plot([0, 1], [height, height + 0.5], color=color, linewidth=1)
             ax.plot([0, 1], [height, height], color=color, linewidth=3, alpha=0.97)
