@@ -11,7 +11,7 @@ from sphinx.application import Sphinx
 
 from pyro_bnn import BNNClassifier, BNNRegressor
 
-TITLES = ("Parameters", "Raises")
+TITLES = ("Parameters", "Raises", "Warns")
 
 
 def parameters(lines: list[str]) -> dict[str, list[str]]:
@@ -85,6 +85,23 @@ def as_definitions(app: Sphinx, document: nodes.document) -> None:
         body += nodes.definition_list(
             "", *map(definition, items), classes=["arguments"]
         )
+
+
+def with_types(app: Sphinx, document: nodes.document) -> None:
+    """Put the type of what a function returns above its description, as for parameters."""
+    for fields in [*document.findall(nodes.field_list)]:
+        found = {field[0].astext(): field for field in fields}
+        if not (kind := found.get("Return type")):
+            continue
+        if not (returned := found.get("Returns")):
+            kind[0].children = [nodes.Text("Returns")]
+            continue
+        fields.remove(kind)
+        term = nodes.term("", "", *kind[1][0].children)
+        text = nodes.definition("", *returned[1].children)
+        returned[1].children = []
+        item = nodes.definition_list_item("", term, text)
+        returned[1] += nodes.definition_list("", item, classes=["arguments"])
 
 
 def summary_first(app: Sphinx, document: nodes.document) -> None:

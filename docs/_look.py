@@ -11,8 +11,7 @@ from sphinx.application import Sphinx
 IN_CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 IN_TITLE = re.compile(r'<th .*?</th>|<p class="repeated">.*?</p>', re.DOTALL)
 PARTS = re.compile(r"(?<=[a-z]{4})(?=[A-Z][^<>]*<)")
-IN_CONSOLE = re.compile(r'<div class="highlight-console.*?</pre>', re.DOTALL)
-OPTION = re.compile(r"(?<= )--[\w-]+")
+END = re.compile(r'</dd>\s*</dl>\s*(<span class="sig-paren">\)</span>)')
 CODE = re.compile(r'(?<=<span class="pre">)[^<]+')
 MARKS = {"✓": "yes", "\N{EN DASH}": "no", "part": "part", "n/a": "no"}
 MARK = re.compile(f"({'|'.join(MARKS)})(?![a-z])")
@@ -93,15 +92,10 @@ def breakable(code: re.Match[str]) -> str:
 def add_breaks(
     app: Sphinx, name: str, template: str, context: dict[str, Any], tree: Any
 ) -> None:
-    """Let code and titles in tables break where a reader expects it, and no option of a command."""
+    """Let code and titles in tables break where a reader expects it, and no signature before its last bracket."""
     if "body" in context:
         body = IN_CELL.sub(
             lambda cell: CODE.sub(breakable, cell[0]), context["body"]
         )
         body = IN_TITLE.sub(lambda title: PARTS.sub("<wbr>", title[0]), body)
-        context["body"] = IN_CONSOLE.sub(
-            lambda block: OPTION.sub(
-                r'<span class="option">\g<0></span>', block[0]
-            ),
-            body,
-        )
+        context["body"] = END.sub(r"\1</dd></dl>", body)

@@ -163,6 +163,7 @@ def setup(app: Sphinx) -> None:
         as_definitions,
         complete,
         summary_first,
+        with_types,
         without_private_names,
     )
     from _gallery import cards, say_if_nothing_ran
@@ -176,6 +177,7 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", cards, priority=400)
     app.connect("doctree-read", add_dark_pictures, priority=400)
     app.connect("doctree-read", as_definitions)
+    app.connect("doctree-read", with_types)
     app.connect("doctree-read", summary_first)
     app.connect("doctree-read", mark_blocks)
     app.connect("doctree-read", mark_cells)

@@ -95,11 +95,11 @@ def test_code_in_a_cell_breaks_where_a_reader_expects_it(code, parts):
     assert inside.split("<wbr>") == parts
 
 
-def test_options_of_a_command_and_long_names_in_titles():
-    console = '<div class="highlight-console"><pre>run --data ROOT --out-file FOLDER</pre>'
-    context = {"body": console + '<th class="head"><p>TorchUncertainty and TyXe</p></th><p>--data ROOT</p>'}
+def test_the_last_bracket_of_a_signature_and_long_names_in_titles():
+    signature = '<dl>\n<dd><em>exclude=()</em></dd>\n</dl>\n\n<span class="sig-paren">)</span>'
+    context = {"body": signature + '<th class="head"><p>TorchUncertainty and TyXe</p></th>'}
     part("look").add_breaks(None, "page", "page.html", context, None)
-    assert re.findall(r'<span class="option">(.*?)</span>', context["body"]) == ["--data", "--out-file"]
+    assert '<dd><em>exclude=()</em><span class="sig-paren">)</span></dd></dl>' in context["body"]
     assert "<p>Torch<wbr>Uncertainty and TyXe</p>" in context["body"]
 
 

@@ -104,6 +104,16 @@ def test_parameters_of_methods_are_divided_once():
     assert [term.astext() for term in terms] == ["x (int)", "y (int)"]
 
 
+def test_the_type_of_what_is_returned_is_beside_its_description():
+    texts = {"Returns": "The posterior.", "Raises": "ValueError", "Return type": "Posterior"}
+    bodies = {title: nodes.field_body("", nodes.paragraph("", text)) for title, text in texts.items()}
+    fields = nodes.field_list("", *(nodes.field("", nodes.field_name("", name), body) for name, body in bodies.items()))
+    part("fields").with_types(None, nodes.container("", fields))
+    assert [field[0].astext() for field in fields] == ["Returns", "Raises"]
+    (item,) = fields.findall(nodes.definition_list_item)
+    assert [child.astext() for child in item] == ["Posterior", "The posterior."]
+
+
 def test_the_first_sentence_of_a_page_and_its_example_are_above_the_signature():
     parts = [
         nodes.paragraph("", "Bases: object"),
