@@ -81,6 +81,7 @@ def test_a_column_with_one_value_in_the_test_rows_has_no_known_effect():
     assert {driver.name: driver.varies for driver in found} == {"input 0": True, "input 1": False, "input 2": True}
     subject = SimpleNamespace(drivers=found, classified=None)
     values = drivers_section(subject).values
+    assert values["picture"].ax.get_xlabel() == "share of the largest change of the same colour"  # two scales
     assert (values["constant"], values["num_constant"], values["num_drawn"]) == ("input 1", 1, 2)
     assert "input 1" not in values["conclusion"]
     assert drivers_section(SimpleNamespace(drivers=[found[-1]], classified=None)) is None

@@ -92,7 +92,7 @@ def _bars(drivers: Sequence[Driver]) -> Drawing:
         sizes = np.array([getattr(driver, kind) for driver in drivers])
         ax.barh(place + offset, sizes / max(sizes.max(), TINY), 0.38, color=plotting.PALETTE[color], label=label)
     ax.set_yticks(place, [_short(driver.name) for driver in drivers])
-    ax.set(xlabel="share of the largest change")
+    ax.set(xlabel="share of the largest change of the same colour")
     with plotting.style():
         ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)  # above the bars
     return Drawing(ax)
