@@ -36,6 +36,9 @@ def vote_histograms(
         width: Width of a new figure. A row has five images if `width` is "page", and three if it is "column".
         axes: Array of axes of shape (2, M), with the images in the first row and the votes in the second.
 
+    Returns:
+        Array of axes of shape (2, M).
+
     Example:
         >>> import torch
         >>> from pyro_bnn import plotting
@@ -146,7 +149,7 @@ def reliability_diagram(
         axes: Two axes: accuracy, counts.
 
     Returns:
-        The two axes.
+        A sequence of the two axes.
 
     Example:
         >>> import torch

@@ -32,7 +32,7 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
             many methods or scores, a figure with matrices is wider.
 
     Returns:
-        Array of axes.
+        Array of axes. With curves its shape is (number of methods + 1,), with matrices (regions, scores).
 
     Example:
         >>> import torch

@@ -34,7 +34,7 @@ def detection_curves(
         axes: One axes for each score, and one for the ROC curves.
 
     Returns:
-        The axes.
+        Array of axes: one for each score, and the last one for the ROC curves. If you pass `axes`, the same axes.
 
     Example:
         >>> import torch

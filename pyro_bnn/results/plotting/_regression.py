@@ -39,6 +39,9 @@ def regression_bands(
         width: Width of a new figure.
         ax: Axes to draw on.
 
+    Returns:
+        One `Axes`.
+
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
@@ -102,6 +105,9 @@ def predictive_density(
         data: Inputs and targets to show.
         width: Width of a new figure.
         ax: Axes to draw on.
+
+    Returns:
+        One `Axes`.
 
     Example:
         >>> import torch

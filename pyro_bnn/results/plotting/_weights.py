@@ -39,6 +39,9 @@ def signal_to_noise(
         axes: Two axes: density, cumulative distributions.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
 
+    Returns:
+        A sequence of the two axes.
+
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, figure 3.
 
@@ -125,6 +128,9 @@ def pruning_curve(
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
         axes: Two axes: one for the error (one minus accuracy in per cent, or RMSE), and one for the NLL.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
+
+    Returns:
+        A sequence of the two axes.
 
     Example:
         >>> import torch
@@ -229,6 +235,9 @@ def weight_density(
         width: Width of a new figure.
         ax: Axes to draw on.
 
+    Returns:
+        One `Axes`.
+
     Raises:
         ValueError: If the scale is not above 0, as for a removed weight.
 
@@ -285,6 +294,9 @@ def weight_histograms(
             posterior, means the standard deviations of the posterior.
         axes: Array of axes of shape (number of sites, 2).
         width: Width of a new figure.
+
+    Returns:
+        Array of axes of shape (number of sites, 2): means, standard deviations.
 
     Example:
         >>> import torch
