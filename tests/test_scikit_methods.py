@@ -295,3 +295,15 @@ def test_wrong_shapes_are_told_in_short_with_names_and_a_remedy_that_helps(kind)
             estimator.fit(table, y[:5])
     with pytest.raises(ValueError, match=r"got shape \(30,\)"):
         kind((2,), method="laplace", max_iter=200).fit(X, y).predict(x)
+
+
+def test_many_classes_are_accepted_as_text_and_in_parts():
+    X, y = np.linspace(-1, 1, 24)[:, None], np.arange(24) % 14
+    short = {"hidden_layer_sizes": (2,), "max_iter": 2, "num_samples": 2, "random_state": 0}
+    with pytest.raises(ValueError, match="got 14 different whole numbers in 24 rows; use BNNRegressor"):
+        pb.BNNClassifier(method="svi", **short).fit(X, y)
+    assert len(pb.BNNClassifier(method="svi", **short).fit(X, y % 12).classes_) == 12
+    with pytest.warns(UserWarning, match="unique classes is greater than 50%"):  # of scikit-learn
+        assert len(pb.BNNClassifier(method="svi", **short).fit(X, y.astype(str)).classes_) == 14
+    with pytest.warns(UserWarning, match="unique classes is greater than 50%"):
+        assert len(pb.BNNClassifier(method="svi", **short).partial_fit(X, y).classes_) == 14
