@@ -58,13 +58,17 @@ def without_likelihood(line: str) -> str:
 
 def definition(item: nodes.paragraph) -> nodes.definition_list_item:
     """The parts of "name (type) – text"."""
-    children = [*item.children]
+    children, dash = [*item.children], " \N{EN DASH} "
     dashes = (
-        i for i, part in enumerate(children) if part.astext() == " \N{EN DASH} "
+        i for i, part in enumerate(children) if part.astext().startswith(dash)
     )
     end = next(dashes, len(children))
     term = nodes.term("", "", *children[:end])
-    text = nodes.paragraph("", "", *children[end + 1 :])
+    rest = [
+        nodes.Text(part.astext().removeprefix(dash))
+        for part in children[end : end + 1]
+    ]
+    text = nodes.paragraph("", "", *filter(str, rest), *children[end + 1 :])
     return nodes.definition_list_item(
         "", term, nodes.definition("", *([text] if text.children else []))
     )

@@ -121,6 +121,7 @@ def test_an_argument_is_divided_into_its_name_and_its_text():
     listed = [
         nodes.paragraph("", "", nodes.strong("", "x"), *map(nodes.Text, (" (Tensor)", " \N{EN DASH} ", "The inputs."))),
         nodes.paragraph("", "", nodes.strong("", "y"), nodes.Text(" (Tensor)")),
+        nodes.paragraph("", "", nodes.strong("", "UserWarning"), nodes.Text(" \N{EN DASH} If it fails.")),
     ]
     body = nodes.field_body("", nodes.bullet_list("", *(nodes.list_item("", paragraph) for paragraph in listed)))
     fields = nodes.field_list("", nodes.field("", nodes.field_name("", "Parameters"), body))
@@ -128,7 +129,7 @@ def test_an_argument_is_divided_into_its_name_and_its_text():
     document += desc_content("", fields)
     part("fields").as_definitions(None, document)
     found = [[child.astext() for child in argument] for argument in document.findall(nodes.definition_list_item)]
-    assert found == [["x (Tensor)", "The inputs."], ["y (Tensor)", ""]]
+    assert found == [["x (Tensor)", "The inputs."], ["y (Tensor)", ""], ["UserWarning", "If it fails."]]
 
 
 def test_a_glossary_is_divided_by_letters_which_link_to_their_first_terms():
