@@ -182,7 +182,7 @@ def test_methods_of_several_networks_have_another_mark(tmp_path, monkeypatch):
     several = _methods_tables.several(points)
     _dots.draw(points, [_dots.Panel("NLL")], tmp_path / "cost.png", title="two methods", several=several)
     assert [line.get_marker() for line in drawn[0].lines] == ["D", "o"]
-    assert [text.get_text() for text in drawn[0].figure.legends[0].get_texts()] == [_dots.SEVERAL, _dots.ONE]
+    assert [text.get_text() for text in drawn[0].figure.legends[0].get_texts()] == [_dots.ONE, _dots.SEVERAL]
 
 
 def test_about_half_of_the_images_of_a_pass_are_mirrored_anew():
