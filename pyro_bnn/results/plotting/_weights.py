@@ -296,7 +296,7 @@ def weight_histograms(
         width: Width of a new figure.
 
     Returns:
-        Array of axes of shape (number of sites, 2): means, standard deviations.
+        An array of axes with a row for each site. The first axes of a row show means, the second standard deviations.
 
     Example:
         >>> import torch
