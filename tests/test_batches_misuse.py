@@ -25,9 +25,9 @@ REFUSED = {
     "stream": (Stream(), r"got the data set Stream; pass `DataLoader\(data, batch_size=...\)`, with"),
     "empty-tuple": ((), r"`data` must be a tuple of tensors, got an empty one"),
     "empty-list": ([], r"`data` must be a tuple of tensors, got an empty one"),
-    "x-alone": ((X,), r"`data` must be a pair \(x, y\), got 1 part\(s\); pass several inputs as \(\(x_1, x_2\), y\)"),
-    "three": ((X, X, Y), r"`data` must be a pair \(x, y\), got 3 part\(s\)"),
-    "tuple-of-batches": (tuple(PAIRS), r"got 3 part\(s\); .*and batches as a list or a loader of pairs"),
+    "x-alone": ((X,), r"`data` must be a pair \(x, y\), got 1 part\b; pass several inputs as \(\(x_1, x_2\), y\)"),
+    "three": ((X, X, Y), r"`data` must be a pair \(x, y\), got 3 parts"),
+    "tuple-of-batches": (tuple(PAIRS), r"got 3 parts; .*and batches as a list or a loader of pairs"),
     "two-batches": ((PAIRS[0], PAIRS[0]), r"`y` must be one tensor or array, or a list of numbers, but `y\[0\]` is of"),
     "no-rows": ((X[:0], Y[:0]), r"`data` has no rows; pass at least one"),
     "rows": ((X[:5], Y), r"`x` and `y` must have the same number of rows, got shapes \(5, 2\) and \(7,\)"),
@@ -71,8 +71,8 @@ BAD_BATCHES = {
         X,
         r"a batch must be a pair \(x, y\), got one tensor, without targets; let the loader",
     ),
-    "one-part": ((X,), r"a batch must be a pair \(x, y\), got 1 part\(s\)"),
-    "three-parts": ((X, X, Y), r"got 3 part\(s\); let the loader give \(x, y\), with several inputs as \(\(x_1, x_2\)"),
+    "one-part": ((X,), r"a batch must be a pair \(x, y\), got 1 part;"),
+    "three-parts": ((X, X, Y), r"got 3 parts; let the loader give \(x, y\), with several inputs as \(\(x_1, x_2\)"),
     "text": ("abc", r"a batch must be a pair \(x, y\), got str"),
     "number": (3.0, r"a batch must be a pair \(x, y\), got float"),
     "none": (None, r"a batch must be a pair \(x, y\), got NoneType"),
@@ -100,7 +100,7 @@ def test_a_bad_first_batch_is_named_when_it_is_looked_at():
         batches([(X,)]).first()
 
 
-@pytest.mark.parametrize(("batch", "got"), [({"x": X}, "a dictionary"), (None, "NoneType"), ((), r"0 part\(s\)")])
+@pytest.mark.parametrize(("batch", "got"), [({"x": X}, "a dictionary"), (None, "NoneType"), ((), r"0 parts")])
 def test_a_batch_for_a_model_of_ones_own_is_a_tuple(batch, got):
     with pytest.raises(ValueError, match=f"batch 0: a batch must be a tuple of the model's arguments, got {got}"):
         batches([batch, (X,)], paired=False).first()
@@ -141,7 +141,5 @@ def test_an_endless_loader_is_stopped():
 def test_to_go_on_with_other_data_is_refused():
     with pytest.raises(ValueError, match=r"gave 3 batch\(es\) in epoch 2, but the fit must continue at batch 5"):
         batches(PAIRS).epoch(2, skip=5)
-    with pytest.raises(
-        ValueError, match=r"state of 1 generator\(s\) of the loader, but this loader has 0; resume with"
-    ):
+    with pytest.raises(ValueError, match=r"state of 1 generator of the loader, but this loader has 0; resume with"):
         batches(PAIRS).restore_order(batches(shuffled("loader")).order_state())

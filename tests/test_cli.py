@@ -109,7 +109,7 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
             ["train", "digits", "--out", "r", "--prior", "normal:-1"],
             "`scale` must be a finite number above 0",
         ),
-        (["train", "digits", "--out", "r", "--prior", "mixture:1"], "needs 3 number(s) after the colon"),
+        (["train", "digits", "--out", "r", "--prior", "mixture:1"], "needs 3 numbers after the colon"),
         (
             ["train", "digits", "--out", "r", "--guide", "flow"],
             "`--guide` must be 'mean-field' or 'auto-normal', got 'flow'",
@@ -130,7 +130,7 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
         ),
         (["train", "digits", "--out", "r", "--kl-weight", "warm"], "bad KL weight 'warm'; choose a number"),
         (["train", "digits", "--out", "r", "--kl-weight", "-1"], "bad KL weight '-1'"),
-        (["train", "digits", "--out", "r", "--kl-weight", "warmup:1,2,3"], "needs 2 number(s)"),
+        (["train", "digits", "--out", "r", "--kl-weight", "warmup:1,2,3"], "needs 2 numbers"),
         (["train", "digits", "--out", "r", "--init", "uniform:3"], "unknown initialisation 'uniform:3'"),
         (["train", "digits", "--out", "r", "--device", "meta"], "unknown device 'meta'; choose cpu or cuda"),
         (["train", "digits", "--out", "r", "--hidden", "a,b"], "`--hidden` must be whole numbers separated by commas"),

@@ -335,7 +335,7 @@ def test_a_network_gets_one_several_or_named_inputs():
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        ((torch.ones(3),) * 3, r"Pair is called with 3 input\(s\) but has `forward\(a, b=None, \*, scale=1.0\)`: too"),
+        ((torch.ones(3),) * 3, r"Pair is called with 3 inputs but has `forward\(a, b=None, \*, scale=1.0\)`: too"),
         ({"c": torch.ones(3)}, r"called with the inputs \['c'\] but .*; pass a tensor for one input, a tuple"),
     ],
 )

@@ -18,6 +18,9 @@ def test_wrong_shape_of_x_names_what_the_first_layer_takes():
     model, _, y = small_model()
     with pytest.raises(ValueError, match=r"cannot take `x` of shape \(6, 5\).*Linear `0`, takes 4 features"):
         model(torch.randn(6, 5), y)
+    model = pb.BayesianModel(nn.Linear(1, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=6)
+    with pytest.raises(ValueError, match=r"takes 1 feature\)"):
+        model(torch.randn(6, 5))
 
 
 def test_a_missing_axis_of_rows_is_told_only_where_it_would_help():

@@ -118,7 +118,7 @@ def test_a_guide_of_ones_own_is_loaded_into(tmp_path):
     assert same(guide.state_dict(), fresh.state_dict())
     with pytest.raises(ValueError, match="is a OwnGuide, but `guide` is a MeanFieldGuide"):
         pb.load_posterior(tmp_path / "file", model, guide=pb.MeanFieldGuide(model))
-    with pytest.raises(ValueError, match=r"holds 1 guide\(s\) but `guide` has 2"):
+    with pytest.raises(ValueError, match=r"holds 1 guide but `guide` has 2"):
         pb.load_posterior(tmp_path / "file", model, guide=[fresh, fresh])
     with pytest.raises(ValueError, match="`guide` must be a guide that is a module"):
         pb.load_posterior(tmp_path / "file", model, guide=[5])
@@ -194,7 +194,7 @@ def with_nan(model):
     [
         (lambda m: Origin(), "a posterior of type Origin cannot be saved"),
         (lambda m: lambda x: None, "the guide must be a module to be saved, got function"),
-        (with_nan, r"`loc\.net\.0\.weight` of the guide must be finite, got 1 NaN or infinite number\(s\) of 20"),
+        (with_nan, r"`loc\.net\.0\.weight` of the guide must be finite, got 1 NaN or infinite number of 20"),
         (lambda m: pb.MeanFieldGuide(small_model()[0]), "but the model has others; pass the guide.s own model"),
         (lambda m: chains({}), "`chains` must hold at least one site, got none"),
         (lambda m: 5, "`posterior` must be a posterior or a guide, as in .*, got int"),

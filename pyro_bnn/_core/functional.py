@@ -347,6 +347,7 @@ def _expected(net: nn.Module) -> str:
     for name, layer in net.named_modules():
         features = getattr(layer, "in_features", getattr(layer, "in_channels", None))
         if features is not None:
-            kind = "features" if hasattr(layer, "in_features") else "channels"
-            return f" (its first layer, {type(layer).__name__} `{name}`, takes {features} {kind})"
+            kind = "feature" if hasattr(layer, "in_features") else "channel"
+            plural = "" if features == 1 else "s"
+            return f" (its first layer, {type(layer).__name__} `{name}`, takes {features} {kind}{plural})"
     return ""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from . import checks as _checks
+from .summary import counted
 
 T = TypeVar("T")
 
@@ -121,7 +122,7 @@ def check_finite(label: str, value: Tensor) -> None:
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         count = int((~torch.isfinite(value)).sum())
         raise ValueError(
-            f"{label} must be finite, got {count} NaN or infinite number(s) of {value.numel()}; fit again."
+            f"{label} must be finite, got {counted(count, 'NaN or infinite number')} of {value.numel()}; fit again."
         )
 
 

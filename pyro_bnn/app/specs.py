@@ -56,7 +56,7 @@ def numbers_in(spec: str, text: str, count: int) -> list[float]:
     except ValueError:
         numbers = []
     if len(numbers) != count:
-        raise ValueError(f"{spec!r} needs {count} number(s) after the colon, separated by commas.")
+        raise ValueError(f"{spec!r} needs {count} number{'s' * (count > 1)} after the colon, separated by commas.")
     if any(number != 0 and not SMALLEST <= abs(number) <= LARGEST for number in numbers if number == number):
         raise ValueError(f"{spec!r} must hold numbers of sizes from 1e-18 to 1e18, or 0.")
     return numbers

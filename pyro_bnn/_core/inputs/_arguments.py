@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import checks as _checks
+from ..summary import counted
 from ._conversion import as_inputs, as_targets
 from ._tree import Inputs, Shared, joined, num_rows, shapes, take, to_device
 
@@ -34,8 +35,8 @@ class Arguments:
             raise ValueError("`data` must be a tuple of tensors, got an empty one; pass (x, y).")
         if self.paired and len(parts) != 2:
             raise ValueError(
-                f"`data` must be a pair (x, y), got {len(parts)} part(s); pass several inputs as ((x_1, x_2), y), and "
-                "batches as a list or a loader of pairs."
+                f"`data` must be a pair (x, y), got {counted(len(parts), 'part')}; pass several inputs as ((x_1, x_2), "
+                "y), and batches as a list or a loader of pairs."
             )
         names = ["x", "y"] if self.paired else [f"data[{index}]" for index in range(len(parts))]
         return self._of_rows(names, parts, "`data` has no rows; pass at least one.")
@@ -75,7 +76,7 @@ class Arguments:
                 f"a batch must be {kind}, got a dictionary with the keys {list(batch)}; give the loader a `collate_fn` "
                 f"that returns {example}."
             )
-        got = f"{len(batch)} part(s)" if isinstance(batch, (tuple, list)) else type(batch).__name__
+        got = counted(len(batch), "part") if isinstance(batch, (tuple, list)) else type(batch).__name__
         if isinstance(batch, Tensor):
             got = "one tensor, without targets"
         several = ", with several inputs as ((x_1, x_2), y)" if self.paired else ""

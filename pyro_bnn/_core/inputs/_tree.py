@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import checks as _checks
+from ..summary import counted
 
 
 class Shared:
@@ -278,7 +279,7 @@ def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[s
     try:
         signature.bind(*arguments, **named)
     except TypeError as problem:
-        given = f"the inputs {list(named)}" if named else f"{len(arguments)} input(s)"
+        given = f"the inputs {list(named)}" if named else counted(len(arguments), "input")
         raise ValueError(
             f"the network {type(net).__name__} is called with {given} but has `forward{signature}`: {problem}; pass a "
             "tensor for one input, a tuple for several, and a dictionary for inputs by name."

@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from ..._core.summary import counted
 from .cells import Cells, listed
 from .encoding import LARGEST, moments
 from .reading import MISSING
@@ -134,8 +135,8 @@ def _check_numbers(name: str, array: np.ndarray, shown: str) -> None:
         rows = is_bad.any(1)
         table = ", or train on a table (*.csv), in which missing inputs are filled" if name[0] == "x" else ""
         raise ValueError(
-            f"`{name}` in {shown} holds {is_bad.sum()} missing or infinite number(s), in {rows.sum()} of {len(rows)} "
-            f"rows (the first is row {rows.argmax() + 1}); correct or remove these rows{table}."
+            f"`{name}` in {shown} holds {counted(int(is_bad.sum()), 'missing or infinite number')}, in {rows.sum()} "
+            f"of {len(rows)} rows (the first is row {rows.argmax() + 1}); correct or remove these rows{table}."
         )
 
 

@@ -11,6 +11,7 @@ from ..._core import checks as _checks
 from ..._core.files import DamagedFileError, read_state, understood, write_state
 from ..._core.records import plain, record
 from ..._core.signatures import explained
+from ..._core.summary import counted
 from ...modelling.model import BayesianModel
 from ..guides import GuidePosterior
 from ..posterior import (
@@ -262,7 +263,7 @@ def _restored(content: object, destination: Destination, target: PresentModel) -
     target.require_sites(posterior)
     if destination.guides is not None and len(destination.pending) != len(destination.guides):
         raise ValueError(
-            f"it holds {len(destination.pending)} guide(s) but `guide` has {len(destination.guides)}; "
+            f"it holds {counted(len(destination.pending), 'guide')} but `guide` has {len(destination.guides)}; "
             "pass one for each."
         )
     if target.module is not None:

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from ..._core import checks as _checks
 from ..._core.inputs import Arguments, Batch, Inputs, leaves, named_leaves, num_rows, take
 from ..._core.processes import Processes
+from ..._core.summary import counted
 from ...modelling.model import BayesianModel
 from ._execution import Execution
 
@@ -61,9 +62,9 @@ class Batches:
             self.num_rows, self._batch_size = rows, min(size, rows)
             if self._batch_size < self._processes.count:
                 raise ValueError(
-                    f"a batch must have a row for each of {self._processes.count} processes, got {self._batch_size} "
-                    "row(s); raise `batch_size`, which counts the rows of all processes together, or start fewer "
-                    "processes."
+                    f"a batch must have a row for each of {self._processes.count} processes, got "
+                    f"{counted(self._batch_size, 'row')}; raise `batch_size`, which counts the rows of all "
+                    "processes together, or start fewer processes."
                 )
             self.num_batches = len(self.bounds())
         elif batch_size is not None:
@@ -150,7 +151,7 @@ class Batches:
         generators = self._generators()
         if len(state) != len(generators):
             raise ValueError(
-                f"the file has the state of {len(state) - 1} generator(s) of the loader, but this loader has "
+                f"the file has the state of {counted(len(state) - 1, 'generator')} of the loader, but this loader has "
                 f"{len(generators) - 1}; resume with the data of the interrupted fit."
             )
         for generator, value in zip(generators, state, strict=True):
