@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from numpy.typing import NDArray
 
+pytest.importorskip("docutils")
 pytest.importorskip("sphinx")
 from docutils import nodes
 from sphinx.addnodes import desc, desc_content, desc_signature, index, pending_xref
