@@ -36,9 +36,12 @@ def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
     The network's parameters are not compared in two cases: the posterior is an ensemble, or each draw has its own
     values of some learned parameters or buffers of the network.
     """
+    parts = [part for part in _parts(posterior) if part.learned]
+    if not parts:
+        return
     now, changed = dict(model.named_parameters()), list[str]()
     is_whole = not isinstance(posterior, EnsemblePosterior) and not posterior.carried
-    for part in _parts(posterior):
+    for part in parts:
         for name, then in part.learned.items():
             is_compared = is_whole or not name.startswith(f"{SITE_PREFIX}.")
             if is_compared and name in now and name not in changed and _differs(now[name].detach(), then):

@@ -217,6 +217,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
 
     def check_targets(self, x: Inputs, y: Tensor) -> None:
         """Raise a `ValueError` unless y can be the targets of x. The network runs on the first row only."""
+        check_input(x, self.like)
         response, observed = self._first_response(x)
         check_shapes(self._likelihood, observed, x, y)
         self._likelihood.check_output(response.output)
@@ -242,7 +243,6 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
 
     def _first_response(self, x: Inputs) -> tuple[Response, tuple[int, ...]]:
         """Return the response to the first row at the initial weights, and the shape of observations for all rows."""
-        check_input(x, self.like)
         with torch.no_grad(), seeded(0, self.device), eval_mode(self):
             weights = {name: self.initial_value(name) for name in self._paths}
             first = map_inputs(torch.clone, take(x, slice(1)))  # the network may change it in place
