@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.optim import adam
 from torch.optim import optimizer as optimizers
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -73,9 +74,12 @@ class Accelerator(TorchDispatchMode):
 
     def __enter__(self) -> "Accelerator":
         self._stack.enter_context(_Functions(self))
-        supported = optimizers._get_fused_kernels_supported_devices
-        self._stack.callback(setattr, optimizers, "_get_fused_kernels_supported_devices", supported)
-        optimizers._get_fused_kernels_supported_devices = lambda: [*supported(), DEVICE.type]
+        name = "_get_fused_kernels_supported_devices"
+        supported = getattr(optimizers, name)
+        for module in (optimizers, adam):  # before torch 2.5, each optimizer asks by itself
+            if hasattr(module, name):
+                self._stack.callback(setattr, module, name, supported)
+                setattr(module, name, lambda: [*supported(), DEVICE.type])
         super().__enter__()
         return self
 
