@@ -1,6 +1,5 @@
-"""Settings of sphinx-gallery for the scripts: their order, their pictures, their arguments, and the lists of them."""
+"""Settings of sphinx-gallery for the scripts: their order, their pictures, and the lists of them."""
 
-import os
 import re
 from html import escape
 from pathlib import Path
@@ -11,10 +10,6 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
-
-HAS_IMAGES = (
-    Path(os.environ.get("PYRO_BNN_DATA", "")) / "FashionMNIST"
-).is_dir()
 
 
 def pictures(
@@ -41,19 +36,6 @@ def pictures(
         return matplotlib_scraper(block, block_vars, gallery_conf)
     plt.close("all")
     return figure_rst(moved, gallery_conf["src_dir"])
-
-
-def arguments(
-    gallery_conf: dict[str, Any], script_vars: dict[str, Any]
-) -> list[str]:
-    """Command-line arguments of a script: its defaults, but without FashionMNIST if that is not installed.
-
-    Args:
-        gallery_conf: Configuration of the gallery; not needed.
-        script_vars: `src_file` is the script.
-    """
-    is_garments = Path(script_vars["src_file"]).name == "fashion_mnist.py"
-    return [] if HAS_IMAGES or not is_garments else ["--dataset", "digits"]
 
 
 class InOrderOfTheList:

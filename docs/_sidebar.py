@@ -1,4 +1,4 @@
-"""Titles of groups in the sidebar, among the pages of how-to, examples, results and reference.
+"""Titles of groups in the sidebar, among the pages of how-to, results and reference.
 
 Of the reference, which has two hundred pages, the sidebar lists only those of the present group.
 """
@@ -13,7 +13,6 @@ from sphinx.application import Sphinx
 HERE = Path(__file__).parent
 LISTS = {
     "how_to/index": "how_to/index.md",
-    "gallery/examples/index": "../examples/GALLERY_HEADER.rst",
     "results/index": "results/index.md",
     "api": "api.rst",
 }
@@ -26,9 +25,8 @@ def groups(document: Path) -> list[tuple[str, int]]:
     """The sections of a page that lists pages, each with the number of its pages."""
     text = document.read_text()
     if document.suffix == ".rst":
-        parts = re.split(r"(?m)^(\S.*)\n-+\n|^\*\*(.*)\*\*$", text)[1:]
-        parts = [part for part in parts if part is not None]
-        names = r"(?m)^   (?!:)\S+$|^- :ref:"
+        parts = re.split(r"(?m)^(\S.*)\n-+\n", text)[1:]
+        names = r"(?m)^   (?!:)\S+$"
     else:
         parts = re.split(r"(?m)^## (.*)\n", text.partition("```{toctree}")[0])[
             1:

@@ -101,7 +101,6 @@ sphinx_gallery_conf = {
     "image_scrapers": ("_gallery.pictures",),
     "image_srcset": ["2x"],
     "thumbnail_size": (640, 340),
-    "reset_argv": "_gallery.arguments",
     "abort_on_example_error": True,
     "download_all_examples": False,
     "remove_config_comments": True,
