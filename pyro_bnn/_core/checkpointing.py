@@ -20,10 +20,7 @@ SHARE = 0.02
 """Heuristic: at most this fraction of the time is spent on writing states after epochs."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""The signals that stop a computation.
-
-Ctrl-C sends SIGINT. `kill`, `docker stop` and most job schedulers send SIGTERM.
-"""
+"""Ctrl-C sends SIGINT; `kill`, `docker stop` and most job schedulers send SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +63,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Keeper:
-    """Writes the state of a computation to a file at intervals, and stops the computation after a signal.
-
-    If several processes share the computation, all processes stop at the same step, and only process 0 writes the file.
-    In messages, the file is called `name`; if `name` is None, messages show the path.
-    """
+    """Writes the state of a computation to a file at intervals, and stops the computation after a signal."""
 
     def __init__(
         self,
@@ -86,11 +79,7 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Write the state of the computation after an epoch, and stop if a signal was received.
-
-        The state after the last epoch is always written, and the state after an earlier epoch only if writing takes a
-        small part of the run time. A signal during the last epoch is ignored, since the computation ends anyway.
-        """
+        """Write the last state, and earlier ones if writing takes little of the time; stop after a signal."""
         if self._checkpoint is None:
             return
         (is_due,) = self._processes.any([time.monotonic() - self._written >= self._cost / SHARE])
@@ -100,10 +89,7 @@ class Keeper:
             self.step(state)
 
     def step(self, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Write the state of the computation if enough time has passed since the last write, or after a signal.
-
-        After a signal, also raise `Interrupted`.
-        """
+        """Write the state if it is time, or after a signal; after a signal, also raise `Interrupted`."""
         if self._checkpoint is None:
             return
         is_due = time.monotonic() - self._written >= 60 * self._checkpoint.minutes
@@ -134,11 +120,7 @@ def keeping(
     processes: Processes | None = None,
     name: str | Path | None = None,
 ) -> Iterator[Keeper]:
-    """Yield the `Keeper` with which a computation writes checkpoints.
-
-    Without a checkpoint, nothing is written and signals have their usual effect. If the file of
-    the checkpoint exists, it must be the file from which the computation resumes.
-    """
+    """Yield the `Keeper` of a computation. Without a checkpoint it writes nothing, and signals work as usual."""
     if checkpoint is None:
         yield Keeper(None, kind, lambda: False)
         return
@@ -175,13 +157,7 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether the process has received SIGINT or SIGTERM.
-
-    After the first of these signals, the process continues, and the yielded function returns True. The next signal has
-    the same effect as without this function; usually it ends the process. If the process ignored one of the two signals
-    before the `with` block, it also ignores this signal in the block. Only the main thread receives signals, so in
-    other threads the yielded function always returns False.
-    """
+    """Yield a function that tells whether SIGINT or SIGTERM has arrived. A second signal has its usual effect."""
     asked = threading.Event()
     before: dict[int, Any] = {}
 

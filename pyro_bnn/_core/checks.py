@@ -20,10 +20,7 @@ def is_number(value: object) -> bool:
 
 
 def as_float(value: object) -> float:
-    """Convert a value to a float.
-
-    A real number that is too large for a float becomes infinite. A value that is not a real number becomes NaN.
-    """
+    """Convert a real number to a float (infinite if it is too large), and any other value to NaN."""
     if not is_number(value):
         return math.nan
     try:
@@ -33,10 +30,7 @@ def as_float(value: object) -> float:
 
 
 def got(value: object) -> str:
-    """Return the text that describes a value in an error message.
-
-    A whole number that is too large for a float becomes "a number above 1.8e+308".
-    """
+    """Return the text for a value in an error message, "a number above 1.8e+308" for a huge whole number."""
     found = as_float(value)
     if math.isinf(found) and not isinstance(value, float):
         return f"a number {'below -' if found < 0 else 'above '}{sys.float_info.max:.2g}"
@@ -215,10 +209,7 @@ def globs(name: str, value: str | Sequence[str]) -> list[str]:
 
 
 def weights(name: str, values: object, expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise unless `values` is a dictionary ``{site: tensor}``.
-
-    The dictionary must hold a finite tensor of the expected shape for every site.
-    """
+    """Raise unless `values` is a dictionary with a finite tensor of the expected shape for every site."""
     kind(name, values, Mapping, "a dict of weights, such as `posterior.median()`")
     assert isinstance(values, Mapping)
     missing = [site for site in expected if site not in values]

@@ -14,13 +14,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def copied(module: M) -> M:
-    """Return a deep copy of a module, even if the module stores tensors that its last call computed.
-
-    Layers with `torch.nn.utils.weight_norm` or `torch.nn.utils.prune` store the weight that they computed, and some
-    networks store their attention or their output. A tensor that a module computed from parameters has a gradient
-    function, so `copy.deepcopy` refuses the tensor. `copied` copies the values of such tensors without the gradient
-    functions.
-    """
+    """Return a deep copy of a module, even if it stores tensors that its last call computed, as `weight_norm` does."""
     try:
         with EXCLUSIVE:  # a prediction in another thread may have put a draw into the module
             tensors = tensors_within([vars(part) for part in module.modules()])
@@ -36,10 +30,7 @@ def copied(module: M) -> M:
 
 
 def tree(values: Mapping[str, Tensor]) -> nn.Module:
-    """Return nested modules that hold a copy of each tensor under its dotted name.
-
-    A boolean tensor becomes a buffer, any other tensor a parameter.
-    """
+    """Return nested modules with a copy of each tensor: a buffer for booleans, a parameter for other tensors."""
     root = nn.Module()
     for name, value in values.items():
         plant(root, name, value)

@@ -11,11 +11,7 @@ class MissingExtraError(ModuleNotFoundError):
 
 
 def optional(module: str, package: str, extra: str, *, root: str | None = None) -> Any:
-    """Import an optional package, and ignore its warnings.
-
-    If the package is not installed, the error message says how to install the package. If an installed package cannot
-    be imported, the error of the import is raised unchanged.
-    """
+    """Import an optional package without its warnings. If the package is missing, the error says how to install it."""
     root = module.partition(".")[0] if root is None else root
     try:
         with filtered_warnings("ignore"):

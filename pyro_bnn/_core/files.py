@@ -37,12 +37,7 @@ class DamagedFileError(ValueError):
 
 
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file completely or not at all.
-
-    The content is written to a temporary file, which is synchronised with the disk and renamed. If the path is a
-    symbolic link, the target of the link is replaced. If writing fails, a file that already exists at the path is
-    unchanged.
-    """
+    """Write a file completely or not at all. If the path is a symbolic link, its target is replaced."""
     target = Path(path).resolve()
     _remove_parts_of_dead_processes(target)
     part = target.with_name(_part_of(target, os.getpid(), str(threading.get_ident())))
@@ -121,10 +116,7 @@ def write_state(path: str | Path, kind: str, state: Mapping[str, Any]) -> None:
 
 
 def read_state(path: str | Path, kind: str) -> dict[str, Any]:
-    """Read a state that :func:`write_state` wrote.
-
-    All tensors in the returned state are on the CPU. No code in a file is run.
-    """
+    """Read a state that :func:`write_state` wrote; its tensors are on the CPU. No code in the file is run."""
     check_name(path)
     foreign = f"{path} is no {kind} that pyro_bnn wrote; pass a {kind} that pyro_bnn wrote."
     if not Path(path).is_file():

@@ -35,10 +35,7 @@ def buffer_to_parameter(net: nn.Module, path: str, parameter: nn.Parameter) -> N
 
 
 def _owner(net: nn.Module, path: str) -> tuple[nn.Module, str]:
-    """Return the module that owns a parameter, and the parameter's name in it.
-
-    `_owner` is three times as fast as `get_submodule`.
-    """
+    """Return the module that owns a parameter, and the parameter's name. This is faster than `get_submodule`."""
     *prefix, attribute = path.split(".")
     owner: nn.Module | None = net
     for part in prefix:
@@ -56,10 +53,7 @@ def _present(net: nn.Module, path: str) -> Tensor:
 
 
 def present_values(net: nn.Module, paths: Iterable[str]) -> dict[str, Tensor]:
-    """Return the present values of some parameters and buffers.
-
-    In a `with` block of :func:`swapped`, the present values are the tensors that replace the parameters and buffers.
-    """
+    """Return the present values of parameters and buffers; within :func:`swapped`, those that replace them."""
     owners = {path: _owner(net, path) for path in paths}
     return {path: getattr(owner, attribute) for path, (owner, attribute) in owners.items()}
 
@@ -78,11 +72,7 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Prepare an embedding layer whose weight is random.
-
-    The weight gets a dense gradient. Raise if an option of the layer would change the drawn weights or scale their
-    gradient. Leave all other layers as they are.
-    """
+    """Give a random embedding dense gradients; raise if its layer would change its weights or gradients."""
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
         return
@@ -101,12 +91,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """Return the value that the forward pass uses for a random parameter.
-
-    The result is `value`, but the padding row of an embedding keeps its initial value. torch computes no gradient for
-    the padding row. If the forward pass used a drawn value for the padding row, the likelihood would depend on a value
-    without a gradient.
-    """
+    """Return the value that the forward pass uses. The padding row of an embedding, without gradient, is constant."""
     return _with_padding(*_owner(net, path), value)
 
 
@@ -119,10 +104,7 @@ def _with_padding(layer: nn.Module, attribute: str, value: Tensor) -> Tensor:
 
 
 def refresh_recurrent_weights(net: nn.Module) -> None:
-    """Make the recurrent layers of a network look up their weights at each call.
-
-    By default a layer calls torch with a stored list of its weights, which :func:`swapped` does not change.
-    """
+    """Make recurrent layers look up their weights at each call; torch calls them with a stored list."""
     for layer in net.modules():
         if isinstance(layer, nn.RNNBase):
             layer.register_forward_pre_hook(_refresh)
@@ -140,11 +122,7 @@ def has_hooks_of_others(layer: nn.Module) -> bool:
 
 @contextmanager
 def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Replace random parameters of a network by the given tensors inside a `with` block.
-
-    Outside the block the random parameters are buffers. Inside the block, the given tensors count as parameters, so
-    `next(net.parameters())` finds them. The tensors may also replace other parameters and buffers.
-    """
+    """Replace parameters and buffers by the given tensors inside a `with` block; they then count as parameters."""
     owners = [_owner(net, path) for path in tensors]
     with EXCLUSIVE:  # threads may share the network
         used = [_with_padding(*owner, value) for owner, value in zip(owners, tensors.values(), strict=True)]
@@ -167,10 +145,7 @@ ONE_ROW = "Expected more than 1 value per channel"
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """Return the output of `net` for `x`, computed with the given tensors in place of the parameters of `net`.
-
-    `tensors` is a dictionary ``{path: tensor}``.
-    """
+    """Return the output of `net` for `x`, with the given tensors, ``{path: tensor}``, in place of its parameters."""
     try:
         with swapped(net, tensors):
             output = call_network(net, x)
@@ -210,11 +185,7 @@ def _remedy(error: Exception, net: nn.Module, tensors: Mapping[str, Tensor], x: 
 
 
 def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """Return the outputs for all draws of the parameters, shape ``(*draws, N, ...)``.
-
-    Each given tensor has the shape of the parameter that it replaces, or the shape ``(*draws, *parameter)`` with a
-    value for each draw.
-    """
+    """Return the outputs for all draws, ``(*draws, N, ...)``; a tensor may lack the leading axes of the draws."""
     batched = {path: value for path, value in tensors.items() if value.dim() > num_axes(net, path)}
     leads = [value.shape[: value.dim() - num_axes(net, path)] for path, value in batched.items()]
     lead = torch.broadcast_shapes(*leads)
@@ -229,23 +200,14 @@ def _loop(net: nn.Module, batched: set[str], tensors: Mapping[str, Tensor], x: I
 
 
 BatchedNetwork = Callable[[Mapping[str, Tensor], Inputs], Tensor]
-"""A function of K draws of the weights, ``{path: shape (K, ...)}``, and of inputs x.
-
-The function returns outputs of shape (K, N, ...).
-"""
+"""A function of K draws of the weights, ``{path: (K, ...)}``, and of x, with outputs of shape (K, N, ...)."""
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
 """Elementwise layers without parameters; they accept inputs with additional leading axes."""
 
 
 def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> BatchedNetwork:
-    """Return a fast function that runs a network for many weight draws at once.
-
-    The returned function computes a chain of linear and elementwise layers by batched matrix products, and any other
-    network by `torch.func.vmap`. The outputs and gradients of the fast function are compared with those of a loop over
-    the draws in `example`; if they differ, the loop is returned. `example` must have at least two draws of each random
-    weight.
-    """
+    """Return a fast function that runs a network for many draws, or a loop if the two disagree on `example`."""
     paths = set(example)
     loop = functools.partial(_loop, net, paths)
 
@@ -283,10 +245,7 @@ def ordinary_attention() -> Iterator[None]:
 
 
 def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | None:
-    """Return a function that runs the network by batched matrix products.
-
-    Return None if the network is not a chain of linear and elementwise layers.
-    """
+    """Return a function that runs a chain of linear and elementwise layers, or None for another network."""
     if (
         not isinstance(x, Tensor)
         or type(net) is not nn.Sequential

@@ -10,29 +10,18 @@ BISECTIONS = 80
 
 
 def normal_cdf(z: Tensor) -> Tensor:
-    """Return the distribution function of N(0, 1) at `z`.
-
-    The result is accurate in the lower tail, where ``torch.special.ndtr`` returns 0.
-    """
+    """Return the distribution function of N(0, 1), accurate in the lower tail, where ``torch.special.ndtr`` is 0."""
     return 0.5 * torch.erfc(z * -math.sqrt(0.5))
 
 
 def mixture_cdf(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tensor:
-    """Return the probability that a draw from the mixture is at most y.
-
-    y has shape (...), and the parameters of the M components have shape (..., M).
-    """
+    """Return the probability that a draw is at most y, of shape (...); the parameters have shape (..., M)."""
     weights, loc, scale, y = weights.double(), loc.double(), scale.double(), y.double()
     return (weights * normal_cdf((y.unsqueeze(-1) - loc) / scale)).sum(-1)
 
 
 def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tensor:
-    """Return the quantile of the mixture for the probability q, found by bisection between the components' quantiles.
-
-    q has shape (...), and the parameters of the M components have shape (..., M). The distribution function is accurate
-    only in its lower tail. For q above one half, this function therefore reflects the mixture at 0, and computes the
-    quantile for 1 - q.
-    """
+    """Return the quantile for q, of shape (...), by bisection; the parameters have shape (..., M)."""
     weights, loc, scale, q = weights.double(), loc.double(), scale.double(), q.double()
     sign = torch.where(q <= 0.5, 1.0, -1.0).to(q)
     tail = torch.minimum(q, 1 - q)
@@ -47,14 +36,11 @@ def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tens
 
 
 def mixture_crps(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tensor:
-    r"""Return the continuous ranked probability score of the mixture at y.
-
-    y has shape (...), and the parameters of the M components have shape (..., M). The score is
+    r"""Return the continuous ranked probability score at y, of shape (...); the parameters have shape (..., M).
 
     .. math:: \sum_i w_i A(y - \mu_i, \sigma_i^2) - \tfrac12 \sum_{ij} w_i w_j A(\mu_i - \mu_j, \sigma_i^2+\sigma_j^2)
 
-    where :math:`A(\mu, \sigma^2)` is the mean absolute value of a draw from a Gaussian (Grimit et al., 2006). The
-    memory grows with M, and the time with the square of M.
+    where :math:`A(\mu, \sigma^2)` is the mean absolute value of a draw from a Gaussian (Grimit et al., 2006).
     """
     weights, loc, scale, y = weights.double(), loc.double(), scale.double(), y.double()
     total = (weights * _mean_absolute(y.unsqueeze(-1) - loc, scale)).sum(-1)

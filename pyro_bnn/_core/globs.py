@@ -6,17 +6,10 @@ from collections.abc import Sequence
 
 
 def matches(glob: str, name: str) -> bool:
-    """Return whether a dotted name matches a glob.
-
-    `*` stands for one component or a part of one, and `**` for any number of components.
+    """Return whether a dotted name matches a glob: `*` is (a part of) one component, `**` any number of them.
 
     >>> from pyro_bnn._core.globs import matches
-    >>> (
-    ...     matches("net.*.weight", "net.0.weight"),
-    ...     matches("net.*.weight", "net.block.0.weight"),
-    ... )
-    (True, False)
-    >>> matches("**.weight", "net.block.0.weight"), matches("**", "net.0.bias")
+    >>> matches("net.*.weight", "net.0.weight"), matches("**", "net.0.bias")
     (True, True)
     """
 
@@ -37,15 +30,9 @@ MOST_NAMES = 8
 def advice(glob: str, names: Sequence[str]) -> str:
     """Return advice about a glob that matches none of the names.
 
-    The advice suggests a glob that matches at least one name, or lists names to choose from.
-
     >>> from pyro_bnn._core.globs import advice
     >>> advice("net.*.wieght", ["net.0.weight", "net.0.bias"])
     "write 'net.*.weight'"
-    >>> advice("net.block", [f"net.block.{i}.weight" for i in range(20)])
-    "write 'net.block.**'"
-    >>> advice("zzz", ["net.weight"])
-    'the names are net.weight'
     """
     candidates = [f"{glob}.**", f"net.{glob}", f"net.{glob}.**", _corrected(glob, names)]
     for candidate in candidates:

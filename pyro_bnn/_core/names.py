@@ -54,18 +54,11 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "verbose": ("progress",),
     "warmup_steps": ("num_warmup",),
 }
-"""Names of arguments, methods and functions in other libraries, each with names here. The first name that exists is
-suggested."""
+"""Names in other libraries, each with names here, of which the first that exists is suggested."""
 
 
 def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str:
-    """Return the name that was probably meant, or an empty text.
-
-    This function searches `names` in six steps. It looks for synonyms of `name`, then for names with the same letters
-    in another order (also among the synonyms), then for names that contain `name`, then for names similar to `name`,
-    then for the longest name that is a part of `name`, and then for names that contain a word similar to `name`. The
-    result is the first name found.
-    """
+    """Return the name that was probably meant, or an empty text."""
     names, is_long = list(names), len(name) >= SHORTEST
     found = [known for known in SYNONYMS.get(name, ()) if known in names]
     found += [known for known in names if _letters(known) == _letters(name)]

@@ -69,9 +69,8 @@ class Processes:
             for tensor in tensors:
                 sent = tensor.contiguous()
                 dist.broadcast(sent.reshape(-1).view(torch.uint8), 0)  # as bytes: some dtypes cannot be sent
-                if sent is not tensor and not torch.equal(
-                    sent, tensor
-                ):  # nothing can be copied into an expanded tensor
+                # Nothing can be copied into an expanded tensor.
+                if sent is not tensor and not torch.equal(sent, tensor):
                     tensor.copy_(sent)
 
     def from_first(self, value: Any) -> Any:

@@ -25,17 +25,10 @@ class Lines(tqdm):
 
 
 def progress_bar(unit: str, total: int | None = None, *, shown: bool | None, initial: int = 0) -> tqdm:
-    """Return a progress bar for a loop, such as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``.
+    """Return a progress bar, such as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``, for a `with` statement.
 
-    Use the bar in a ``with`` statement, or close it. ``update(n)`` counts n steps, and ``update(0)`` only updates the
-    time that is shown. ``set_description_str`` sets the text after the bar, which must begin with a space.
-
-    Args:
-        unit: Name of what is counted, such as "epoch".
-        total: Number of steps of the loop, or None if it is unknown.
-        shown: Whether to show the bar. With None, the bar appears only on a terminal and in a notebook, after `DELAY`
-            seconds, and never in pytest.
-        initial: Number of steps that were done before the loop, as in a resumed fit.
+    The text set by ``set_description_str`` must begin with a space. If `shown` is None, the bar appears only on a
+    terminal and in a notebook, after `DELAY` seconds, and never in pytest.
     """
     is_terminal = sys.stderr.isatty()
     may_be_seen = (is_terminal or "IPython" in sys.modules) and "PYTEST_CURRENT_TEST" not in os.environ

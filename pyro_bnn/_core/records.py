@@ -1,7 +1,4 @@
-"""Conversion of dataclasses to plain data for files and back, and checks of the content of files.
-
-Such content may be forged.
-"""
+"""Conversion of dataclasses to plain data for files and back, and checks of such data, which may be forged."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -30,12 +27,7 @@ def plain(value: Any) -> Any:
 
 
 def record(kind: type[T], values: object, where: str) -> T:
-    """Make a dataclass of type `kind` from the result of :func:`plain`.
-
-    A field may be None, a finite number (if whole, of at most 64 bits), a boolean, a text, a tensor or a dataclass.
-    Lists, tuples and dictionaries of these values are allowed, too. If a field is wrong, the error message begins with
-    the value of `where`, a dot and the name of the field.
-    """
+    """Make a dataclass from the result of :func:`plain`. Messages about a field begin with `where` and its name."""
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # T is a dataclass
     if not isinstance(values, Mapping) or set(values) != set(names):
@@ -77,10 +69,7 @@ def _items(value: Any, hint: Any, where: str) -> list[Any]:
 
 
 def _shown(value: object) -> str:
-    """Return the text that describes a value in a message.
-
-    Numbers, texts and None are shown as they are. For any other value, the text is the name of its type.
-    """
+    """Return the text that describes a value in a message: a number, a text or None as it is, otherwise its type."""
     return _checks.got(value)[:40] if isinstance(value, int | float | str | NoneType) else type(value).__name__
 
 
@@ -138,11 +127,7 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
 
 
 def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
-    """Raise if a state has a number that is not finite, or a negative running variance of batch normalisation.
-
-    `constants` has the names of buffers, such as an attention mask, that may have infinite elements. An infinite
-    element must have the same value in `own`, the present state of the module.
-    """
+    """Raise if a number is not finite, unless it is in `constants` and as in `own`, or if a variance is negative."""
     for name, value in got.items():
         same = own[name].to(value.device) == value
         is_constant = name in constants and value.is_floating_point() and bool((same | value.isfinite()).all())

@@ -58,10 +58,7 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
 
 
 def unvalidated(distribution: Any) -> Any:
-    """Return a copy of a distribution, with the checks of values switched off.
-
-    A check of values on a GPU makes the program wait for the GPU, and `torch.compile` cannot compile such a check.
-    """
+    """Return a copy without checks of values, for which a GPU must be waited, and which cannot be compiled."""
     result = copy.copy(distribution)
     result._validate_args = False
     nested = {name: value for name, value in vars(result).items() if isinstance(value, Distribution)}
@@ -70,11 +67,7 @@ def unvalidated(distribution: Any) -> Any:
 
 
 def require_positive(name: str, prior: object) -> TorchDistributionMixin:
-    """Return the prior of a scale, or raise an error if this prior is not allowed.
-
-    The prior must be a Pyro distribution. Its support must be the positive or the non-negative numbers, and it must
-    have no batch shape.
-    """
+    """Return the prior of a scale; raise unless it is a Pyro distribution of positive numbers, without batch shape."""
     found = require_unbatched(name, prior)
     support = unwrap_support(found.support)
     if support not in (constraints.positive, constraints.nonnegative):
@@ -99,10 +92,7 @@ def is_learned(distribution: Distribution) -> bool:
 
 
 def tensors_of(value: object, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """Yield all tensors in a distribution, at any depth.
-
-    Skip each distribution or transform whose `id` is in `seen`.
-    """
+    """Yield all tensors in a distribution, at any depth, except in parts whose `id` is in `seen`."""
     seen = set() if seen is None else seen
     if isinstance(value, Tensor):
         yield value

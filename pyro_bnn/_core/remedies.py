@@ -132,11 +132,7 @@ def explain_missing(module: str) -> None:
 
 
 class Advised:
-    """Base class of objects whose error message for a missing attribute says what to use instead.
-
-    The message has the advice in :data:`INSTEAD` or, without advice, the name of a similar attribute. For a missing
-    attribute with advice, `hasattr` still returns False.
-    """
+    """Base class of objects whose errors for missing attributes have advice (:data:`INSTEAD`), or a similar name."""
 
     if not TYPE_CHECKING:  # a type checker should still report missing attributes
 

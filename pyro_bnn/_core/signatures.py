@@ -15,16 +15,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 def explained(
     example: str, hints: Mapping[str, str] | None = None, kinds: Mapping[str, Callable[[object], bool]] | None = None
 ) -> Callable[[F], F]:
-    """Return a decorator that adds clear error messages for calls with wrong arguments.
+    """Return a decorator that adds clear errors for calls with wrong arguments, with a correct call as `example`.
 
-    The signature of the function does not change. If the decorated object is a class, its `__init__` is replaced.
-
-    Args:
-        example: A correct call. Every error message shows this call, except a message about an unknown argument.
-        hints: Advice for some unknown arguments, ``{name: what to do instead}``.
-        kinds: Functions that return whether a value is valid for an argument, ``{name of the argument: function}``. If
-            a call has too few arguments, these functions check the positional arguments, one after the other. The
-            message names the first argument with an invalid value: the caller probably left out this argument.
+    `hints` has advice for unknown arguments. `kinds` has functions that return whether a value suits an argument: the
+    first argument whose value does not suit was probably left out. A decorated class gets a new `__init__`.
     """
 
     def decorated(function: F) -> F:
@@ -59,11 +53,7 @@ def _problem(
     hints: Mapping[str, str],
     kinds: Mapping[str, Callable[[object], bool]],
 ) -> str:
-    """Return what is wrong with a call, and what to do.
-
-    This function finds three mistakes: an unknown argument, too many positional arguments, and a missing argument. If a
-    call has none of these mistakes, the text is empty.
-    """
+    """Return what is wrong with a call, and what to do; an empty text if no mistake is found."""
     parameters = {name: parameter for name, parameter in signature.parameters.items() if name != "self"}
     num_given = len(args) - ("self" in signature.parameters)
     by_position = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]

@@ -40,11 +40,7 @@ class Sentences(str):
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary of an object: a title, notes, and a table. The middle rows of a long table are not shown.
-
-    If `header` is empty, the table shows no column names at the prompt, and the names in `columns` in a notebook. At
-    the prompt, the table has as many rows as fit into `most_lines` lines.
-    """
+    """A summary of an object: a title, notes, and a table, whose names are `header`, or `columns` in notebooks only."""
 
     title: str
     notes: Sequence[str] = ()
@@ -54,11 +50,7 @@ class Summary:
     most_lines: int = MOST_LINES
 
     def text(self) -> str:
-        """Return the summary as text, in lines of at most 80 characters (at most 100 in the table).
-
-        The title and the notes come first. If the table would make the text longer than `most_lines`, only some rows of
-        the table are shown, or none.
-        """
+        """Return the summary as text, in lines of at most 80 characters, and 100 in the table."""
         lines = wrap(_clipped(self.title, 2 * WIDTH), WIDTH, subsequent_indent="  ")
         for note in self.notes:
             lines += [f"  {line}" for line in wrap(_on_one_line(note), WIDTH - 2)]
@@ -73,10 +65,7 @@ class Summary:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Return the title, the notes and the table as HTML, in which all texts are escaped.
-
-        A note that begins with "NOT OK" is in bold red letters. All other colours are those of the notebook.
-        """
+        """Return the summary as HTML, in which all texts are escaped, and notes on a bad status are red."""
         notes = "".join(map(_html_note, self.notes))
         are_right = self._are_right
         rows = [_html_row(row, "td", are_right) for row in self._table(MOST_HTML_ROWS)]
@@ -93,11 +82,7 @@ class Summary:
         ]
 
     def _table(self, most: int) -> list[list[str]]:
-        """Return the header and the rows as texts, at most `most` rows in all.
-
-        If there are more rows, the middle rows are left out, and a row with a single cell gives the number of omitted
-        rows.
-        """
+        """Return the header and the rows as texts; a row with a single cell stands for those in the middle."""
         rows, header = self.rows, [list(self.header)] if self.header else []
         most -= len(header)
         if not rows or most < 1:
@@ -112,18 +97,10 @@ class Summary:
 
 
 class Shown:
-    """Base class of objects that are shown as a :class:`Summary` at the prompt and in notebooks.
-
-    An object is shown without an error even if it is only partly constructed, as in a debugger.
-    """
+    """Base class of objects with a :class:`Summary` at the prompt and in notebooks, even if partly constructed."""
 
     def _summary(self) -> Summary:
-        """Return the summary of this object.
-
-        By default the summary has the class name and the lines of the object's `str`.
-
-        This method must be fast, draw no random numbers and change nothing.
-        """
+        """Return the summary, by default the lines of `str`. It must be fast, and draw and change nothing."""
         return Summary(type(self).__name__, str(self).splitlines())
 
     def __repr__(self) -> str:
@@ -138,11 +115,7 @@ class Shown:
 
 
 def _safe(shown: Shown, make: Callable[[], Summary], form: Callable[[Summary], str]) -> str:
-    """Make an object's summary, and convert it to text or HTML by the function `form`.
-
-    If an error occurs, as for tensors on the meta device, the summary says only two things: the class of the object and
-    the type of the error.
-    """
+    """Show an object's summary in a form, or only its class and the type of an error, as for tensors without values."""
     try:
         return form(make())
     except Exception as error:

@@ -31,10 +31,7 @@ class WorkerError(RuntimeError):
 
 
 class TracebackError(Exception):
-    """Shows the traceback of an error from a worker process.
-
-    The main process raises the error again, with a `TracebackError` as its `__cause__`.
-    """
+    """Shows the traceback of an error from a worker process, as the `__cause__` of that error."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -49,28 +46,11 @@ def side_by_side(
     is_asked: Callable[[], bool] = lambda: False,
     done: Callable[[], object] = lambda: None,
 ) -> list[T]:
-    """Return ``[job(0), ..., job(count - 1)]``. Other processes make some of the calls.
+    """Return ``[job(0), ..., job(count - 1)]``. This and ``num_workers - 1`` other processes make the calls.
 
-    This process makes calls, too, so it starts ``num_workers - 1`` other processes, which need some seconds to start.
-    If all calls end before the other processes have started, the calls take as long as in one process. A process that
-    has finished a call makes the next waiting call. The other processes get a copy of `job`, which may contain
-    functions and classes of the main script.
-
-    Args:
-        job: A function whose result depends on its argument only.
-        count: Number of calls.
-        num_workers: Number of processes.
-        num_threads: torch's number of threads in each process.
-        is_asked: Function that returns whether to stop. `is_asked` is called before each call of `job` in this process,
-            and repeatedly while this process waits for the other processes.
-        done: Function that is called after each call of `job`.
-
-    Raises:
-        KeyboardInterrupt: If `is_asked` returned True. The other processes are stopped by SIGTERM, and killed if they
-            still run after 5 seconds.
-        ValueError: If the job cannot be copied to other processes.
-        WorkerError: If another process died. An error of `job` in another process is raised as if this process had made
-            the call.
+    The other processes get a copy of `job`. `is_asked` says whether to stop: then the others get SIGTERM, and this
+    function raises KeyboardInterrupt. `done` is called after each call. An error of `job` is raised as if this process
+    had made the call, and a dead process raises a WorkerError.
     """
     num_others = min(num_workers, count) - 1
     message = _pickled(job, num_threads) if num_others > 0 else b""
@@ -112,7 +92,7 @@ class Team(Generic[T]):
             leader.join()
 
     def hire(self, message: bytes) -> None:
-        """Start a worker process, and a thread that sends it first the job (`message`) and then one call at a time."""
+        """Start a worker process, and a thread that sends it the job (`message`) and then one call at a time."""
         process = subprocess.Popen(
             [sys.executable, "-c", START],
             stdin=subprocess.PIPE,
@@ -215,11 +195,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def serve(commands: IO[bytes]) -> None:
-    """Make the calls that another process asks for. A worker process runs this function.
-
-    Text that the job prints goes to standard error. The process ends when its input ends, for example because the other
-    process has died.
-    """
+    """Make the calls that another process asks for, until the input ends. Prints go to standard error."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     _send(answers, pickle.dumps("started"))
@@ -249,10 +225,7 @@ def serve(commands: IO[bytes]) -> None:
 
 
 def _answer(job: Callable[[int], object], index: int) -> bytes:
-    """Make a call.
-
-    Return a pickled pair: (True, result) or, if the call raised an error, (False, (error, traceback)).
-    """
+    """Make a call; return a pickled pair (True, result) or (False, (error, traceback))."""
     try:
         return cloudpickle.dumps((True, job(index)))
     except KeyboardInterrupt:

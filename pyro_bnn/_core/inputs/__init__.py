@@ -1,9 +1,9 @@
 """Inputs of a network: one tensor or several, converted from arrays, lists and data frames."""
 
-from ._arguments import Arguments as Arguments
-from ._arguments import Batch as Batch
-from ._arguments import Pair as Pair
-from ._arguments import Pairs as Pairs
+from ._conversion import Arguments as Arguments
+from ._conversion import Batch as Batch
+from ._conversion import Pair as Pair
+from ._conversion import Pairs as Pairs
 from ._conversion import as_inputs as as_inputs
 from ._conversion import as_targets as as_targets
 from ._tree import ChangedInputError as ChangedInputError

@@ -1,13 +1,10 @@
-"""Conversion of arrays, lists of numbers and data frames to tensors.
-
-Floats get the dtype of the model, whole numbers become int64, and booleans stay booleans. A tensor may share the memory
-of the array from which it is made. Values that are already tensors are only checked.
-"""
+"""Conversion of arrays, lists and data frames to tensors, which may share their memory, and to arguments of a model."""
 
 import numbers
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -16,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .. import checks as _checks
 from ..summary import counted
-from ._tree import Inputs, Shared
+from ._tree import Inputs, Shared, joined, num_rows, shapes, take, to_device
 
 WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
 """The widest NumPy type for signed whole numbers, unsigned whole numbers, floats and booleans."""
@@ -33,12 +30,7 @@ REMEDIES = {
 
 
 def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
-    """Convert tensors, arrays, lists or data frames to the inputs of a network.
-
-    A tuple, or a list of tensors or arrays, stands for several inputs. A list of numbers, or of lists of numbers, is
-    one input. Converted inputs get the device and the floating-point dtype of `like`. If `like` is None, converted
-    inputs are on the CPU, and floats get torch's default dtype.
-    """
+    """Convert tensors, arrays, lists or data frames to inputs. Floats get the dtype of `like`."""
     if isinstance(value, Tensor):
         return _checked(name, value)
     if isinstance(value, Shared):
@@ -61,10 +53,7 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
 
 
 def _shared(name: str, value: object, like: Tensor | None) -> Inputs:
-    """Convert the value of a shared input.
-
-    The value may be a tensor without axes, since a shared input needs no rows.
-    """
+    """Convert the value of a shared input, which may be a tensor without axes, since it needs no rows."""
     return value if isinstance(value, Tensor) and value.dim() == 0 else as_inputs(name, value, like)
 
 
@@ -220,10 +209,7 @@ def _column(label: str, column: Any) -> np.ndarray:
 
 
 def _plain(name: str, array: np.ndarray) -> np.ndarray:
-    """Return the array in a form that torch accepts.
-
-    torch accepts an array that is writable, and has the native byte order, no negative strides and no long doubles.
-    """
+    """Return an array that torch accepts: writable, of native byte order, without negative strides or long doubles."""
     if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
         raise ValueError(f"`{name}` must hold whole numbers below 2**63, got {array.max()}.")
     if array.dtype.kind in "iu":
@@ -233,3 +219,135 @@ def _plain(name: str, array: np.ndarray) -> np.ndarray:
         array = array.astype(f"=f{size}", copy=False)
     fits = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
     return array if fits and array.flags.writeable and array.flags.aligned else array.copy()
+
+
+Batch = tuple[Any, ...]
+"""The arguments of a model. For a `BayesianModel` these are x (a tensor or nested tensors) and y (a tensor)."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Converts data to a model's arguments: x and one tensor y if `paired`, otherwise any tuple."""
+
+    device: torch.device | None
+    like: Tensor | None
+    paired: bool
+
+    def of_data(self, parts: Sequence[object]) -> Batch:
+        """Convert a tuple that holds all rows of a data set to the arguments of the model."""
+        if not parts:
+            raise ValueError("`data` must be a tuple of tensors, got an empty one; pass (x, y).")
+        if self.paired and len(parts) != 2:
+            raise ValueError(
+                f"`data` must be a pair (x, y), got {counted(len(parts), 'part')}; pass several inputs as ((x_1, x_2), "
+                "y), and batches as a list or a loader of pairs."
+            )
+        names = ["x", "y"] if self.paired else [f"data[{index}]" for index in range(len(parts))]
+        return self._of_rows(names, parts, "`data` has no rows; pass at least one.")
+
+    def of_batch(self, batch: object) -> Batch:
+        """Convert one batch of a loader to the arguments of the model."""
+        parts = (batch,) if isinstance(batch, Tensor) and not self.paired else batch
+        if not isinstance(parts, (tuple, list)) or not parts or (self.paired and len(parts) != 2):
+            self._refuse(batch)
+        if not self.paired:
+            return tuple(self._argument(part) for part in parts)
+        if_empty = "a batch must have at least one row, got none; leave out empty batches."
+        return self._of_rows(["x", "y"], parts, if_empty)
+
+    def _of_rows(self, names: list[str], parts: Sequence[object], if_empty: str) -> Batch:
+        batch: list[Any] = []
+        first: tuple[str, Any] | None = None
+        for name, part in zip(names, parts, strict=True):
+            convert = as_targets if name == "y" else as_inputs
+            batch.append(convert(name, part, self.like))
+            if isinstance(batch[-1], Shared) and not self.paired:
+                continue
+            first = first or (name, batch[-1])
+            if num_rows(batch[-1], name) != num_rows(first[1], first[0]):
+                raise ValueError(
+                    f"`{first[0]}` and `{name}` must have the same number of rows, got shapes {shapes(first[1])} and "
+                    f"{shapes(batch[-1])}."
+                )
+        if num_rows(tuple(batch), "data") == 0:
+            raise ValueError(if_empty)
+        return tuple(to_device(part, self.device) for part in batch)
+
+    def _refuse(self, batch: object) -> NoReturn:
+        kind, example = ("a pair (x, y)", "(x, y)") if self.paired else ("a tuple of the model's arguments", "a tuple")
+        if isinstance(batch, Mapping):
+            raise ValueError(
+                f"a batch must be {kind}, got a dictionary with the keys {list(batch)}; give the loader a `collate_fn` "
+                f"that returns {example}."
+            )
+        got = counted(len(batch), "part") if isinstance(batch, (tuple, list)) else type(batch).__name__
+        if isinstance(batch, Tensor):
+            got = "one tensor, without targets"
+        several = ", with several inputs as ((x_1, x_2), y)" if self.paired else ""
+        raise ValueError(f"a batch must be {kind}, got {got}; let the loader give {example}{several}.")
+
+    def _argument(self, part: Any) -> Any:
+        """Move all tensors in an argument to the device, and convert all arrays. All other objects are unchanged."""
+        if isinstance(part, Tensor):
+            return to_device(part, self.device)
+        if isinstance(part, np.ndarray):
+            return to_device(as_inputs("batch", part, self.like), self.device)
+        if isinstance(part, Shared):
+            return Shared(self._argument(part.value))
+        if isinstance(part, dict):
+            return {key: self._argument(value) for key, value in part.items()}
+        if type(part) in (tuple, list):
+            return type(part)(self._argument(value) for value in part)
+        return part
+
+
+Pair = tuple[Inputs, Tensor]
+
+
+class Pairs:
+    """The batches of a data set, as pairs of inputs and targets. A loop raises if `num_data` is wrong."""
+
+    def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:
+        batch_size = _checks.at_least("batch_size", batch_size, 1)
+        if isinstance(data, Iterator):
+            raise ValueError("`data` must be readable several times, got an iterator; pass tensors or a DataLoader.")
+        if not isinstance(data, Iterable) or isinstance(data, (Tensor, str, Mapping)):
+            raise ValueError(f"`data` must be a tuple (x, y) or a loader of such pairs, got {_checks.described(data)}.")
+        self._batch_size, self._num_data = batch_size, num_data
+        self._arguments = Arguments(like.device, like, paired=True)
+        self._data = self._arguments.of_data(data) if isinstance(data, tuple) else data
+        self.after_batch: Callable[[int], object] = lambda num_rows: None
+        """A function that is called after each batch with its number of rows, such as to update a progress bar."""
+
+    def __iter__(self) -> Iterator[Pair]:
+        rows = 0
+        for x, y in self._parts() if isinstance(self._data, tuple) else map(self._arguments.of_batch, self._data):
+            yield x, y
+            rows += num_rows(x)
+            self.after_batch(num_rows(x))
+        if not rows:
+            raise ValueError(
+                "the loader is empty; pass one that has at least one batch and starts anew at each iteration."
+            )
+        if rows != self._num_data:
+            raise ValueError(
+                f"`data` must have all {self._num_data} rows of the model's data set (`num_data`), got {rows}; "
+                "pass each row once, without `drop_last`, or build the model with the right `num_data`."
+            )
+
+    def _parts(self) -> Iterator[Pair]:
+        x, y = self._data
+        assert isinstance(y, Tensor)
+        for start in range(0, num_rows(x), self._batch_size):
+            part = slice(start, start + self._batch_size)
+            yield take(x, part), y[part]
+
+    def first(self) -> Inputs:
+        return next(iter(self))[0]
+
+    def whole(self) -> Pair:
+        """Return all rows as one pair (x, y)."""
+        if isinstance(self._data, tuple):
+            return self._data
+        inputs, targets = zip(*self, strict=True)
+        return joined(inputs), torch.cat(targets)

@@ -93,10 +93,7 @@ def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs, *, with_rows: bo
 
 
 def named_leaves(name: str, x: Inputs, *, with_rows: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """Yield all tensors with their names, such as ``x[0]`` and ``x['mask'][1]``.
-
-    If `with_rows`, leave out shared tensors.
-    """
+    """Yield all tensors with names such as ``x[0]`` and ``x['mask'][1]``; if `with_rows`, not the shared ones."""
     if isinstance(x, Tensor):
         yield name, x
     elif isinstance(x, Shared):
@@ -159,19 +156,13 @@ def num_rows(x: Inputs, name: str = "x") -> int:
 
 
 def versions(x: Inputs) -> list[int]:
-    """Return how often each tensor was changed in place.
-
-    Tensors made in torch's inference mode are left out, since torch does not count their changes.
-    """
+    """Return how often each tensor was changed in place; torch does not count this in inference mode."""
     found = [x] if isinstance(x, Tensor) else leaves(x)
     return [leaf._version for leaf in found if not leaf.is_inference()]
 
 
 def take(x: Inputs, rows: slice | Tensor) -> Inputs:
-    """Return the inputs with only some of their rows. Shared inputs have no rows and stay as they are.
-
-    If `rows` is a slice, the results are views. If `rows` is a tensor of indices, the results are copies.
-    """
+    """Return some rows of the inputs, as views for a slice and as copies for indices. Shared inputs stay whole."""
     if isinstance(rows, slice):
         return map_inputs(lambda leaf: leaf[rows], x, with_rows=True)
     # three times as fast as `leaf[rows]`
@@ -206,10 +197,7 @@ def _moved(leaf: Tensor, device: torch.device) -> Tensor:
 
 
 def shapes(x: Inputs) -> object:
-    """Return the shapes of inputs, as shown in a message.
-
-    The result is one shape for a single tensor, and a tuple or a dictionary of shapes for several tensors.
-    """
+    """Return the shapes of inputs, as shown in a message."""
     if isinstance(x, Tensor):
         return tuple(x.shape)
     if isinstance(x, Shared):
@@ -244,11 +232,7 @@ def arguments_of(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def call(net: nn.Module, x: Inputs) -> object:
-    """Call a network with inputs, and return its output.
-
-    The call is ``net(x)`` if x is a tensor, ``net(*x)`` for a tuple and ``net(**x)`` for a dictionary. If the output is
-    a dictionary with ``logits``, as in `transformers`, return only the logits.
-    """
+    """Call ``net(x)``, ``net(*x)`` or ``net(**x)``, and return the output, or its `logits` as of `transformers`."""
     before = versions(x)
     arguments, named = arguments_of(x)
     try:
@@ -270,11 +254,7 @@ def logits_of(output: object) -> object:
 
 
 def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> None:
-    """Raise if the signature of the network does not allow the given arguments.
-
-    A call of the network raised the TypeError `error`. If the signature allows the arguments, the error came from the
-    code inside the network, and this function does nothing.
-    """
+    """Raise unless the signature of the network allows the arguments; else `error` came from inside of it."""
     signature = inspect.signature(net.forward)
     try:
         signature.bind(*arguments, **named)

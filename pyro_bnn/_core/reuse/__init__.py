@@ -6,5 +6,5 @@ Later calls reuse these results.
 from ._memory import Memory as Memory
 from ._memory import Plan as Plan
 from ._recording import Diverged as Diverged
-from ._state import State as State
-from ._state import generators_of_others as generators_of_others
+from ._recording import State as State
+from ._recording import generators_of_others as generators_of_others

@@ -10,17 +10,14 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from ..functional import has_hooks_of_others
-from ._recording import Call, Forward, RecordedOutput, Recorder
-from ._state import State
+from ._recording import Call, Forward, RecordedOutput, Recorder, State
 
 
 class Plan:
-    """Finds the modules of a network that have no random parameters, and whose results a memory may keep.
+    """Finds the modules of a network without random parameters, whose results a memory may keep.
 
-    Several objects of :class:`Memory` may share a plan.
-
-    `random` has the paths of the random parameters, which are buffers of the network. `learned` has the paths of
-    parameters that change between calls, and are therefore treated like random parameters.
+    `random` has the paths of the random parameters, which are buffers, and `learned` those of parameters that change
+    between calls.
     """
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
@@ -43,15 +40,7 @@ class Plan:
 
 
 class Memory:
-    """Keeps the results that do not depend on a network's random parameters, and reuses these results in later calls.
-
-    The first call runs all modules and records their results. In later calls, a module whose result cannot have changed
-    returns the kept result without running. Compare a later call with a call that runs all modules. If the modules that
-    run in both calls use the same operations, the two calls have the same outputs and the same random numbers, bit for
-    bit. If these modules run for several draws at once, the outputs of the two calls agree up to rounding.
-
-    All calls must have the same input, unless :meth:`refill` sets the results for another input.
-    """
+    """Keeps the results that do not depend on a network's random parameters, and reuses them for the same input."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -67,10 +56,7 @@ class Memory:
         return self._state is not None
 
     def will_watch(self) -> bool:
-        """Return whether the next call will be recorded.
-
-        A call is recorded if it is the first one, or if the network has changed since the last call.
-        """
+        """Return whether the next call will be recorded, as the first one, or since the network has changed."""
         self._drop_if_changed()
         return not self.is_off and not self.is_used
 
@@ -113,10 +99,7 @@ class Memory:
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block of calls.
-
-        Calls in the block detect changed values of tensors, but no other change of the network.
-        """
+        """Begin a block of calls, in which only changed values of tensors are detected."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True
@@ -133,10 +116,9 @@ class Memory:
 
     @contextmanager
     def during(self, drawn: Mapping[str, Tensor]) -> Iterator[None]:
-        """Record the network's call in a `with` block, or let this call reuse the kept results.
+        """Record the network's call in a `with` block, or let it reuse the kept results. `drawn` has weights by path.
 
-        `drawn` maps the path of each drawn weight to its value in this call. If the call raises :class:`Diverged`, call
-        :meth:`forget` and run the network again.
+        If the call raises :class:`Diverged`, call :meth:`forget` and run the network again.
         """
         self._drop_if_changed()
         if self.is_off:

@@ -1,16 +1,86 @@
 """Recording of the torch operations in a run of a network, to find the modules whose results can be kept."""
 
+import operator
+import random
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..reflection import tensors_within
-from ._state import State, generators_of_others
+
+TABLES = ("_parameters", "_buffers", "_modules")
+
+
+class State:
+    """A snapshot of some modules: references to attributes, and the version counters of tensors except `changing`."""
+
+    def __init__(self, modules: Iterable[nn.Module], changing: Collection[Tensor] = ()) -> None:
+        modules = list(dict.fromkeys(modules))
+        self._dicts: list[dict[str, Any]] = [
+            table for module in modules for table in (vars(module), *(vars(module)[name] for name in TABLES))
+        ]
+        self._values = [[*table.values()] for table in self._dicts]
+        self._contents = [[_content(value) for value in values] for values in self._values]
+        tensors = (t for module in modules for table in TABLES[:2] for t in vars(module)[table].values())
+        ignored = {id(tensor) for tensor in changing}
+        held = [t for t in tensors if isinstance(t, Tensor) and id(t) not in ignored]
+        self._tensors = [(t, t._version) for t in held if not t.is_inference()]
+
+    def is_same(self, *, deep: bool) -> bool:
+        """Return whether the modules are unchanged; if `deep`, also the items of their lists and dictionaries."""
+        if not self.has_same_tensors():
+            return False
+        for table, values, contents in zip(self._dicts, self._values, self._contents, strict=True):
+            now = [*table.values()]
+            if len(now) != len(values):
+                return False
+            if (deep or not all(map(operator.is_, now, values))) and not all(map(_is_like, now, values, contents)):
+                return False
+        return True
+
+    def has_same_tensors(self) -> bool:
+        """Return whether the tensors are unchanged since the snapshot. This is faster than :meth:`is_same`."""
+        return all(tensor._version == version for tensor, version in self._tensors)
+
+
+def generators_of_others() -> tuple[object, ...]:
+    """Return the states of the random generators of Python and NumPy, from which a network may draw."""
+    state: Any = np.random.get_state()  # noqa: NPY002  # the generator from which most code draws
+    name, keys, *rest = state
+    return random.getstate(), name, keys.tobytes(), *rest
+
+
+def _content(value: Any) -> list[Any] | None:
+    """Return the items of a container, or the state of a random generator or of its method; None for other values."""
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, (list, tuple, set)):
+        return [*value]
+    owner = getattr(value, "__self__", value) if callable(value) else value
+    if isinstance(owner, random.Random):
+        return [repr(owner.getstate())]
+    if type(owner).__module__.startswith("numpy.random"):
+        bits = getattr(owner, "bit_generator", owner)
+        return [repr(owner.get_state() if hasattr(owner, "get_state") else getattr(bits, "state", None))]
+    return None
+
+
+def _is_like(now: Any, before: Any, content: list[Any] | None) -> bool:
+    if content is None:
+        return now is before
+    found = _content(now) if type(now) is type(before) else None
+    return found is not None and len(found) == len(content) and all(map(_is_equal, found, content))
+
+
+def _is_equal(first: Any, second: Any) -> bool:
+    return first is second or (type(first) is type(second) and isinstance(first, (str, int)) and first == second)
+
 
 Forward = Callable[..., Any]
 
@@ -27,10 +97,7 @@ class _OpaqueError(Exception):
 
 
 class Absent(Tensor):
-    """A placeholder for a tensor that need not be kept, because only skipped modules use it.
-
-    Every operation on the placeholder raises :class:`Diverged`.
-    """
+    """A placeholder for a tensor that only skipped modules use. Every operation on it raises :class:`Diverged`."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -46,10 +113,7 @@ class Absent(Tensor):
 
 
 class RecordedOutput:
-    """A tensor that a recorded call returned.
-
-    The tensor is kept only if the network uses it outside of the skipped modules.
-    """
+    """A tensor that a recorded call returned; it is kept only if modules that are not skipped use it."""
 
     def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
         self.reference = weakref.ref(tensor)
@@ -76,10 +140,7 @@ class RecordedOutput:
 
 
 class Call:
-    """A recorded call of a module.
-
-    `inputs` describes the arguments, and `result` has a `RecordedOutput` in place of each tensor.
-    """
+    """A recorded call of a module; `result` has a `RecordedOutput` in place of each tensor."""
 
     def __init__(self, inputs: Any, result: Any, outputs: list[RecordedOutput]) -> None:
         self.inputs, self.outputs, self._result = inputs, outputs, result
@@ -102,10 +163,8 @@ class _Frame:
 class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records the calls of modules whose results are the same in every run.
 
-    A call is recorded if it uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor
-    or attribute that existed before the call. If a call breaks one of these three rules for recording, its module is
-    refused: in later runs, the results of the module are treated as if they were computed from drawn weights. A call
-    whose arguments were computed from drawn weights is not recorded, but the module is not refused.
+    Such a call uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor or attribute
+    that existed before. Unless only its arguments came from drawn weights, the module of any other call is refused.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
@@ -229,10 +288,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
-    """Return a key for the memory of a tensor, so that tensors that share memory have the same key.
-
-    As long as the key exists, no other memory gets an equal key. Return None if the memory is unknown.
-    """
+    """Return a key for the memory of a tensor, equal for tensors that share memory; None if the memory is unknown."""
     try:
         return StorageWeakRef(tensor.untyped_storage())
     except (NotImplementedError, RuntimeError):  # of a sparse tensor
@@ -243,17 +299,12 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     """Return the tensors that an operation changes in place."""
     if not func._schema.is_mutable:
         return []
-    named = zip(func._schema.arguments, args, strict=False)
-    pairs = [*named, *((a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs)]
-    changed = [value for argument, value in pairs if argument.alias_info is not None and argument.alias_info.is_write]
-    return list(tensors_within(changed))
+    changed = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+    return list(tensors_within([value for name, value in _named(func, args, kwargs).items() if name in changed]))
 
 
 def _is_without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether an operation is attention without dropout. Such attention draws no random numbers.
-
-    torch tags attention as random even if the probability of dropout is 0.
-    """
+    """Return whether an operation is attention without dropout, which torch also tags as random."""
     default = {a.name: a.default_value for a in func._schema.arguments if a.name == "dropout_p"}
     return bool(default) and (default | _named(func, args, kwargs))["dropout_p"] == 0
 
@@ -264,10 +315,7 @@ def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether an operation is batch normalisation that changes running statistics.
-
-    The schema of the operation does not mark the running statistics as changed.
-    """
+    """Return whether an operation is batch normalisation that changes running statistics, which its schema hides."""
     if "batch_norm" not in func._schema.name:
         return False
     named = _named(func, args, kwargs)

@@ -1,0 +1,299 @@
+"""Context managers that change global state and restore it: generators, modes, Pyro's parameter store, warnings."""
+
+import inspect
+import os
+import re
+import threading
+import warnings
+import weakref
+from abc import ABCMeta
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any, Generic, Literal, TypeVar
+
+import pyro
+import torch
+from pyro.nn import PyroModule
+from pyro.poutine.runtime import effectful
+from torch import Tensor, nn
+from torch.distributions import constraints
+
+from . import checks as _checks
+
+
+class ProcessLock:
+    """A reentrant lock for the process. A fork gets a new one, since another thread could hold the inherited lock."""
+
+    def __init__(self) -> None:
+        self._renew()
+        if os.name == "posix":
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+EXCLUSIVE = ProcessLock()
+"""The lock for changes of the state that all threads share, such as torch's generators and Pyro's parameter store."""
+
+
+class Stream:
+    """A stream of random numbers for one computation, whatever other threads draw between its `with` blocks.
+
+    All threads share torch's generators. A block continues where the stream's last block stopped, and then gives the
+    generators back their state; other threads wait meanwhile. If `seed` is None, torch's generator draws a seed.
+    """
+
+    def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
+        if seed is None:
+            seed = int(torch.randint(2**62, ()))
+        self._cuda = _draws_on_cuda(device)
+        with seeded(seed, device):
+            self._state = _generator_states(self._cuda)
+        self._outer: list[list[Tensor]] = []
+
+    def __enter__(self) -> "Stream":
+        EXCLUSIVE.__enter__()
+        self._outer.append(_generator_states(self._cuda))
+        if len(self._outer) == 1:
+            _set_generators(self._state)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        outer = self._outer.pop()
+        if not self._outer:
+            self._state = _generator_states(self._cuda)
+            _set_generators(outer)
+        EXCLUSIVE.__exit__()
+
+    def state(self) -> list[Tensor]:
+        """Return the state of the generators at the end of the stream's last block."""
+        return list(self._state)
+
+    def restore(self, state: list[Tensor]) -> None:
+        if len(state) != len(self._state):
+            raise ValueError(
+                f"the random numbers must continue with {len(self._state) - 1} GPU generators, got {len(state) - 1}; "
+                "resume on the kind of machine that made the file."
+            )
+        self._state = list(state)
+
+
+def _generator_states(cuda: bool) -> list[Tensor]:
+    return [torch.default_generator.get_state(), *(torch.cuda.get_rng_state_all() if cuda else [])]
+
+
+def _set_generators(states: list[Tensor]) -> None:
+    torch.default_generator.set_state(states[0])
+    if states[1:]:
+        torch.cuda.set_rng_state_all(states[1:])
+
+
+@contextmanager
+def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[None]:
+    """Seed torch's generators in a `with` block, and restore them. If `seed` is None, do nothing."""
+    if seed is None:
+        yield
+        return
+    with restored(device):
+        reseed(seed, device)
+        yield
+
+
+def reseed(seed: int, device: torch.device | None) -> None:
+    """Seed the generators from which computations on a device draw, and no others."""
+    torch.default_generator.manual_seed(_checks.seed(seed))
+    if _draws_on_cuda(device):
+        torch.cuda.manual_seed_all(seed)
+
+
+def _draws_on_cuda(device: torch.device | None) -> bool:
+    """Return whether computations on a device (for None: of this process so far) draw from a GPU's generator."""
+    return torch.cuda.is_initialized() if device is None else device.type == "cuda"
+
+
+@contextmanager
+def restored(device: torch.device | None) -> Iterator[None]:
+    """Restore torch's generators at the end of a `with` block, and hold `EXCLUSIVE` meanwhile."""
+    with EXCLUSIVE:
+        outer = _generator_states(_draws_on_cuda(device))
+        try:
+            yield
+        finally:
+            _set_generators(outer)
+
+
+@contextmanager
+def undone(device: torch.device) -> Iterator[Callable[[], None]]:
+    """Yield a function that resets the generators of a device to their state at the start of the `with` block."""
+    states = _generator_states(_draws_on_cuda(device))
+    yield lambda: _set_generators(states)
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put all submodules into eval mode in a `with` block; other threads, which may share the module, must wait."""
+    with EXCLUSIVE:
+        training = [vars(submodule) for submodule in module.modules() if submodule.training]
+        try:
+            for attributes in training:  # a plain assignment to a module's attribute takes ten times as long
+                attributes["training"] = False
+            yield
+        finally:
+            for attributes in training:
+                attributes["training"] = True
+
+
+class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
+    """Metaclass of Pyro modules that are abstract or generic."""
+
+    def __getitem__(cls, parameters: Any) -> Any:
+        """Return a generic class with type parameters, as in ``Class[int]``, or do as `PyroModule`."""
+        return cls.__class_getitem__(parameters) if Generic in cls.__mro__ else super().__getitem__(parameters)
+
+
+@contextmanager
+def own_parameters(*modules: object) -> Iterator[None]:
+    """In a `with` block, hide the entries of Pyro's parameter store that are named like the modules' parameters.
+
+    A `PyroModule` looks up its parameters in the store by name, so a second model of the same shape would get those of
+    the first. The store is restored at the end. Other threads, which share it and Pyro's handlers, wait.
+    """
+    names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
+    names |= {name.removesuffix("_unconstrained") for name in names}
+    prefixes = tuple(f"{m._pyro_name}." for m in modules if isinstance(m, PyroModule) and m._pyro_name)
+    store = pyro.get_param_store()
+    with EXCLUSIVE:
+        visible = store.get_state()
+        for key in list(visible["params"]):
+            if key.replace("$$$", ".") in names or key.startswith(prefixes):
+                del visible["params"][key]
+                visible["constraints"].pop(key, None)
+        with store.scope(state=visible):
+            yield
+
+
+class _NoContext(nullcontext[None]):
+    """A replacement for the Pyro context of a `PyroModule`: no access to an attribute becomes a Pyro statement."""
+
+    active, used = 0, True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.param_state: dict[str, dict[str, Any]] = {"params": {}, "constraints": {}}
+
+    def get(self, name: str) -> None:
+        """Find no cached value."""
+
+    def set(self, name: str, value: Tensor) -> None:
+        """Cache no value."""
+
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
+    """Return a copy, sharing parameters and buffers, that uses neither Pyro's handlers nor its store.
+
+    Several threads may call such copies at the same time. `values` has values for the module's own `PyroSample`
+    attributes; others get a new random value each time they are read.
+    """
+    twin = object.__new__(type(module))
+    vars(twin).update(vars(module))
+    if isinstance(module, PyroModule):
+        vars(twin).update(values or {}, _pyro_context=_NoContext())
+    children = {name: child if child is None else without_pyro(child) for name, child in module._modules.items()}
+    vars(twin)["_modules"] = children
+    return twin
+
+
+def leave_pyro(module: nn.Module) -> None:
+    """Change a module in place so that it uses neither Pyro's handlers nor its parameter store."""
+    for path, part in module.named_modules():
+        if isinstance(part, PyroModule):
+            vars(part).update(_pyro_context=_NoContext(), _pyro_name=path or "net")
+
+
+def allow_local_mode(module: PyroModule) -> None:
+    """Make a module work with both values of Pyro's setting `module_local_params`, not only with the present one."""
+    vars(module._pyro_context).setdefault("param_state", {"params": {}, "constraints": {}})
+
+
+def local_param(name: str, parameter: nn.Parameter) -> Tensor:
+    """Make a `pyro.param` statement, without Pyro's store, for a parameter that is not frozen."""
+    if not parameter.requires_grad:  # Pyro's optimizers would give it the gradient 0, to which weight decay is added
+        return parameter
+    parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it
+    statement = effectful(type="param")(lambda *_, **__: parameter)
+    return statement(name, parameter, constraint=constraints.real, event_dim=None, name=name)
+
+
+@contextmanager
+def short_errors() -> Iterator[None]:
+    """In a `with` block, remove the list of shapes that Pyro adds to the errors of a traced model."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        original: BaseException = error
+        while re.search(r"\n\s*Trace Shapes:", str(original)) and original.__cause__ is not None:
+            original = original.__cause__
+        if original is error:
+            raise
+        raise original  # noqa: B904  # its own cause, if it has one, is kept
+
+
+def is_auxiliary(node: Any) -> bool:
+    """Return whether a sample site of a guide's trace is auxiliary, which means that the model has no such site."""
+    return bool((node["infer"] or {}).get("is_auxiliary"))
+
+
+@contextmanager
+def filtered_warnings(
+    action: Literal["ignore", "error"], message: str = "", category: type[Warning] = Warning
+) -> Iterator[None]:
+    """In a `with` block, ignore or raise warnings whose text begins with the regular expression `message`.
+
+    Other threads wait, since blocks that overlap would leave one filter in place forever: use this for short
+    computations, and :func:`silent_fits` for a whole fit.
+    """
+    with EXCLUSIVE, warnings.catch_warnings():
+        warnings.filterwarnings(action, message, category)
+        yield
+
+
+_is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
+
+
+@contextmanager
+def silent_fits() -> Iterator[None]:
+    """In a `with` block, turn off this thread's warnings about how a fit ended, which the caller reports instead."""
+    token = _is_silent.set(True)
+    try:
+        yield
+    finally:
+        _is_silent.reset(token)
+
+
+def warn_of_fit(message: str, category: type[Warning]) -> None:
+    """Warn about how a fit ended, except in a `with` block of :func:`silent_fits`."""
+    if not _is_silent.get():
+        warnings.warn(message, category, stacklevel=outer_stacklevel())
+
+
+BETWEEN = frozenset({__name__.partition(".")[0], "sklearn", "joblib"})
+"""Packages whose lines are not those of a user: this package, and those that call its estimators."""
+
+
+def outer_stacklevel() -> int:
+    """Return the `stacklevel` of the user's line, for the function that calls `warnings.warn`."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
+        frame, level = frame.f_back, level + 1
+    return level
