@@ -64,11 +64,7 @@ def find_idx(path: Path) -> Path | None:
 
 
 def read_idx(path: Path, num_axes: int) -> Tensor:
-    """Read a tensor of dtype uint8 from an IDX file or its compressed form. Images have 3 axes, labels have 1.
-
-    The file consists of a magic number, the size of each axis, and the values, all big-endian. See "The IDX file
-    format" in http://yann.lecun.com/exdb/mnist/.
-    """
+    """Read a tensor of dtype uint8 from an IDX file or its compressed form (http://yann.lecun.com/exdb/mnist/)."""
     found = find_idx(path)
     if found is None:
         raise MissingDataError(f"there is no file {path}.")

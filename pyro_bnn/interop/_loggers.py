@@ -20,8 +20,7 @@ Point = tuple[int, dict[str, float]]
 """The number of steps so far, and the values of some curves at this point, ``{name: value}``."""
 
 SVI_STEP = "svi_step"
-"""Name of the curves' horizontal axis in Weights & Biases. The run's own step counter cannot be the axis, since that
-counter also rises when you log other values yourself."""
+"""The horizontal axis in Weights & Biases, whose own step counter also rises when you log other values."""
 
 MOST = 1000
 """Largest number of values that an MLflow server accepts in one request."""

@@ -21,10 +21,7 @@ class DrawsPosterior(EnsemblePosterior):
 
 
 class DrawsSampler(IndexSampler):
-    """Sampler that takes each draw equally often if the number of draws divides the number of samples.
-
-    BoTorch's own sampler picks draws at random for each batch of points, so some draws may not be used at all.
-    """
+    """Takes each draw equally often if their number divides that of samples; BoTorch's sampler picks at random."""
 
     def _construct_base_samples(self, posterior: EnsemblePosterior) -> None:
         count, size = self.sample_shape.numel(), posterior.ensemble_size

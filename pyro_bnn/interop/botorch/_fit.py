@@ -25,23 +25,19 @@ else:
     Standardize = optional("botorch.models.transforms.outcome", "BoTorch", "botorch").Standardize
 
 DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 7
-"""Heuristic: total number of draws of all chains, number of warm-up draws of each chain, number of chains, and largest
-depth of NUTS's trees."""
+"""Heuristic: draws of all chains, warm-up draws of each, number of chains, and largest depth of trees."""
 
 UNITS = 16
 """Heuristic: number of units of each of the two hidden layers."""
 
 CENTER, SPREAD = -0.5, 1.5
-"""Heuristic: the logarithm of an input's factor has a Gaussian prior with this mean and this standard deviation. The
-mean is for networks with one input."""
+"""Heuristic: Gaussian prior of the logarithm of an input's factor; the mean is for networks with one input."""
 
 PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "**": FanInNormalPrior(2.0)})
 """Heuristic: prior of the default network, for the factors of the inputs, the first layer, and all further layers."""
 
 NOISE = dist.LogNormal(-5.0, 0.5)
-"""Heuristic: prior of the noise scale of a standardised target. The median of the noise scale is 0.7 % of the target's
-standard deviation. With a wider prior, a network explains the differences between a few good points as noise, and the
-search does not return to these points."""
+"""Heuristic: prior of a noise scale. A wider one makes differences of good points noise, and the search leaves them."""
 
 
 class Relevance(nn.Module):

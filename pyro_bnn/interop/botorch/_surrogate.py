@@ -251,10 +251,7 @@ class Surrogate(EnsembleModel):
         return self._run(weights, rows)
 
     def _noise(self, values: Tensor) -> Tensor:
-        """Return standard normal noise for each draw, shape (S, ..., q, m). All batches of points get the same noise.
-
-        Over the draws the noise has mean 0 and variance 1, so that the noise does not shift the prediction.
-        """
+        """Return normal noise for each draw, (S, ..., q, m), with mean 0 and variance 1 over the draws."""
         shape = values.shape[0], *[1] * (values.dim() - 3), *values.shape[-2:]
         generator = torch.Generator(values.device).manual_seed(self._seed)
         noise = torch.randn(shape, generator=generator, dtype=values.dtype, device=values.device)

@@ -8,19 +8,14 @@ from torch import Tensor
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 
 TOLERANCE = 1e-5
-"""Largest accepted difference between exported predictions and those of `predict`. For dtypes with few digits,
-:func:`tolerance` accepts more."""
+"""Largest accepted difference from `predict`; :func:`tolerance` accepts more for dtypes with few digits."""
 
 ROUNDINGS = 64
 """Heuristic: the largest accepted difference is at least this number of rounding errors of the dtype."""
 
 
 def answers(prediction: Prediction) -> dict[str, Tensor]:
-    """Return the parts of a prediction that are exported, by their names.
-
-    Raises:
-        ValueError: If the prediction is neither of classes nor of numbers.
-    """
+    """Return the parts of a prediction of classes or numbers that are exported, by their names."""
     if isinstance(prediction, ClassificationPrediction):
         names = ("probs", "aleatoric", "epistemic")
     elif isinstance(prediction, RegressionPrediction):
@@ -39,12 +34,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Return the largest difference between two predictions.
-
-    For classes, the probabilities and the uncertainties in nats are compared. For numbers, the means and the standard
-    deviations are compared, relative to the largest mean or standard deviation. The result is NaN if a value is NaN, or
-    if the shapes differ.
-    """
+    """Return the largest difference; for numbers it is relative to the largest. NaN if shapes differ."""
     pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}
     if any(a.shape != b.shape for a, b in pairs.values()):
         return float("nan")

@@ -31,8 +31,7 @@ except ImportError:  # an older torch
 
 
 TRACED_ROWS = 23
-"""Heuristic: a module is traced with this number of rows. The number should differ from all other sizes in the network,
-since torch might treat equal sizes as one variable."""
+"""Heuristic: rows for tracing, unlike all other sizes, since torch might treat equal sizes as one variable."""
 
 Run = Callable[[Mapping[str, Tensor]], Tensor]
 """Function that maps the weights of one draw, ``{path: weight}``, to the output of the network."""

@@ -3,8 +3,7 @@
 from torch import Tensor, nn
 
 FEWEST_ZEROS = 0.5
-"""Heuristic: zeros are not stored if at least this share of the weights is zero in all draws. Without the zeros, each
-stored weight needs an index."""
+"""Heuristic: smallest share of weights that are always zero for leaving them out, as others need an index."""
 
 
 class StackedDraws(nn.Module):
@@ -42,10 +41,7 @@ class SparseDraws(nn.Module):
 
 
 def stored(draws: Tensor) -> StackedDraws | SparseDraws:
-    """Return a module that stores the draws of one parameter, shape (K, ...).
-
-    Elements that are zero in all draws are left out if they are at least half of all elements.
-    """
+    """Return a module that stores the draws of one parameter, shape (K, ...), without zeros if they are many."""
     is_zero = (draws == 0).all(0)
     few = is_zero.numel() and float(is_zero.double().mean()) >= FEWEST_ZEROS
     return SparseDraws(draws) if few else StackedDraws(draws.contiguous())

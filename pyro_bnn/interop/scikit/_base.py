@@ -34,9 +34,7 @@ from ...scores.uncertainty import Prediction
 from ._methods import METHODS, PARTIAL, WITH_KL, WITHOUT_VALIDATION, Settings, Task
 
 DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
-"""Heuristic: defaults of all methods except "auto", chosen for NUTS on validation rows of UCI tables (docs/results).
-Networks that are drawn from the default prior have about twice the scale of the targets, and bend several times over
-the data."""
+"""Heuristic: defaults except of "auto", chosen for NUTS on validation rows of UCI tables (docs/results)."""
 
 DTYPE = torch.float64
 """Type of all tensors: the default type of NumPy, whose precision Markov chains need."""
@@ -51,8 +49,7 @@ SIZES = "a number of units, or a list of numbers such as (50, 50)"
 """What `hidden_layer_sizes` may be."""
 
 MOST_STORED = 800
-"""Heuristic: largest default number of draws of chains in a prediction. Chains need more draws than other posteriors,
-since they cover several modes."""
+"""Heuristic: default draws of chains in a prediction; chains need many, as they cover several modes."""
 
 LARGEST_SEED = 2**31 - 1
 """Drawn seeds are smaller than this number, as in scikit-learn."""
@@ -71,10 +68,7 @@ class BNNEstimator(Advised, Settings):
     _calibration: Any = None  # conformal intervals or sets, if rows were held out
 
     def _table(self, X: Any, y: Any, *, is_next: bool, **options: Any) -> tuple[Tensor, np.ndarray]:
-        """Check the inputs, shape (N, D), and the targets, and return them.
-
-        Set `is_next` if the estimator was already fitted to an earlier part of the data.
-        """
+        """Check and return inputs, (N, D), and targets. `is_next`: an earlier part of the data was fitted."""
         least = 1 if is_next else 2
         return self._validated(X, y, ensure_min_samples=least, reset=not is_next, **options)
 
@@ -126,11 +120,7 @@ class BNNEstimator(Advised, Settings):
         return rows, weights[rows]
 
     def _designs(self, choices: Sequence[Design], default: str, likelihood: str | None = None) -> list[Design]:
-        """Return the designs to compare: networks, each with a prior and a likelihood.
-
-        Parameters that the user has set replace those of every design. There is only one design unless `method` is
-        "auto".
-        """
+        """Return the designs to compare, one unless `method` is "auto"; set parameters replace theirs."""
         _checks.one_of("method", self.method, [*METHODS])
         hidden, activation = self.hidden_layer_sizes, self.activation
         if isinstance(activation, str):
@@ -198,10 +188,9 @@ class BNNEstimator(Advised, Settings):
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
-        """Draw the seed of the fit. Return the rows for the fit, and for the calibration (None without calibration).
+        """Draw the seed of the fit; return the rows for the fit, and for the calibration (None without).
 
-        Each key of `unfit` describes a situation in which a fit cannot be calibrated. The value is true if the present
-        fit is in the situation that the key describes.
+        A fit cannot be calibrated in the situations that are the keys of `unfit`; a true value means that it is in one.
         """
         self._seed, self._deadline = self._drawn_seed(), Deadline.after(self.time_limit)
         fraction = self.calibration_fraction
@@ -335,9 +324,6 @@ def _dense(inputs: Any) -> Tensor:
 
 
 def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, Tensor]:
-    """Return the mean and the standard deviation of each column, with optional row weights.
-
-    A constant column gets a standard deviation of 1.
-    """
+    """Return the weighted mean and standard deviation of each column, 1 for a constant column."""
     scaler = StandardScaler().fit(values.numpy(), sample_weight=weights)
     return torch.from_numpy(scaler.mean_).to(values), torch.from_numpy(scaler.scale_).to(values)

@@ -24,8 +24,7 @@ from ._base import ALPHA, BNNEstimator
 Floats = NDArray[np.float64]
 
 FEWEST_ROWS, MOST_CLASSES = 20, 0.5
-"""Heuristic, the limits of scikit-learn's warning: numeric targets are refused if there are more rows than
-`FEWEST_ROWS`, and more than this share of the targets is distinct."""
+"""Heuristic, as in scikit-learn's warning: numbers are refused in more rows, if a larger share is distinct."""
 
 
 FOR_NUMBERS = "use BNNRegressor for numbers, or cut them into classes"
@@ -167,10 +166,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return found
 
     def _targets(self, labels: np.ndarray) -> tuple[Tensor, np.ndarray | None]:
-        """Return the targets of the likelihood, and the class of each row. Held-out rows are stratified by class.
-
-        With several labels per row, the classes are None.
-        """
+        """Return the targets, and the class of each row for stratifying, None with several labels per row."""
         if self._is_multilabel:
             if labels.ndim != 2 or labels.shape[1] != len(self.classes_):
                 raise ValueError(f"`y` must have the shape (N, {len(self.classes_)}), got {labels.shape}.")

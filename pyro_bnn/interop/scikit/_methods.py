@@ -42,8 +42,7 @@ MODE_WARMUP = 600
 """Heuristic: number of warm-up draws of an MCLMC chain that starts at a mode. A draw takes ten steps."""
 
 MOST_FULL = 1000
-"""Heuristic: largest number of weights for which Laplace's method uses the full covariance. The search for the largest
-evidence factorises a matrix of this size about a dozen times. In larger networks only the last layer is random."""
+"""Heuristic: most weights with a full covariance, which is factorised a dozen times; else only the last layer."""
 
 LEARNING_RATE, NATURAL_RATE = 0.02, 0.1
 """Heuristic: default learning rates of Adam, and of natural gradients as a fraction of a Newton step."""
@@ -52,16 +51,13 @@ HESSIAN_DECAY, CLIP = 0.99, 0.1
 """Heuristic: decay of the averaged Hessian, and limit of a step, for fits of thousands of natural-gradient steps."""
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""Settings of natural gradients for a further part of the data. Without these settings, the Gaussians would start with
-the scales of the prior, as if the log-likelihood of the new part had no curvature."""
+"""For a further part of the data, whose log-likelihood would otherwise seem to have no curvature."""
 
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
-"""Heuristic for SWAG: the rank; the constant learning rate of the path, and its number of epochs; the number of batches
-in an epoch, and the largest number of rows in a batch."""
+"""Heuristic for SWAG: rank; the path's learning rate, epochs and batches per epoch; most rows of a batch."""
 
 SEED_STEP = 1_000_003
-"""Difference between the seeds of two members of an ensemble. The difference is large and prime, so that two estimators
-with similar seeds have no member in common."""
+"""Difference between the seeds of members, large and prime: similar estimators have no member in common."""
 
 
 @dataclass(eq=False, repr=False)
@@ -113,10 +109,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The result of an inference method.
-
-    The attribute `num_iterations` is the number of epochs. For Markov chains it is the number of draws of each chain.
-    """
+    """The result of a method; `num_iterations` counts epochs, or the draws of each chain."""
 
     model: BayesianModel
     posterior: Posterior
@@ -124,10 +117,7 @@ class Fitted:
 
 
 def auto(task: Task) -> Fitted:
-    """Compare designs on held-out rows, and run Markov chains for the design that predicts these rows best.
-
-    The chains start at trained networks. If chains are impossible, fit by `svi`.
-    """
+    """Compare designs on held-out rows, and run chains for the best; if chains are impossible, fit by `svi`."""
     settings = task.settings
     candidates = {str(design): functools.partial(task.build, design, task.seed) for design in task.designs}
     try:
@@ -175,11 +165,7 @@ def ensemble(task: Task) -> Fitted:
 
 
 def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fitted:
-    """Fit a Gaussian around the weights of a plain network.
-
-    Predictions use the network linearised in its weights. With the structure "kronecker", the Gaussian covers all
-    weights, and the covariance of each layer is a Kronecker product.
-    """
+    """Fit a Gaussian around the weights of a plain network, for predictions that are linearised."""
     model = task.make_model(task.seed)
     if isinstance(model.likelihood, MixtureDensityLikelihood):
         raise ValueError(
@@ -202,10 +188,7 @@ def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fit
 
 
 def swag(task: Task) -> Fitted:
-    """Train a plain network, and fit a Gaussian of low rank to the weights that further training visits.
-
-    In the further training, the optimizer follows noisy gradients of small batches.
-    """
+    """Train a plain network, and fit a Gaussian to the weights that further training in small batches visits."""
     model = task.make_model(task.seed)
     guide = DeltaGuide(model)
     found = _fitted(task, model, guide, task.seed)
@@ -323,5 +306,4 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
 }
 
 PARTIAL = {"auto": svi, "svi": svi, "natural": natural}
-"""The methods of `partial_fit`. Each method fits a Gaussian to each weight. This Gaussian is the weight's prior for the
-next part of the data."""
+"""The methods of `partial_fit`: their Gaussian for each weight is its prior for the next part of the data."""

@@ -141,10 +141,7 @@ class AdaptiveIntervals(Shown, Calibration):
 
 
 def _scores(prediction: RegressionPrediction, y: Tensor) -> Tensor:
-    """Return the distance of each target from its predictive mean, shape (N,).
-
-    The unit of a distance is the predictive standard deviation of the target.
-    """
+    """Return the distance of each target from its predictive mean, in predictive standard deviations, shape (N,)."""
     sd = deviations(prediction)
     if prediction.mean[:1].numel() > 1:
         raise ValueError(

@@ -20,10 +20,7 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 
 @dataclass(frozen=True)
 class IntervalRecord:
-    """The scores of the calibration rows, shape ``(n, *O)``.
-
-    Intervals with the score ``"quantile"`` have no :class:`IntervalRecord`, since these scores depend on the level.
-    """
+    """The scores of the calibration rows, ``(n, *O)``; those of the score "quantile" depend on the level."""
 
     score: str
     is_count: bool

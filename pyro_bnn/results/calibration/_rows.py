@@ -11,19 +11,7 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 
 
 def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Split rows at random, and return the indices of the rows for the fit and of the rows for the calibration.
-
-    The two lists of indices are in ascending order.
-
-    Args:
-        name: Name of the argument `share` in error messages.
-        num_rows: Number of rows.
-        share: Share of the rows for the calibration, strictly between 0 and 1.
-        seed: Seed of the choice.
-
-    Raises:
-        ValueError: If the share leaves no row for the calibration, or fewer than two rows for the fit.
-    """
+    """Split rows at random into those of the fit and a `share` for the calibration; return their indices in order."""
     count = round(_checks.between_zero_and_one(name, share) * num_rows)
     if not 1 <= count <= num_rows - 2:
         raise ValueError(f"`{name}` must leave a row to calibrate and two to fit, got {share!r} for {num_rows} rows.")
@@ -37,10 +25,7 @@ def require_numbers(prediction: RegressionPrediction) -> None:
 
 
 def deviations(prediction: RegressionPrediction) -> Tensor:
-    """Return the predictive standard deviations, shape ``(N, *O)``.
-
-    Raise a `ValueError` if a standard deviation is 0, since scores are divided by the standard deviations.
-    """
+    """Return the predictive standard deviations, ``(N, *O)``, by which scores are divided; raise if one is 0."""
     require_numbers(prediction)
     if bool((prediction.total <= 0).any()):
         raise ValueError(
@@ -86,18 +71,7 @@ def check_scores(scores: Tensor) -> None:
 
 
 def rank_of(level: float, num_rows: int) -> int:
-    r"""Return the rank :math:`\lceil (n + 1) \ell \rceil` of the calibration score that bounds a new score.
-
-    If no two scores are equal, a new score lies at or below the calibration score of this rank with probability
-    :math:`\lceil (n + 1) \ell \rceil / (n + 1)`.
-
-    Args:
-        level: Probability :math:`\ell`, strictly between 0 and 1.
-        num_rows: Number of calibration rows, n.
-
-    Raises:
-        ValueError: If there are fewer than `level` / (1 - `level`) rows. No finite bound is then large enough.
-    """
+    r"""Return the rank :math:`\lceil (n + 1) \ell \rceil` of the calibration score that bounds a new score."""
     level = _checks.between_zero_and_one("level", level)
     rank = max(math.ceil((num_rows + 1) * level - 1e-9), 1)  # 0.9 is not 9 / 10
     if rank > num_rows:
@@ -114,13 +88,5 @@ def fewest_rows(level: float) -> int:
 
 
 def conformal_quantile(scores: Tensor, level: float) -> Tensor:
-    """Sort n scores in increasing order, and return the score at the rank that :func:`rank_of` gives.
-
-    Args:
-        scores: Scores, shape ``(n, *O)``.
-        level: Probability, strictly between 0 and 1.
-
-    Returns:
-        The score for each output, shape ``(*O)``.
-    """
+    """Return for each output the score, of n sorted scores ``(n, *O)``, at the rank of :func:`rank_of`."""
     return scores.sort(0).values[rank_of(level, len(scores)) - 1]

@@ -82,10 +82,7 @@ class Temperature(Calibration):
 
 
 def _log_probs(probs: Tensor, temperature: float) -> Tensor:
-    """Return the logarithms of the corrected probabilities.
-
-    The logarithm is finite even for a class whose probability was rounded to 0.
-    """
+    """Return the logarithms of corrected probabilities, finite even for a probability that was rounded to 0."""
     return (probs.double().clamp_min(torch.finfo(probs.dtype).tiny).log() / temperature).log_softmax(-1)
 
 

@@ -16,8 +16,7 @@ from ...scores.uncertainty import ClassificationPrediction
 from ._rows import check_scores, conformal_quantile, prediction_labels, require_classes
 
 MIXING = 1e7
-"""Scale of random factors, one for each class. To get the number U of a row, each class probability of the row is
-multiplied by the factor of the class, and the products are summed. U is the fractional part of this sum."""
+"""Scale of a random factor of each class: U is the fractional part of the sum of probabilities times factors."""
 
 
 @dataclass(frozen=True)

@@ -130,10 +130,7 @@ class Comparison(Advised, Shown):
         return Summary(self._title(), rows=rows, header=("region", "method", *names))
 
     def _notebook_summary(self) -> Summary:
-        """Return the verdict and a table of all scores.
-
-        The distances are empty for the first method, since it is the reference.
-        """
+        """Return the verdict and a table of all scores; the first method has no distances."""
         pairs = {(row.region, row.method): row.scores for row in self._from_first}
         names, distances = list(self.methods[0].scores), list(self.pairs[0].scores)
         rows = []

@@ -26,26 +26,20 @@ NUM_GROUPS = 20
 """Heuristic: number of groups of draws. The jackknife leaves out each group in turn; the bootstrap resamples them."""
 
 NUM_RESAMPLES = 200
-"""Number of bootstrap resamples. A bootstrap standard error from 200 resamples has a random error of 5 %. The error
-that comes from having only 20 groups is larger."""
+"""Number of bootstrap resamples, for a random error of 5 %; 20 groups cause a larger error."""
 
 NUM_NODES = 200
-"""Heuristic: number of values at which distribution functions are compared, at each point and output. With 200 values
-the Wasserstein distance of two Gaussians is right to four digits."""
+"""Heuristic: values at which distribution functions are compared; the distance of Gaussians has four digits."""
 
 NUM_OBSERVATIONS = 1000
-"""Heuristic: number of simulated observations for each method. Their quantiles are the values at which distribution
-functions are compared. A distribution function without closed form is estimated from the simulated observations."""
+"""Heuristic: simulated observations of each method, for the nodes and distribution functions not in closed form."""
 
 COVERAGES = (0.5, 0.9)
 """Probabilities of the central intervals whose coverage is measured."""
 
 
 class ClassSummary:
-    """Class probabilities of a method, computed from all draws and from subsets of the draws.
-
-    Each subset leaves out one group of draws.
-    """
+    """Class probabilities of a method, from all draws, and from subsets without one group of draws."""
 
     def __init__(self, prediction: ClassificationPrediction, seed: int) -> None:
         assert prediction.logits is not None
@@ -104,11 +98,7 @@ NUMBER_STATISTICS: dict[str, Callable[[PredictiveMoments, PredictiveMoments], Te
 
 
 class NumberSummary:
-    """Moments of the numbers that a method predicts, computed from all draws and from subsets of the draws.
-
-    Each subset leaves out one group of draws. `nodes`, shape (K, O, N), are the values at which distribution functions
-    are evaluated.
-    """
+    """Moments of the numbers that a method predicts, from all draws, and without one group of draws."""
 
     def __init__(self, prediction: RegressionPrediction, seed: int, nodes: Tensor) -> None:
         assert prediction.components is not None
@@ -152,11 +142,7 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """Return a score with its jackknife standard error.
-
-    The first of the `values` is the score of all draws. For each of the remaining values, one group of draws was
-    left out.
-    """
+    """Return a score with its jackknife standard error: first its value, then its values without one group."""
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
@@ -182,10 +168,7 @@ def _points_last(values: Tensor) -> Tensor:
 def _cdf_sums(
     components: Distribution, prediction: RegressionPrediction, nodes: Tensor, groups: Tensor, seed: int
 ) -> Tensor:
-    """Evaluate the distribution function of each draw at the nodes, and return the sum for each group of draws.
-
-    The result has the shape (G, K, O, N).
-    """
+    """Sum the distribution functions of each group of draws at the nodes, shape (G, K, O, N)."""
     sums = nodes.new_zeros(NUM_GROUPS, *nodes.shape)
     shape = prediction.mean.shape
     observations = None if has_cdf(components) else _observations(prediction, seed)
@@ -204,11 +187,7 @@ def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
 
 
 def _integration_nodes(predictions: Sequence[RegressionPrediction], seeds: Sequence[int]) -> Tensor:
-    """Return the values of y at which distribution functions are compared, in increasing order, shape (K, O, N).
-
-    For each method, observations are simulated from its prediction, and quantiles of these observations are taken. The
-    result has the quantiles of all methods.
-    """
+    """Return increasing values of y, (K, O, N), where distributions are compared: quantiles of simulations."""
     nodes = []
     for prediction, seed in zip(predictions, seeds, strict=True):
         ordered = _points_last(_observations(prediction, seed).flatten(0, 1)).sort(0).values
@@ -226,11 +205,7 @@ def _root_geometric_mean(ratios: Tensor) -> Tensor:
 
 
 def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> dict[str, Any]:
-    """Summarise the predictions of each method.
-
-    Raise if some methods predict classes and others predict numbers, or if the shapes of the predictions differ. The
-    seeds determine the bootstrap, and the observations simulated for each weight draw.
-    """
+    """Summarise the predictions of each method; raise unless all predict classes, or all numbers, of one shape."""
     classes = {n: p for n, p in predictions.items() if isinstance(p, ClassificationPrediction)}
     numbers = {n: p.as_kind(RegressionPrediction) for n, p in predictions.items() if n not in classes}
     shapes = {name: (type(p).__name__, _checks.shape(p.expectation)) for name, p in predictions.items()}

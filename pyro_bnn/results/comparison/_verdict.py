@@ -7,13 +7,7 @@ from ._scores import Scores
 
 
 def in_words(pairs: Sequence[Scores]) -> str:
-    """Return a text with a line for each region, which says how far methods are from the reference.
-
-    If there are several methods, a line is about the method that is closest to the reference.
-
-    Args:
-        pairs: The pairs of one reference with every other method, in all regions.
-    """
+    """Return a line for each region: how far the closest method is from the reference, which is in all `pairs`."""
     reference, methods = pairs[0].reference, {pair.method for pair in pairs}
     regions = list(dict.fromkeys(pair.region for pair in pairs))
     lines = []

@@ -27,8 +27,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Colours that colour-blind people can distinguish: blue, vermilion, green, purple, orange, sky, black, and dark grey.
 
 References:
-    Okabe and Ito (2008), Color Universal Design, https://jfly.uni-koeln.de/color/; dark grey replaces their yellow,
-    which is too light for lines on white.
+    Okabe and Ito (2008), https://jfly.uni-koeln.de/color/; dark grey replaces yellow, too light for lines on white.
 """
 
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY = PALETTE
@@ -162,10 +161,7 @@ def figure_of_width(width: Width, height: float) -> Figure:
 
 
 def _new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure.
-
-    If the caller has imported pyplot, the figure belongs to pyplot, so that ``plt.show()`` shows the figure.
-    """
+    """Return an empty figure, which pyplot shows if the caller has imported it."""
     is_main = threading.current_thread() is threading.main_thread()  # windows need the main thread
     pyplot = sys.modules.get("matplotlib.pyplot") if is_main else None
     return (pyplot.figure if pyplot else Figure)(figsize=(width, height), layout="constrained")
@@ -220,11 +216,7 @@ def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
 
 
 def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: float) -> Any:
-    """Return the given axes, or `count` new axes.
-
-    If `width` is "page", the new axes are side by side, and the new figure is `on_page` inches high. If `width` is
-    "column", the new axes are stacked, and the new figure is `in_column` inches high.
-    """
+    """Return the given axes, or `count` new ones: side by side if `width` is "page", stacked if it is "column"."""
     check_axes(axes, count)
     if axes is not None:
         return axes

@@ -160,10 +160,7 @@ def _add_legend(ax: Axes) -> None:
 
 
 def _check(x: object, prediction: object, call: str) -> None:
-    """Raise an error if rows have several inputs or outputs, or if `x` does not have one row for each prediction.
-
-    The error messages contain a correct call.
-    """
+    """Raise, showing a correct `call`, unless each row of `x` has one input, and one output in the prediction."""
     if isinstance(x, Prediction):
         raise ValueError(
             f"`x` must be the inputs, a tensor of shape (N, 1), got {_checks.described(x)}; the prediction is the "

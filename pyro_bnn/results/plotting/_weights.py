@@ -95,11 +95,7 @@ def _ratio(loc: Tensor, scale: Tensor) -> Tensor:
 
 
 def _moments_of_weights(posterior: Posterior) -> Moments:
-    """Return the moments of the weights of a posterior, in closed form if it has one, otherwise from draws.
-
-    Raise if the posterior is a single point. In a posterior of a model without a network, all variables count as
-    weights.
-    """
+    """Return the moments of a posterior's weights; without a network, all variables count as weights."""
     if posterior.num_points == 1:
         raise ValueError(
             f"pictures of weights need standard deviations, got a posterior of {posterior.method}, a single point, "
@@ -202,10 +198,7 @@ SHARES = (100, 50, 25, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 
 
 def _label_shares(ax: Axes, smallest: float, none_at: float | None) -> None:
-    """Set up a logarithmic axis of shares, from large shares at the left to small shares at the right.
-
-    The share 0 has a separate mark at the right end.
-    """
+    """Set up a logarithmic axis of falling shares, with a separate mark for the share 0 at the right end."""
     marks = {share: f"{share:g}" for share in SHARES if share >= 0.99 * smallest}
     if none_at is not None:
         marks[none_at] = "0"

@@ -42,19 +42,14 @@ class Limits:
 
 
 ON_CPU = Limits(numbers=2**20, work=2**24, num_bytes=2**24, work_of_draw=2**20, weights=2**15)
-"""Up to these sizes most of the time of a run is overhead. Larger networks spend their time on reading weights from
-memory, and joining the weights of several draws costs more time than it saves."""
+"""Up to these sizes, most of the time of a run is overhead; beyond, joining weights costs more than it saves."""
 
 ON_GPU = Limits(numbers=2**25, work=2**38, num_bytes=2**28, work_of_draw=2**34, weights=2**22)
 """A GPU computes a thousand times as much as Python starts in the same time."""
 
 
 class Block:
-    """A collector of weight draws, which runs the network for one block of draws after the other.
-
-    The network runs with the draws of the first block one by one. A small network runs with all draws of a later block
-    at once. `memory` stores results that do not depend on the random parameters.
-    """
+    """Collects weight draws, and runs the network block by block: draw by draw, or for all draws of a block at once."""
 
     def __init__(self, model: BayesianModel, x: Inputs, memory: Memory, *, may_join: bool) -> None:
         self._model, self._x, self._memory = model, x, memory
@@ -130,10 +125,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """Call `run`, which runs the network and reuses the results stored in `memory`.
-
-    If the call fails, forget the stored results and call `run` again.
-    """
+    """Call `run`, which runs the network with the results in `memory`, and again without them if it fails."""
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()
@@ -154,11 +146,10 @@ def faster(
     expected: Tensor,
     replayed: Callable[[], AbstractContextManager[None]],
 ) -> tuple[BatchedNetwork, int] | None:
-    """Return a function that runs a network for many draws at once, and the memory that the function needs.
+    """Return a function that runs a network for many draws, and its memory in bytes per draw; None if none fits.
 
-    The memory is the size of the largest tensor in a run, in bytes per draw. `example` has K draws of all random
-    weights, by path, and `expected` has the outputs for the K draws, shape (K, N, ...). Return None if no function
-    gives the expected outputs up to rounding. Each trial run takes place in a context that `replayed` returns.
+    `example` has K draws of all random weights, by path. A function fits if its outputs are `expected` up to rounding,
+    shape (K, N, ...). Each trial run takes place in a context that `replayed` returns.
     """
     if expected.is_meta:  # there are no numbers to compare
         return None
@@ -180,11 +171,7 @@ def faster(
 
 
 def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Tensor) -> int:
-    """Return the bytes of the largest tensor in a chain of linear and elementwise layers.
-
-    A chain is not run in :class:`_Largest`, since :class:`_Largest` would load torch's compiler, which takes two
-    seconds.
-    """
+    """Return the bytes of the largest tensor in a chain; :class:`_Largest` would load torch's compiler."""
     width = max(layer.out_features for layer in net.modules() if isinstance(layer, nn.Linear))
     numbers = max(expected.shape[:2].numel() * width, *(value.numel() for value in example.values()))
     return numbers * expected.element_size()
@@ -203,10 +190,7 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """Return the absolute value of each output, or the lower quartile of all absolute values if the quartile is larger.
-
-    A small output may be the difference of large terms, and then has the rounding errors of these terms.
-    """
+    """Return absolute values, at least their lower quartile: a small output may be a difference of large terms."""
     sizes = outputs.abs()
     quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # a mask of -1e9 would dominate a mean
     return sizes.clamp(min=quartile)

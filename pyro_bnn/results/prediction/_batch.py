@@ -25,21 +25,16 @@ from ._at_once import Block, remembered
 P = TypeVar("P", bound=Prediction)
 
 MOST_BYTES = 2**28
-"""Heuristic: largest memory, 0.27 GB, for those results of several batches that do not depend on the random parameters.
-If the results need more memory, batches are predicted one after the other. The results of one batch take less memory
-than a run of the network."""
+"""Heuristic: largest memory, 0.27 GB, for kept results of several batches; if it is too small, one by one."""
 
 NUM_FIRST = 2
-"""Number of draws in the first block. The network runs with these draws one by one. A faster way to run the network is
-used only if it gives the same outputs for these draws."""
+"""Number of draws in the first block, which run one by one. A faster way must give the same outputs for them."""
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add all draws to the first batches of rows, and return the number of batches that got draws, at least 1.
+    """Add the draws of all seeds to the first batches of rows, and return the number of these batches, at least 1.
 
-    If all batches together would take too much memory, this function adds no draws to the last batches. Each seed
-    determines one draw of the weights. The same seed also determines the random numbers in the network's run with this
-    draw.
+    The last batches get no draws if all batches together would take too much memory.
     """
     done = 0
     while done < len(seeds):
@@ -125,10 +120,7 @@ class Batch(Generic[P]):
         return self._model.observe(output, draw)
 
     def _observation(self, draw: Draw) -> Distribution:
-        """Return the distribution of the batch's targets, given a draw of the weights.
-
-        If the network contains sample statements of Pyro, Pyro runs the model.
-        """
+        """Return the distribution of the targets given a draw. If the draw has other sites, Pyro runs the model."""
         if draw.keys() <= self._names:
             return self._model.observation_given(draw, self._x)
         with poutine.block(), poutine.condition(data=draw):

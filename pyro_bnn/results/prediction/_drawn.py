@@ -30,11 +30,7 @@ def draw_seeds(stream: Stream, num_samples: int) -> list[int]:
 def predicted_draws(
     model: BayesianModel, posterior: Posterior | Callable[..., object], x: Inputs, *, num_samples: int, seed: int
 ) -> Draw:
-    """Return the draws that :func:`~pyro_bnn.predict` uses if it gets these arguments, ``{site: shape (S, *event)}``.
-
-    Raises:
-        ValueError: If the posterior belongs to another model, or its draws do not fit into memory.
-    """
+    """Return the draws that :func:`~pyro_bnn.predict` uses for these arguments, ``{site: shape (S, *event)}``."""
     source = as_posterior(posterior)
     turns, draws = source.draws(num_samples, x), []
     for own in draw_seeds(Stream(seed, model.device), num_samples):

@@ -47,10 +47,7 @@ def predict_own(
     keep_draws: bool | None,
     seed: int | None,
 ) -> Prediction:
-    """Return the prediction of a Pyro model over draws from a posterior; see :func:`predict`.
-
-    The model is called without its observations: as ``model(x)``, or as ``model(*x)`` if x is a tuple.
-    """
+    """Return the prediction of a Pyro model, called without observations as ``model(x)`` or ``model(*x)``."""
     inputs = as_inputs("x", x)
     found, rows = unwrapped(inputs), num_rows(inputs)
     arguments = found if isinstance(found, tuple) else (found,)
@@ -164,10 +161,7 @@ def _sum_of(
 
 
 def _accumulator_of(distribution: Distribution) -> Accumulator | None:
-    """Return an empty accumulator for distributions of this kind, or None if they cannot be averaged.
-
-    A distribution of classes, or of independent numbers with finite moments, can be averaged.
-    """
+    """Return an empty accumulator for classes or for independent numbers with finite moments, else None."""
     if isinstance(distribution, (Categorical, Bernoulli)):
         return ClassAccumulator()
     if isinstance(distribution, NormalMixture):
@@ -180,10 +174,9 @@ def _accumulator_of(distribution: Distribution) -> Accumulator | None:
 
 
 def _require_latents(nodes: Mapping[str, Any], draw: Draw, num_rows: int) -> None:
-    """Raise an error if the names and shapes in a draw differ from those of the model's latent variables.
+    """Raise if the names and shapes in a draw differ from those of the model's latent variables.
 
-    A site that the draw lacks counts as an observation if it is in a plate, or if one of its axes has an element for
-    each row.
+    A site that the draw lacks counts as an observation if it is in a plate, or has an axis with one element per row.
     """
     nodes = {name: node for name, node in nodes.items() if node["type"] == "sample"}
     unknown = [name for name in draw if name not in nodes]
@@ -209,10 +202,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed: list[str]) -> None:
-    """Raise an error unless a model's return value can be predicted: it must be a tensor of floats with `rows` rows.
-
-    If `observed` has several sites, the error asks to choose one of the sites for the prediction.
-    """
+    """Raise unless a model returns a tensor of floats with `rows` rows; ask for one of several sites."""
     if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == (rows,):
         return
     got = f"shape {_checks.shape(value)}" if isinstance(value, Tensor) else _checks.described(value)
@@ -230,10 +220,7 @@ def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed
 
 
 def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
-    """Return the targets with the dtype and device of the site's values.
-
-    Raise if the targets cannot be values of the site, such as negative targets for a Poisson distribution.
-    """
+    """Return the targets with the dtype of the site's values; raise if the site cannot have such values."""
     distribution, value = node["fn"], node["value"]
     if y.shape != distribution.shape():
         raise ValueError(
@@ -256,10 +243,7 @@ def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
 
 
 class _Sum:
-    """Adds up a model's predictions at one of its sites, one draw of the latent variables after the other.
-
-    `part` is a function of the site's node in a trace; it returns the distribution or value to add.
-    """
+    """Adds up a model's predictions at a site; `part` returns what to add, given the site's node in a trace."""
 
     def __init__(
         self,

@@ -39,8 +39,7 @@ MOST_ROWS = 10_000
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 MOST_CONVOLVED = 2**19
-"""Heuristic: number of elements of x in a run of a network with convolutions on a CPU. Larger runs were up to twice as
-slow for LeNet-5 and ResNet-20, since the results of their convolutions did not fit into the cache."""
+"""Heuristic: elements of x in a run with convolutions on a CPU; larger runs, beyond the cache, were slower."""
 
 END = object()
 
@@ -378,10 +377,7 @@ def _predict_rows(
 
 
 def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
-    """Return the paths of the parameters and buffers that the draws contain, ``{name: path}``.
-
-    Raise if a name in `carried` is not the name of a parameter or buffer of the network.
-    """
+    """Return the paths of the parameters and buffers that the draws carry, ``{name: path}``."""
     own = own_paths(model) if carried else {}
     for name in carried:
         if name not in own:

@@ -152,10 +152,7 @@ def prune(
 def _selected(
     guide: MeanFieldGuide, names: Collection[str], where: Rules, exclude: Rules, model: BayesianModel | None
 ) -> set[str]:
-    """Return the names that a rule in `where` selects, except the names that a rule in `exclude` selects.
-
-    The model may be None if all rules are globs.
-    """
+    """Return the names that a rule in `where`, but none in `exclude`, selects; only globs work without the model."""
     sites = _owned(guide, names, model)
     found: dict[str, set[str]] = {}
     for argument, value in (("where", where), ("exclude", exclude)):
@@ -203,10 +200,7 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
-    """Return the given mean-field guide, or the mean-field guide of the given posterior.
-
-    Raise a `ValueError` if `guide` is neither a mean-field guide nor the posterior of a mean-field guide.
-    """
+    """Return the given mean-field guide, or that of the given posterior."""
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
     assert isinstance(found, MeanFieldGuide)
@@ -228,11 +222,7 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Return masks that are True for the weights to keep.
-
-    The weights with the lowest ratios are removed, until the given fraction of all weights is removed. If weights have
-    equal ratios, those that come first are removed first.
-    """
+    """Return masks of the weights to keep: without a fraction of lowest ratios, the first ones of equal ratios."""
     flat = torch.cat([ratio.reshape(-1) for ratio in ratios.values()])
     num_removed = math.floor(fraction * len(flat) + 0.5)
     keep = torch.ones_like(flat, dtype=torch.bool)

@@ -14,8 +14,7 @@ from ..._core.scope import filtered_warnings
 from ...modelling.model import BayesianModel, carried_paths, require_bayesian
 
 MAX_DENSITY = 0.1
-"""Largest fraction of nonzero weights in a layer that becomes sparse. Measured on a CPU: with a tenth of the weights
-left, a sparse product takes 0.6 times as long as the dense product."""
+"""Largest fraction of nonzero weights in a sparse layer, whose product then takes 0.6 of the dense one's time."""
 
 
 class SparseLinear(nn.Module):
@@ -149,10 +148,7 @@ def sparse_network(
 
 
 def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Linear]:
-    """Yield the linear layers with few nonzero weights.
-
-    Layers with hooks are left out, since sparse layers would lose the hooks.
-    """
+    """Yield linear layers with few nonzero weights, but none with hooks, which a sparse layer would lose."""
     for layer in net.modules():
         has_hooks = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
         if max_density is None or type(layer) is not nn.Linear or has_hooks:

@@ -101,11 +101,7 @@ class _Labels:
         )
 
     def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
-        """Return the row whose label is expected to give the most information (the largest gain).
-
-        `gains` holds an upper bound of the gain of each row. This function replaces bounds by exact gains until
-        it has found the largest gain.
-        """
+        """Return the row with the largest gain. `gains` has upper bounds, which are replaced by exact gains."""
         order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
         best, largest = order[0], -torch.inf
         for rows in order.split(max(NUMBERS // (max(self.draws.shape) * logits.shape[2]), 1)):
@@ -118,21 +114,14 @@ class _Labels:
         return best
 
     def gain(self, probs: Tensor) -> Tensor:
-        """Return the information that each row's label is expected to give about the draw, shape (N,), at least 0.
-
-        `probs` has the probabilities of the labels, shape (S, N, C).
-        """
+        """Return the expected information of each row's label about the draw, shape (N,); `probs` are (S, N, C)."""
         probs = probs.flatten(1)  # (S, N C)
         uncertain = self.probs @ torch.special.entr(self.draws @ probs)
         by_draw = self.probs @ self.draws @ torch.special.entr(probs)
         return (uncertain - by_draw).view(-1, self.num_classes).sum(-1)
 
     def joined(self, probs: Tensor, limit: int, offset: Tensor) -> "_Labels":
-        """Extend each combination of labels by each possible label of one more row.
-
-        If there are then more than `limit` combinations, return a sample of `limit` combinations. `probs` has the
-        probabilities of the new label, shape (S, C).
-        """
+        """Extend each combination by each label of one more row; `probs` are (S, C). Sample if there are too many."""
         joint = (self.probs[:, None] * (self.draws @ probs)).flatten()  # (K C,)
         if len(joint) <= limit:
             chosen = joint.nonzero()[:, 0]

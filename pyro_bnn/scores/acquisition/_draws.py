@@ -98,18 +98,12 @@ def probs_of(name: str, logits: Tensor) -> Tensor:
 
 
 def by_rows(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """Apply a function to logits of shape (S, N, C), to a part of the rows at a time.
-
-    Return the results of all parts in one tensor of shape (N,).
-    """
+    """Apply a function to a part of the rows of (S, N, C) at a time; return the results of all rows, shape (N,)."""
     return torch.cat([function(part) for part in parts(logits, logits.shape[0] * logits.shape[2])])
 
 
 def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
-    """Split values of shape (S, N, ...) into parts of one or more rows.
-
-    A part has at most `NUMBERS` numbers, or is a single row.
-    """
+    """Split values of shape (S, N, ...) into parts of at most `NUMBERS` numbers, or of a single row."""
     yield from values.split(max(NUMBERS // numbers_per_row, 1), dim=1)
 
 

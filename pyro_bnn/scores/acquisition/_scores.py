@@ -186,9 +186,9 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Return, for each row, the mutual information of its label and another label, summed over M other labels.
+    """Return the mutual information of each row's label and another label, summed over others; shape (N,).
 
-    The probabilities of the labels have the shapes (S, N, C) and (S, M, C'). The result has the shape (N,).
+    The probabilities `probs` have shape (S, N, C), and `others` have shape (S, M, C').
     """
     num_samples, num_rows, num_classes = probs.shape
     joint = probs.flatten(1).mT @ others.flatten(1) / num_samples  # (N C, M C')
@@ -208,10 +208,7 @@ def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Te
 
 
 def _standardised(name: str, prediction: RegressionPrediction) -> Tensor:
-    """Return the means of the draws, centred and scaled, shape (S, N).
-
-    For two rows, the inner product of their columns is the correlation of their labels.
-    """
+    """Return centred and scaled means of the draws, (S, N): products of two columns are correlations of labels."""
     components = noisy(name, prediction).components
     if components is None:
         raise ValueError(f"`{name}` must have the mean of each draw; {KEEP}.")

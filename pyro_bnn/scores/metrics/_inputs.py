@@ -27,11 +27,7 @@ def as_tensor(name: str, value: Numbers) -> Tensor:
 
 
 def probabilities(name: str, value: Tensor) -> None:
-    """Raise unless the numbers are probabilities that sum to 1 over the last axis.
-
-    Sums may differ from 1 by the square root of the dtype's rounding error, as in scikit-learn's ``log_loss``.
-    Probabilities in float64 get the tolerance of float32, since they often come from a float32 network.
-    """
+    """Raise unless the numbers are probabilities that sum to 1 over the last axis, up to the rounding of float32."""
     if not value.is_floating_point():
         raise ValueError(f"`{name}` must be floating-point probabilities, got {value.dtype}.")
     _checks.finite(name, value)

@@ -104,10 +104,7 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
 
 
 class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
-    """Running sums for numbers predicted by mixtures.
-
-    The sums give the mean and the variances, and also the variances within and between the components.
-    """
+    """Running sums for numbers predicted by mixtures, also for the variances within and between components."""
 
     def __init__(self) -> None:
         self._moments, self._within, self._between = MomentAccumulator(), RunningMoments(), RunningMoments()
@@ -126,11 +123,7 @@ class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
 
 
 class RunningMoments:
-    """Mean and unbiased variance of values that are added in blocks of shape (S, ...).
-
-    References:
-        Chan, Golub and LeVeque (1983).
-    """
+    """Mean and unbiased variance of values in blocks of shape (S, ...) (Chan, Golub and LeVeque, 1983)."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -139,10 +132,7 @@ class RunningMoments:
         self._squares: Any = 0.0
 
     def add_to_mean(self, values: Tensor) -> Tensor:
-        """Add a block of values to the running mean, but not to the variance.
-
-        Return the block's mean minus the mean of the earlier blocks.
-        """
+        """Add values to the mean, but not to the variance; return their mean minus that of the earlier values."""
         self.count += len(values)
         deviation: Tensor = values.mean(0) - self.mean
         self._sum = self._sum + values.sum(0)  # infinite for infinite values; a running mean would be NaN

@@ -9,8 +9,7 @@ LOG_ZERO = -800.0
 """Finite number used as the logarithm of 0. Its exponential is 0 in double precision."""
 
 SERIES_BELOW = 0.01
-"""Value of |u| below which four terms of the series are used, with a relative error of 1e-9. For larger |u| the
-logarithms are used, with a relative error of 1e-11 S for S draws."""
+"""Value of |u| below which four terms of the series have a smaller relative error, 1e-9, than logarithms."""
 
 
 def entropy(probs: Tensor) -> Tensor:
@@ -135,11 +134,7 @@ class RunningEntropies:
         return probs
 
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
-        """Include `count` more draws.
-
-        For the new draws, `probs` has the mean probabilities p, `product` has the products p log p, `entropy` has the
-        mean entropy, and `information` has the mutual information of label and draw.
-        """
+        """Include `count` draws with the mean probabilities p, the products p log p, and their mean entropy."""
         self.num_samples += count
         if self.num_samples == count:
             self.mean, self._mean_product, self.expected_entropy = probs, product, entropy
@@ -163,10 +158,7 @@ class RunningEntropies:
 
 
 def _tail(u: Tensor) -> Tensor:
-    r"""Return :math:`(g(u) / u^2 - 1/2) / u`, where :math:`g(x) = (1 + x) \log(1 + x) - x`.
-
-    The value is computed by the series :math:`-1/6 + u/12 - u^2/20`.
-    """
+    r"""Return :math:`(g(u) / u^2 - 1/2) / u` for :math:`g(x) = (1 + x) \log(1 + x) - x`, by its series."""
     return torch.addcmul(u.new_full((), -1 / 6), u, torch.addcmul(u.new_full((), 1 / 12), u, u.new_full((), -1 / 20)))
 
 

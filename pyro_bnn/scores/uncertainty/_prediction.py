@@ -31,8 +31,7 @@ DRAWS_FIRST = ("logits", "components", "values")
 """Fields with draws on the first axis and data on the second; the other fields have data on the first axis."""
 
 MOST_KEPT = 2**20
-"""Heuristic: largest number of elements in the predictions of all draws that `predict` keeps by default. The parameters
-of a million Gaussians take 8 MB, and their CRPS takes a few seconds."""
+"""Heuristic: largest number of elements that `predict` keeps by default. A million Gaussians take 8 MB."""
 
 NUM_HEAD, MOST_COLUMNS = 5, 12
 """Largest numbers of rows and columns of a prediction that a notebook shows."""
@@ -183,10 +182,7 @@ def require_variance(variance: Tensor | None) -> Tensor:
 
 
 def concatenate(predictions: Sequence[P]) -> P:
-    """Join the predictions of successive batches of data. All predictions must come from the same weight draws.
-
-    The result has the predictions of single draws only if all batches have these predictions.
-    """
+    """Join the predictions of successive batches, which come from the same weight draws."""
     first = predictions[0]
     if len(predictions) == 1:
         return first
@@ -218,10 +214,7 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
 
 
 class Sliced(ABC):
-    """A distribution with its own methods for indexing and concatenation along the axes of draws and rows.
-
-    Subclasses are distributions whose parameters have no axes of draws and rows.
-    """
+    """A distribution that selects and joins draws and rows itself, since its parameters have no such axes."""
 
     @abstractmethod
     def taken(self, index: Tensor, dim: int) -> Distribution:
@@ -249,10 +242,7 @@ def in_double(distribution: Distribution) -> Distribution:
 
 
 def take(value: Any, index: Tensor, dim: int) -> Any:
-    """Select the elements with given indices along an axis of a tensor or distribution.
-
-    Any other object is returned unchanged.
-    """
+    """Select elements along an axis of a tensor or distribution; return any other object unchanged."""
     if isinstance(value, Sliced):
         return value.taken(index, dim)
     if isinstance(value, Distribution):
@@ -262,12 +252,7 @@ def take(value: Any, index: Tensor, dim: int) -> Any:
 
 
 def are_few(distribution: Distribution, num_predictions: int) -> bool:
-    """Return whether the predictions of all draws need so little memory that they are kept by default.
-
-    Args:
-        distribution: Distribution of the observations for some of the draws and rows, batch shape ``(S, N, *O)``.
-        num_predictions: Number of all draws times number of all rows.
-    """
+    """Return whether the predictions of all draws and rows are so small that they are kept by default."""
     if not isinstance(distribution, Sliced) and not _found_names(distribution):
         return False
     sizes: Any = getattr(distribution, "param_shape", None)  # with the axis of classes
@@ -280,10 +265,7 @@ def _found_names(distribution: Distribution) -> list[str]:
 
 
 def _names(distribution: Distribution) -> list[str]:
-    """Return the names of the arguments from which a distribution was built.
-
-    A Bernoulli, for example, was built from either probabilities or logits.
-    """
+    """Return the names of the arguments from which a distribution was built, such as logits or probabilities."""
     names = _found_names(distribution)
     if not names:
         raise ValueError(
@@ -305,10 +287,7 @@ def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any]
 
 
 def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """Split values of shape ``(N, *O)`` into one column for each output.
-
-    The names of the columns end in the output's name or number.
-    """
+    """Split values of shape ``(N, *O)`` into columns, whose names end in the name or number of the output."""
     count = values.shape[1:].numel()
     flat = array(values).reshape(len(values), count)
     if outputs is not None:

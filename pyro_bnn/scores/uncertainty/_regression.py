@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 
 CRPS_DRAWS = 1000
-"""Heuristic: number of draws for a CRPS without closed form. For each target the error of the CRPS is about 3 % of a
-standard deviation."""
+"""Heuristic: draws for a CRPS without closed form, with an error of 3 % of a standard deviation per target."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -211,10 +210,7 @@ class RegressionPrediction(Prediction):
         return self.components
 
     def _gaussians(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return the weights, means and scales of a mixture of Gaussians, each of shape ``(N, *O, M)``.
-
-        Return None for any other mixture.
-        """
+        """Return weights, means and scales of a mixture of Gaussians, each ``(N, *O, M)``; None for others."""
         components = self._kept_components()
         if not isinstance(components, Normal):
             return None
@@ -249,10 +245,7 @@ class RegressionPrediction(Prediction):
         return y
 
     def _for_each(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-        """Apply a function to each block of values in y, and stack the results.
-
-        A block has the shape ``(N, *O)``, and y has the shape ``(..., N, *O)``.
-        """
+        """Apply a function to each block ``(N, *O)`` of y, ``(..., N, *O)``, and stack the results."""
         y = self._aligned(y)
         lead = y.shape[: y.dim() - self.mean.dim()]
         results = [function(values) for values in y.reshape(-1, *self.mean.shape)]
