@@ -290,7 +290,7 @@ def test_each_draw_has_noise_of_its_own_by_generators_of_others(name, is_all_ran
 
 
 def test_a_mask_does_not_hide_that_draws_differ():
-    from pyro_bnn.results.prediction._at_once import faster
+    from pyro_bnn.results.prediction._batch import faster
 
     net, x = nn.Linear(4, 3), torch.randn(5, 4)
     draws = {"weight": torch.randn(2, 3, 4), "bias": torch.zeros(2, 3)}

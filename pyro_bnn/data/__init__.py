@@ -8,8 +8,8 @@ from ._images import GREY_SETS as GREY_SETS
 from ._images import Images as Images
 from ._images import MissingDataError as MissingDataError
 from ._images import load_images as load_images
-from ._packed import load_packed_images as load_packed_images
-from ._packed import read_packed_images as read_packed_images
+from ._images import load_packed_images as load_packed_images
+from ._images import read_packed_images as read_packed_images
 from ._tables import UCI_SETS as UCI_SETS
 from ._tables import Regression as Regression
 from ._tables import load_uci as load_uci

@@ -67,9 +67,8 @@ class Regression(Shown):
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 10)[:, None]
-        >>> table = pb.data.Regression(x[:8], 2 * x[:8], x[8:], 2 * x[8:])
-        >>> len(table.x_train), len(table.x_test)
-        (8, 2)
+        >>> pb.data.Regression(x[:8], 2 * x[:8], x[8:], 2 * x[8:])
+        Regression: 8 rows to train, 2 to test, 1 input, float32 on cpu
     """
 
     x_train: Tensor

@@ -105,12 +105,8 @@ class TensorBoard(HistoryWriter):
         >>> import torch
         >>> import pyro_bnn as pb
         >>> net = torch.nn.Linear(4, 3)
-        >>> model = pb.BayesianModel(
-        ...     net,
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=pb.CategoricalLikelihood(),
-        ...     num_data=6,
-        ... )
+        >>> prior, labels = pb.NormalPrior(), pb.CategoricalLikelihood()
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=labels, num_data=6)
         >>> guide = pb.MeanFieldGuide(model)
         >>> adam = functools.partial(torch.optim.Adam, lr=1e-2)
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -202,15 +198,10 @@ class WandB(HistoryWriter):
         >>> def fit_with_wandb(model, guide, data):
         ...     import wandb
         ...
+        ...     options = {"optimizer": adam, "num_epochs": 9}
         ...     with wandb.init(project="digits") as run:
-        ...         return pb.fit_svi(
-        ...             model,
-        ...             guide,
-        ...             data,
-        ...             optimizer=adam,
-        ...             num_epochs=9,
-        ...             callbacks=[pb.interop.WandB(run)],
-        ...         )
+        ...         board = pb.interop.WandB(run)
+        ...         return pb.fit_svi(model, guide, data, callbacks=[board], **options)
     """
 
     def __init__(self, run: Any = None, *, every_step: bool = False) -> None:
@@ -257,15 +248,10 @@ class MLflow(HistoryWriter):
         >>> def fit_with_mlflow(model, guide, data):
         ...     import mlflow
         ...
+        ...     options = {"optimizer": adam, "num_epochs": 9}
         ...     with mlflow.start_run():
-        ...         return pb.fit_svi(
-        ...             model,
-        ...             guide,
-        ...             data,
-        ...             optimizer=adam,
-        ...             num_epochs=9,
-        ...             callbacks=[pb.interop.MLflow()],
-        ...         )
+        ...         board = pb.interop.MLflow()
+        ...         return pb.fit_svi(model, guide, data, callbacks=[board], **options)
     """
 
     def __init__(self, run_id: str | None = None, *, every_step: bool = False) -> None:

@@ -105,9 +105,8 @@ def fit_surrogate(
         >>> import torch
         >>> from pyro_bnn.interop.botorch import fit_surrogate
         >>> X = torch.linspace(0, 1, 8, dtype=torch.float64)[:, None]
-        >>> surrogate = fit_surrogate(
-        ...     X, (6 * X).sin(), num_draws=20, num_warmup=50, seed=0
-        ... )
+        >>> Y = (6 * X).sin()
+        >>> surrogate = fit_surrogate(X, Y, num_draws=20, num_warmup=50, seed=0)
         >>> surrogate.posterior(X).mean.shape
         torch.Size([8, 1])
     """

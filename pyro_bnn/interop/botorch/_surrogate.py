@@ -75,12 +75,8 @@ class Surrogate(EnsembleModel):
         >>> import pyro_bnn as pb
         >>> from pyro_bnn.interop.botorch import Surrogate
         >>> net = pb.nets.mlp([2, 8, 1]).double()
-        >>> model = pb.BayesianModel(
-        ...     net,
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=pb.GaussianLikelihood(0.1),
-        ...     num_data=6,
-        ... )
+        >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=6)
         >>> surrogate = Surrogate(model, pb.MeanFieldGuide(model), num_draws=16, seed=0)
         >>> posterior = surrogate.posterior(torch.zeros(5, 3, 2, dtype=torch.float64))
         >>> posterior.values.shape, posterior.mean.shape

@@ -21,8 +21,90 @@ from ...inference.guides import as_posterior
 from ...inference.posterior import Draw, Posterior, default_num_draws
 from ...modelling.model import BayesianModel, own_paths, require_bayesian
 from ...results.prediction import new_seed, predict, predicted_draws
-from ._agreement import answers, largest_difference, tolerance
-from ._stored import stored
+from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
+
+TOLERANCE = 1e-5
+"""Largest accepted difference from `predict`; :func:`tolerance` accepts more for dtypes with few digits."""
+
+ROUNDINGS = 64
+"""Heuristic: the largest accepted difference is at least this number of rounding errors of the dtype."""
+
+
+def answers(prediction: Prediction) -> dict[str, Tensor]:
+    """Return the parts of a prediction of classes or numbers that are exported, by their names."""
+    if isinstance(prediction, ClassificationPrediction):
+        names = ("probs", "aleatoric", "epistemic")
+    elif isinstance(prediction, RegressionPrediction):
+        names = ("mean", "aleatoric", "epistemic")
+    else:
+        raise ValueError(
+            "an exported module needs a likelihood that predicts classes or numbers, got one whose prediction is a "
+            f"{type(prediction).__name__}; serve this model with `predict`, or export its network by `sparse_network`."
+        )
+    return {name: getattr(prediction, name) for name in names}
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Return the largest accepted difference between an exported prediction and `predict`, for a network's dtype."""
+    return max(TOLERANCE, ROUNDINGS * torch.finfo(dtype).eps)
+
+
+def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+    """Return the largest difference; for numbers it is relative to the largest. NaN if shapes differ."""
+    pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}
+    if any(a.shape != b.shape for a, b in pairs.values()):
+        return float("nan")
+    unit = 1.0
+    if "mean" in pairs:
+        pairs = {name: pair if name == "mean" else (pair[0].sqrt(), pair[1].sqrt()) for name, pair in pairs.items()}
+        unit = max(float(b.abs().max()) for _, b in pairs.values()) or 1.0
+    return max(float((a - b).abs().max()) / unit for a, b in pairs.values())
+
+
+FEWEST_ZEROS = 0.5
+"""Heuristic: smallest share of weights that are always zero for leaving them out, as others need an index."""
+
+
+class StackedDraws(nn.Module):
+    """The draws of one parameter, shape (K, ...)."""
+
+    values: Tensor
+
+    def __init__(self, draws: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("values", draws)
+
+    def forward(self) -> Tensor:
+        """Return the draws, shape (K, ...)."""
+        return self.values
+
+
+class SparseDraws(nn.Module):
+    """The draws of one parameter, without the elements that are zero in all draws, as after pruning."""
+
+    values: Tensor
+    places: Tensor
+
+    def __init__(self, draws: Tensor) -> None:
+        super().__init__()
+        self.shape = draws.shape
+        flat = draws.flatten(1)  # (K, P)
+        places = (flat != 0).any(0).nonzero().flatten()
+        self.register_buffer("places", places.int())  # half the size; parameters have fewer than 2^31 elements
+        self.register_buffer("values", flat[:, places].contiguous())  # (K, number of places)
+
+    def forward(self) -> Tensor:
+        """Return the draws, shape (K, ...), with a zero for each element that is not stored."""
+        zeros = self.values.new_zeros(len(self.values), self.shape[1:].numel())
+        return zeros.index_copy(1, self.places.long(), self.values).reshape(self.shape)
+
+
+def stored(draws: Tensor) -> StackedDraws | SparseDraws:
+    """Return a module that stores the draws of one parameter, shape (K, ...), without zeros if they are many."""
+    is_zero = (draws == 0).all(0)
+    few = is_zero.numel() and float(is_zero.double().mean()) >= FEWEST_ZEROS
+    return SparseDraws(draws) if few else StackedDraws(draws.contiguous())
+
 
 try:
     from torch._higher_order_ops import scan as _scan
@@ -67,12 +149,8 @@ class PredictiveModule(nn.Module):
         >>> from torch import nn
         >>> import pyro_bnn as pb
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-        >>> model = pb.BayesianModel(
-        ...     net,
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=pb.CategoricalLikelihood(),
-        ...     num_data=6,
-        ... )
+        >>> prior, labels = pb.NormalPrior(), pb.CategoricalLikelihood()
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=labels, num_data=6)
         >>> x, guide = torch.randn(6, 4), pb.MeanFieldGuide(model)
         >>> module = pb.interop.PredictiveModule(guide, model, x, num_draws=20, seed=0)
         >>> {name: tuple(value.shape) for name, value in module(x).items()}

@@ -14,8 +14,7 @@ from ..._core.inputs import Inputs, as_inputs, named_leaves, num_rows, take
 from ...inference.posterior import Posterior
 from ...modelling.model import BayesianModel, require_bayesian
 from ...results.prediction import predict
-from ._agreement import answers, largest_difference, tolerance
-from ._module import PredictiveModule, checks_kept, exported
+from ._module import PredictiveModule, answers, checks_kept, exported, largest_difference, tolerance
 
 OLDEST_TORCH = (2, 6)
 """Oldest version of torch whose ONNX exporter takes an exported program and writes one file."""
@@ -68,23 +67,13 @@ def export_onnx(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> net = torch.nn.Linear(4, 1)
-        >>> model = pb.BayesianModel(
-        ...     net,
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=pb.GaussianLikelihood(0.1),
-        ...     num_data=6,
-        ... )
-        >>> x = torch.randn(6, 4)
+        >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=6)
+        >>> x, guide = torch.randn(6, 4), pb.MeanFieldGuide(model)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     pb.export_onnx(
-        ...         pb.MeanFieldGuide(model),
-        ...         model,
-        ...         f"{folder}/line.onnx",
-        ...         x,
-        ...         num_draws=20,
-        ...         seed=0,
-        ...     )
-        ...     session = onnxruntime.InferenceSession(f"{folder}/line.onnx")
+        ...     path = f"{folder}/line.onnx"
+        ...     pb.export_onnx(guide, model, path, x, num_draws=20, seed=0)
+        ...     session = onnxruntime.InferenceSession(path)
         >>> mean, aleatoric, epistemic = session.run(None, {"x": x.numpy()})
         >>> mean.shape
         (6, 1)

@@ -11,8 +11,7 @@ References:
 from ..._core.remedies import explain_missing
 from ...inference.checkpoint import load_calibration
 from ...inference.posterior import Calibration
-from ._adaptive import AdaptiveIntervals
-from ._intervals import ConformalIntervals
+from ._intervals import AdaptiveIntervals, ConformalIntervals
 from ._intervals import IntervalScore as IntervalScore
 from ._rows import fewest_rows as fewest_rows
 from ._rows import rank_of as rank_of

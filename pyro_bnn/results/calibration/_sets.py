@@ -96,10 +96,9 @@ class ConformalSets(Shown, Calibration):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net, labels = torch.nn.Linear(2, 3), pb.CategoricalLikelihood()
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=labels, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(2, 3), pb.NormalPrior()
+        >>> labels = pb.CategoricalLikelihood()
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=labels, num_data=20)
         >>> x, y = torch.randn(100, 2), torch.arange(100) % 3
         >>> prediction = pb.predict(model, pb.MeanFieldGuide(model), x, seed=0)
         >>> sets = pb.calibration.ConformalSets(prediction, y)

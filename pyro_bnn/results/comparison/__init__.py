@@ -2,5 +2,5 @@
 
 from ._compare import compare as compare
 from ._result import Comparison as Comparison
-from ._scores import Estimate as Estimate
-from ._scores import Scores as Scores
+from ._result import Estimate as Estimate
+from ._result import Scores as Scores

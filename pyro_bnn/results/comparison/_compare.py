@@ -1,23 +1,228 @@
 """Comparison of inference methods by their predictions."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs, as_inputs, as_targets, leaves, num_rows
+from ..._core.scope import seeded
 from ..._core.signatures import explained
 from ...inference.guides import GuidePosterior
 from ...inference.posterior import Posterior
 from ...modelling.model import BayesianModel
-from ...scores.uncertainty import Prediction
+from ...scores.metrics import interval_coverage
+from ...scores.uncertainty import (
+    CensoredPrediction,
+    ClassificationPrediction,
+    Prediction,
+    RegressionPrediction,
+    cdf_of_each_draw,
+    has_cdf,
+    in_double,
+)
 from ..prediction import new_seed, predict, require_model
-from ._result import Comparison
-from ._scores import Scores
-from ._summary import NUM_GROUPS, summarise
+from ._result import Comparison, Estimate, Scores
+
+NUM_GROUPS = 20
+"""Heuristic: number of groups of draws. The jackknife leaves out each group in turn; the bootstrap resamples them."""
+
+NUM_RESAMPLES = 200
+"""Number of bootstrap resamples, for a random error of 5 %; 20 groups cause a larger error."""
+
+NUM_NODES = 200
+"""Heuristic: values at which distribution functions are compared; the distance of Gaussians has four digits."""
+
+NUM_OBSERVATIONS = 1000
+"""Heuristic: simulated observations of each method, for the nodes and distribution functions not in closed form."""
+
+COVERAGES = (0.5, 0.9)
+"""Probabilities of the central intervals whose coverage is measured."""
+
+
+class ClassSummary:
+    """Class probabilities of a method, from all draws, and from subsets without one group of draws."""
+
+    def __init__(self, prediction: ClassificationPrediction, seed: int) -> None:
+        assert prediction.logits is not None
+        logits = prediction.logits.squeeze(2) if prediction.logits.dim() == 4 else prediction.logits
+        if logits.dim() > 3:
+            raise ValueError(f"classes are compared for one label per input, got {logits.shape[2]} labels.")
+        probs = logits.double().softmax(-1).movedim(1, -1)  # (S, C, N)
+        groups = _groups(prediction)
+        sums = torch.stack([probs[groups == group].sum(0) for group in range(NUM_GROUPS)])  # (G, C, N)
+        sizes = torch.bincount(groups)[:, None, None]
+        total = sums.sum(0, keepdim=True)
+        generator = torch.Generator().manual_seed(seed)
+        resamples = torch.randint(NUM_GROUPS, (NUM_RESAMPLES, NUM_GROUPS), generator=generator).to(probs.device)
+        self.prediction = prediction
+        self.probs = torch.cat([total / len(probs), (total - sums) / (len(probs) - sizes)])  # (G + 1, C, N)
+        self.resampled_labels = torch.stack([sums[resample].sum(0).argmax(0) for resample in resamples])  # (B, N)
+
+    def pair_scores(self, reference: "ClassSummary", mask: Tensor) -> dict[str, Estimate]:
+        """Return the agreement and the total variation at the points in `mask`; see :class:`Scores`."""
+        probs, others = self.probs[..., mask], reference.probs[..., mask]
+        agree = (probs[0].argmax(0) == others[0].argmax(0)).double().mean()
+        resampled = (self.resampled_labels == reference.resampled_labels)[:, mask].double().mean(1)
+        variance = resampled.var() * NUM_GROUPS / (NUM_GROUPS - 1)  # a bootstrap divides by G, not G - 1
+        return {
+            "agreement": Estimate(float(agree), float(variance.sqrt())),
+            "total variation": jackknife([float(0.5 * gap.sum(0).mean()) for gap in (probs - others).abs()]),
+        }
+
+    def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
+        """Return the entropy, accuracy and NLL at the points in `mask`; see :class:`Scores`."""
+        prediction = self.prediction[mask]
+        scores = {"entropy": over_points(prediction.total)}
+        if y is not None:
+            scores["accuracy"] = over_points((prediction.labels == y[mask]).double())
+        return scores | _nll(prediction)
+
+
+class PredictiveMoments(NamedTuple):
+    """Moments and distribution function of the predictions of some draws. The last axis of each tensor has N points."""
+
+    mean: Tensor  # (O, N), like the two variances
+    epistemic: Tensor
+    total: Tensor
+    nodes: Tensor  # (K, O, N): values of y, the same for all methods
+    cdf: Tensor  # (K, O, N)
+
+
+NUMBER_STATISTICS: dict[str, Callable[[PredictiveMoments, PredictiveMoments], Tensor]] = {
+    "rms mean difference": lambda method, reference: (method.mean - reference.mean).square().mean().sqrt(),
+    "epistemic sd ratio": lambda method, reference: _root_geometric_mean(method.epistemic / reference.epistemic),
+    "total sd ratio": lambda method, reference: _root_geometric_mean(method.total / reference.total),
+    "wasserstein": lambda method, reference: torch.trapezoid(
+        (method.cdf - reference.cdf).abs(), method.nodes, dim=0
+    ).mean(),
+}
+
+
+class NumberSummary:
+    """Moments of the numbers that a method predicts, from all draws, and without one group of draws."""
+
+    def __init__(self, prediction: RegressionPrediction, seed: int, nodes: Tensor) -> None:
+        assert prediction.components is not None
+        components = in_double(prediction.components)
+        means, variances = (_points_last(value) for value in (components.mean, components.variance))  # (S, O, N)
+        groups = _groups(prediction)
+        sizes = torch.bincount(groups, minlength=NUM_GROUPS)[:, None, None, None]
+        sums = _cdf_sums(components, prediction, nodes, groups, seed)
+        total_cdf = sums.sum(0, keepdim=True)
+        cdfs = torch.cat([total_cdf / len(means), (total_cdf - sums) / (len(means) - sizes)])
+        self.prediction = prediction
+        self.moments: list[PredictiveMoments] = []
+        for left_out, cdf in zip(range(-1, NUM_GROUPS), cdfs, strict=True):  # -1 matches no group: all draws
+            keep = groups != left_out
+            epistemic = means[keep].var(0)
+            total = epistemic + variances[keep].mean(0)
+            self.moments.append(PredictiveMoments(means[keep].mean(0), epistemic, total, nodes, cdf))
+
+    def pair_scores(self, reference: "NumberSummary", mask: Tensor) -> dict[str, Estimate]:
+        """Return distances of means and distributions, and ratios of standard deviations; see :class:`Scores`."""
+        own, its = ([PredictiveMoments(*(part[..., mask] for part in m)) for m in s.moments] for s in (self, reference))
+        return {
+            name: jackknife([float(statistic(*pair)) for pair in zip(own, its, strict=True)])
+            for name, statistic in NUMBER_STATISTICS.items()
+        }
+
+    def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
+        """Return standard deviations, the coverage of intervals, and the NLL; see :class:`Scores`."""
+        prediction = self.prediction[mask]
+        scores = {
+            "epistemic sd": over_points(prediction.epistemic.sqrt()),
+            "total sd": over_points(prediction.total.sqrt()),
+        }
+        if y is not None and not isinstance(prediction, CensoredPrediction):  # whose targets may be cut off
+            for probability in COVERAGES:
+                lower, upper = prediction.quantile([0.5 - probability / 2, 0.5 + probability / 2])
+                covered = interval_coverage(lower, upper, y[mask])
+                error = math.sqrt(covered * (1 - covered) / y[mask].numel())
+                scores[f"coverage_{100 * probability:.0f}"] = Estimate(covered, error)
+        return scores | _nll(prediction)
+
+
+def jackknife(values: Sequence[float]) -> Estimate:
+    """Return a score with its jackknife standard error: first its value, then its values without one group."""
+    value, *left_out = values
+    variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
+    return Estimate(value, float(variance.sqrt()))
+
+
+def over_points(values: Tensor) -> Estimate:
+    """Return the mean over points and its standard error. The standard error assumes independent points."""
+    values = values.double().flatten()
+    return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan)
+
+
+def _groups(prediction: Prediction) -> Tensor:
+    """Return, for each draw, the index of its jackknife group, shape (S,)."""
+    num_samples, device = prediction.num_samples, prediction.expectation.device
+    return torch.arange(num_samples, device=device) * NUM_GROUPS // num_samples
+
+
+def _points_last(values: Tensor) -> Tensor:
+    """Convert values of shape ``(S, N, *O)`` to double precision and to the shape (S, O, N)."""
+    return values.reshape(*values.shape[:2], -1).movedim(1, -1).double()
+
+
+def _cdf_sums(
+    components: Distribution, prediction: RegressionPrediction, nodes: Tensor, groups: Tensor, seed: int
+) -> Tensor:
+    """Sum the distribution functions of each group of draws at the nodes, shape (G, K, O, N)."""
+    sums = nodes.new_zeros(NUM_GROUPS, *nodes.shape)
+    shape = prediction.mean.shape
+    observations = None if has_cdf(components) else _observations(prediction, seed)
+    for k, node in enumerate(nodes):
+        y = node.movedim(-1, 0).reshape(shape)
+        below = cdf_of_each_draw(components, y) if observations is None else (observations <= y).double().mean(0)
+        sums[:, k].index_add_(0, groups, _points_last(below))
+    return sums
+
+
+def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
+    """Simulate R observations from each of the S draws, such that R S is at least 1000; shape ``(R, S, N, *O)``."""
+    assert prediction.components is not None
+    with seeded(seed, prediction.mean.device):
+        return prediction.components.sample(torch.Size([-(-NUM_OBSERVATIONS // prediction.num_samples)])).double()
+
+
+def _integration_nodes(predictions: Sequence[RegressionPrediction], seeds: Sequence[int]) -> Tensor:
+    """Return increasing values of y, (K, O, N), where distributions are compared: quantiles of simulations."""
+    nodes = []
+    for prediction, seed in zip(predictions, seeds, strict=True):
+        ordered = _points_last(_observations(prediction, seed).flatten(0, 1)).sort(0).values
+        count = max(NUM_NODES // len(predictions), 20)
+        nodes.append(ordered[torch.linspace(0, len(ordered) - 1, count, device=ordered.device).round().long()])
+    return torch.cat(nodes).sort(0).values
+
+
+def _nll(prediction: Prediction) -> dict[str, Estimate]:
+    return {} if prediction.log_density is None else {"nll": over_points(-prediction.log_density)}
+
+
+def _root_geometric_mean(ratios: Tensor) -> Tensor:
+    return (0.5 * ratios.log().mean()).exp()
+
+
+def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> dict[str, Any]:
+    """Summarise the predictions of each method; raise unless all predict classes, or all numbers, of one shape."""
+    classes = {n: p for n, p in predictions.items() if isinstance(p, ClassificationPrediction)}
+    numbers = {n: p.as_kind(RegressionPrediction) for n, p in predictions.items() if n not in classes}
+    shapes = {name: (type(p).__name__, _checks.shape(p.expectation)) for name, p in predictions.items()}
+    if (classes and numbers) or len({shape for _, shape in shapes.values()}) > 1:
+        raise ValueError(f"the posteriors must all predict classes or all numbers, of the same shape, got {shapes}.")
+    if classes:
+        return {name: ClassSummary(p, seed) for (name, p), seed in zip(classes.items(), seeds, strict=True)}
+    nodes = _integration_nodes(list(numbers.values()), seeds)
+    return {name: NumberSummary(p, seed, nodes) for (name, p), seed in zip(numbers.items(), seeds, strict=True)}
+
 
 Model = BayesianModel | Callable[..., object]
 Entry = Posterior | Callable[..., object] | tuple[Model, Posterior]
@@ -79,18 +284,12 @@ def compare(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
-        >>> laplace = pb.fit_laplace(model, (x, 2 * x))
-        >>> result = pb.compare(
-        ...     model,
-        ...     {"laplace": laplace, "start": pb.MeanFieldGuide(model)},
-        ...     x,
-        ...     num_samples=100,
-        ...     seed=0,
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
+        >>> laplace, start = pb.fit_laplace(model, (x, 2 * x)), pb.MeanFieldGuide(model)
+        >>> methods = {"laplace": laplace, "start": start}
+        >>> result = pb.compare(model, methods, x, num_samples=100, seed=0)
         >>> list(result.predictions)
         ['laplace', 'start']
         >>> [*result.pairs[0].scores]

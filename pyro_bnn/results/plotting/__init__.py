@@ -11,9 +11,8 @@ distinguish. With ``width="column"`` a picture is as wide as one column of a pap
 """
 
 from ..._core.remedies import explain_missing
-from ._classification import reliability_diagram, vote_histograms
+from ._classification import detection_curves, reliability_diagram, vote_histograms
 from ._comparison import comparison
-from ._detection import detection_curves
 from ._figures import PALETTE, new_axes, save, style
 from ._regression import predictive_density, regression_bands
 from ._training import accuracy_curves, loss_curves

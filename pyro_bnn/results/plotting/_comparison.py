@@ -38,14 +38,11 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
-        >>> posteriors = {
-        ...     "laplace": pb.fit_laplace(model, (x, 2 * x)),
-        ...     "start": pb.MeanFieldGuide(model),
-        ... }
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
+        >>> laplace, start = pb.fit_laplace(model, (x, 2 * x)), pb.MeanFieldGuide(model)
+        >>> posteriors = {"laplace": laplace, "start": start}
         >>> result = pb.compare(model, posteriors, x, num_samples=100, seed=0)
         >>> axes = pb.plotting.comparison(result, data=(x, 2 * x))
         >>> [ax.get_title() for ax in axes]

@@ -46,10 +46,9 @@ def regression_bands(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> prediction = pb.predict(model, pb.fit_laplace(model, (x, 2 * x)), x, seed=0)
         >>> ax = pb.plotting.regression_bands(x, prediction, data=(x, 2 * x))
         >>> ax.get_xlabel(), ax.get_ylabel()
@@ -113,10 +112,9 @@ def predictive_density(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> prediction = pb.predict(model, pb.fit_laplace(model, (x, 2 * x)), x, seed=0)
         >>> y = torch.linspace(-3, 3, 50)
         >>> ax = pb.plotting.predictive_density(x, prediction, y)

@@ -48,10 +48,9 @@ def signal_to_noise(
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.GuidePosterior(pb.MeanFieldGuide(model))
         >>> axes = pb.plotting.signal_to_noise(posterior)
         >>> [ax.get_xlabel() for ax in axes]
@@ -131,14 +130,12 @@ def pruning_curve(
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net, labels = torch.nn.Linear(2, 3), pb.CategoricalLikelihood()
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=labels, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(2, 3), pb.NormalPrior()
+        >>> labels = pb.CategoricalLikelihood()
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=labels, num_data=20)
         >>> x, y = torch.randn(100, 2), torch.arange(100) % 3
-        >>> report = pb.pruning.snr_report(
-        ...     model, pb.MeanFieldGuide(model), x, y, seed=0
-        ... )
+        >>> guide = pb.MeanFieldGuide(model)
+        >>> report = pb.pruning.snr_report(model, guide, x, y, seed=0)
         >>> error, nll = pb.plotting.pruning_curve(report)
         >>> error.get_ylabel(), nll.get_ylabel()
         ('error (%)', 'NLL (nats per row)')
@@ -235,11 +232,9 @@ def weight_density(
         ValueError: If the scale is not above 0, as for a removed weight.
 
     Example:
-        >>> import torch
+        >>> from torch.distributions import Normal
         >>> from pyro_bnn import plotting
-        >>> ax = plotting.weight_density(
-        ...     0.5, 0.1, prior=torch.distributions.Normal(0.0, 1.0)
-        ... )
+        >>> ax = plotting.weight_density(0.5, 0.1, prior=Normal(0.0, 1.0))
         >>> ax.get_xlabel()
         'weight'
     """
@@ -294,10 +289,9 @@ def weight_histograms(
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.GuidePosterior(pb.MeanFieldGuide(model))
         >>> axes = pb.plotting.weight_histograms(posterior)
         >>> axes.shape  # means and deviations of each site

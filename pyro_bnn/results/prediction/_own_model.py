@@ -30,7 +30,7 @@ from ...scores.uncertainty import (
     ValuePrediction,
     are_few,
 )
-from ._drawn import new_seed
+from ._batch import new_seed
 
 RETURN = "_RETURN"
 """Pyro's name for the return value of a model, as in `Predictive(return_sites=["_RETURN"])`."""

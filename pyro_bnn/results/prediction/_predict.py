@@ -25,8 +25,7 @@ from ...inference.posterior import (
 )
 from ...modelling.model import BayesianModel, carried_paths, own_paths, require_bayesian
 from ...scores.uncertainty import Prediction, concatenate
-from ._batch import Batch, Way, add_draws
-from ._drawn import draw_seeds, new_seed
+from ._batch import Batch, Way, add_draws, draw_seeds, new_seed
 from ._own_model import KINDS, predict_own, require_model
 
 __all__ = ["predict", "predict_point"]
@@ -150,10 +149,9 @@ def predict(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit_laplace(model, (x, 2 * x))
         >>> prediction = pb.predict(model, posterior, torch.tensor([[0.5]]), seed=0)
         >>> prediction.mean.round(decimals=1)
@@ -248,14 +246,12 @@ def predict_point(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit_laplace(model, (x, 2 * x))
-        >>> pb.predict_point(model, posterior, torch.tensor([[0.5]])).mean.round(
-        ...     decimals=1
-        ... )
+        >>> prediction = pb.predict_point(model, posterior, torch.tensor([[0.5]]))
+        >>> prediction.mean.round(decimals=1)
         tensor([[1.]])
     """
     values = values.median() if isinstance(values, Posterior) else values

@@ -33,10 +33,9 @@ def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> ratios = pb.pruning.signal_to_noise(pb.MeanFieldGuide(model))
         >>> {site: tuple(value.shape) for site, value in ratios.items()}
         {'net.weight': (1, 1), 'net.bias': (1,)}
@@ -109,12 +108,8 @@ def prune(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> net = torch.nn.Linear(4, 3)
-        >>> model = pb.BayesianModel(
-        ...     net,
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=pb.CategoricalLikelihood(),
-        ...     num_data=150,
-        ... )
+        >>> prior, labels = pb.NormalPrior(), pb.CategoricalLikelihood()
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=labels, num_data=150)
         >>> print(pb.pruning.prune(pb.MeanFieldGuide(model), fraction=0.8).status)
         12 of 15 weights are removed (80 %).
     """

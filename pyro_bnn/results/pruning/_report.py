@@ -64,14 +64,11 @@ class PruningReport(Shown):
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> guide = pb.MeanFieldGuide(model)
-        >>> report = pb.pruning.snr_report(
-        ...     model, guide, x, 2 * x, fractions=[0.0, 0.5], seed=0
-        ... )
+        >>> report = pb.pruning.snr_report(model, guide, x, 2 * x, fractions=[0.0, 0.5])
         >>> [(row.fraction, row.num_weights) for row in report.rows]
         [(0.0, 2), (0.5, 1)]
     """
@@ -152,14 +149,12 @@ def snr_report(
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net, labels = torch.nn.Linear(2, 3), pb.CategoricalLikelihood()
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=labels, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(2, 3), pb.NormalPrior()
+        >>> labels = pb.CategoricalLikelihood()
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=labels, num_data=20)
         >>> x, y = torch.randn(100, 2), torch.arange(100) % 3
-        >>> report = pb.pruning.snr_report(
-        ...     model, pb.MeanFieldGuide(model), x, y, fractions=[0.0, 0.5], seed=0
-        ... )
+        >>> guide = pb.MeanFieldGuide(model)
+        >>> report = pb.pruning.snr_report(model, guide, x, y, fractions=[0.0, 0.5])
         >>> [row.fraction for row in report.rows]
         [0.0, 0.5]
     """

@@ -109,10 +109,9 @@ def sparse_network(
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net, likelihood = torch.nn.Linear(100, 10), pb.CategoricalLikelihood()
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=likelihood, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(100, 10), pb.NormalPrior()
+        >>> labels = pb.CategoricalLikelihood()
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=labels, num_data=20)
         >>> small = pb.pruning.prune(pb.MeanFieldGuide(model), fraction=0.95)
         >>> sparse = pb.pruning.sparse_network(model, small.median())
         >>> type(sparse).__name__

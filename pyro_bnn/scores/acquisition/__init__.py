@@ -15,8 +15,7 @@ use the same weights for all rows. Do not use :func:`epig` and :func:`batch_bald
 
 from ..._core.remedies import explain_missing
 from ._batch import batch_bald
-from ._draws import from_baal
-from ._scores import bald, entropy, epig, variation_ratios
+from ._scores import bald, entropy, epig, from_baal, variation_ratios
 
 __all__ = ["bald", "batch_bald", "entropy", "epig", "from_baal", "variation_ratios"]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ..._core.scope import seeded
 from ..uncertainty import ClassificationPrediction, mutual_information
-from ._draws import NUMBERS, by_rows, class_draws, probs_of
+from ._scores import NUMBERS, by_rows, class_draws, probs_of
 
 
 def batch_bald(
@@ -57,9 +57,8 @@ def batch_bald(
         >>> from pyro_bnn import acquisition
         >>> first = torch.tensor([[9.0, 0.0], [9.0, 0.0], [0.0, 9.0], [0.0, 9.0]])
         >>> second = torch.tensor([[3.0, 0.0], [0.0, 3.0], [3.0, 0.0], [0.0, 3.0]])
-        >>> acquisition.batch_bald(
-        ...     torch.stack([first, first, second], 1), 2
-        ... )  # not the two rows that are alike
+        >>> pool = torch.stack([first, first, second], 1)  # two rows are alike
+        >>> acquisition.batch_bald(pool, 2)
         (tensor([0, 2]), tensor([0.6919, 1.1942]))
     """
     logits = class_draws("pool", pool)

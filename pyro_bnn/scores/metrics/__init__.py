@@ -8,6 +8,7 @@ numbers, no rows, probabilities that are negative or do not sum to 1, labels tha
 from ..._core.remedies import explain_missing
 from ._classification import (
     CalibrationBins,
+    OODScores,
     accuracy,
     adaptive_calibration_error,
     brier_score,
@@ -15,8 +16,8 @@ from ._classification import (
     calibration_error_by_chance,
     expected_calibration_error,
     negative_log_likelihood,
+    ood_scores,
 )
-from ._detection import OODScores, ood_scores
 from ._inputs import Numbers as Numbers
 from ._inputs import as_tensor as as_tensor
 from ._inputs import probabilities as probabilities

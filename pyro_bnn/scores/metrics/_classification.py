@@ -1,4 +1,4 @@
-"""Scores of class probabilities."""
+"""Scores of class probabilities, and of the detection of unknown inputs."""
 
 import math
 from dataclasses import dataclass
@@ -57,11 +57,8 @@ def brier_score(probs: Numbers, y: Numbers) -> float:
         Brier (1950). As in Brier's article, the score is a sum over all classes.
 
     Example:
-        >>> import torch
         >>> from pyro_bnn import metrics
-        >>> metrics.brier_score(
-        ...     torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 0])
-        ... )
+        >>> metrics.brier_score([[1.0, 0.0], [0.5, 0.5]], [0, 0])
         0.25
     """
     probs, y = class_inputs(probs, y)
@@ -79,10 +76,9 @@ class CalibrationBins(Shown):
         accuracy: Accuracy in each bin, NaN in empty bins, shape (B,).
 
     Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
-        >>> pb.metrics.calibration_bins(probs, torch.tensor([0, 1, 1]), num_bins=2)
+        >>> from pyro_bnn import metrics
+        >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]
+        >>> metrics.calibration_bins(probs, [0, 1, 1], num_bins=2)
         CalibrationBins: 2 bins of 3 inputs
           above   to  inputs  confidence  accuracy
               0  0.5       0
@@ -146,14 +142,10 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
             differ in size, or be empty.
 
     Example:
-        >>> import torch
         >>> from pyro_bnn import metrics
-        >>> probs = torch.tensor(
-        ...     [[0.51, 0.49], [0.52, 0.48], [0.53, 0.47], [0.99, 0.01]]
-        ... )
-        >>> bins = metrics.calibration_bins(
-        ...     probs, [0, 0, 1, 0], num_bins=2, equal_mass=True
-        ... )
+        >>> probs = [[0.51, 0.49], [0.52, 0.48], [0.53, 0.47], [0.99, 0.01]]
+        >>> y = [0, 0, 1, 0]
+        >>> bins = metrics.calibration_bins(probs, y, num_bins=2, equal_mass=True)
         >>> bins.counts.tolist(), bins.accuracy.tolist()
         ([2.0, 2.0], [1.0, 0.5])
     """
@@ -186,9 +178,7 @@ def _confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> 
 
 
 def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_mass: bool = False) -> float:
-    """Return the mean distance between confidence and accuracy over bins of the confidence.
-
-    A bin has a weight proportional to its number of inputs.
+    """Return the mean distance between confidence and accuracy, over bins weighted by their numbers of inputs.
 
     Args:
         probs: Class probabilities, shape (N, C).
@@ -200,14 +190,8 @@ def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
         Guo et al. (2017), On Calibration of Modern Neural Networks, https://arxiv.org/abs/1706.04599.
 
     Example:
-        >>> import torch
         >>> from pyro_bnn import metrics
-        >>> round(
-        ...     metrics.expected_calibration_error(
-        ...         torch.tensor([[0.8, 0.2]]), torch.tensor([0])
-        ...     ),
-        ...     4,
-        ... )
+        >>> round(metrics.expected_calibration_error([[0.8, 0.2]], [0]), 4)
         0.2
     """
     bins = calibration_bins(probs, y, num_bins=num_bins, equal_mass=equal_mass)
@@ -245,10 +229,8 @@ def calibration_error_by_chance(
         https://arxiv.org/abs/1902.06977.
 
     Example:
-        >>> import torch
         >>> from pyro_bnn import metrics
-        >>> certain = torch.tensor([[1.0, 0.0]])
-        >>> metrics.calibration_error_by_chance(certain, num_samples=2).tolist()
+        >>> metrics.calibration_error_by_chance([[1.0, 0.0]], num_samples=2).tolist()
         [0.0, 0.0]
     """
     probs = as_tensor("probs", probs)
@@ -284,14 +266,8 @@ def adaptive_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
         Nixon et al. (2019), Measuring Calibration in Deep Learning, https://arxiv.org/abs/1904.01685.
 
     Example:
-        >>> import torch
         >>> from pyro_bnn import metrics
-        >>> round(
-        ...     metrics.adaptive_calibration_error(
-        ...         torch.tensor([[0.8, 0.2]]), torch.tensor([0])
-        ...     ),
-        ...     4,
-        ... )
+        >>> round(metrics.adaptive_calibration_error([[0.8, 0.2]], [0]), 4)
         0.2
     """
     probs, y = class_inputs(probs, y)
@@ -305,3 +281,75 @@ def adaptive_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
         frequency = (torch.bincount(tied, (y[order] == label).double()) / num_tied)[tied]
         total += float(torch.bincount(bins, frequency - confidence).abs().sum()) / num_data
     return total / num_classes
+
+
+@dataclass(frozen=True)
+class OODScores:
+    """Measures of how well a score separates unknown inputs (out of domain, positives) from known inputs (in domain).
+
+    Args:
+        auroc: Area under the ROC curve: the probability that an unknown input has a larger score than a known one.
+        aupr: Average precision, with unknown inputs as the positive class.
+        fpr95: Fraction of known inputs whose scores reach the threshold. At least 95 % of the unknown inputs have
+            scores that reach the threshold, and no larger threshold has this property.
+        auroc_standard_error: Standard error of the AUROC over known and unknown inputs (DeLong et al., 1988); NaN if
+            there is only one known or only one unknown input.
+
+    Example:
+        >>> from pyro_bnn import metrics
+        >>> round(metrics.ood_scores([0.1, 0.2, 0.3], [0.25, 0.9]).auroc, 3)
+        0.833
+    """
+
+    auroc: float
+    aupr: float
+    fpr95: float
+    auroc_standard_error: float
+
+
+def ood_scores(in_domain: Numbers, out_of_domain: Numbers) -> OODScores:
+    """Measure how well a score separates unknown from known inputs. Scores should be larger for unknown inputs.
+
+    Args:
+        in_domain: Scores of known inputs, shape (N,).
+        out_of_domain: Scores of unknown inputs, shape (M,).
+
+    References:
+        DeLong, DeLong and Clarke-Pearson (1988), Comparing the Areas under Two or More Correlated Receiver Operating
+        Characteristic Curves, Biometrics 44, 837-845.
+
+    Example:
+        >>> from pyro_bnn import metrics
+        >>> metrics.ood_scores([0.1, 0.2], [0.9, 0.8])
+        OODScores(auroc=1.0, aupr=1.0, fpr95=0.0, auroc_standard_error=0.0)
+    """
+    from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve  # importing it takes seconds
+
+    in_domain, out_of_domain = as_tensor("in_domain", in_domain), as_tensor("out_of_domain", out_of_domain)
+    for name, value in (("in_domain", in_domain), ("out_of_domain", out_of_domain)):
+        if value.dim() != 1 or len(value) == 0:
+            raise ValueError(f"`{name}` must be a non-empty vector of scores, got shape {_checks.shape(value)}.")
+        _checks.finite(name, value)
+    unknown = torch.cat([torch.zeros(len(in_domain)), torch.ones(len(out_of_domain))]).numpy()
+    score = torch.cat([in_domain.cpu(), out_of_domain.cpu()]).double().numpy()
+    false_positive, true_positive, _ = roc_curve(unknown, score, drop_intermediate=False)
+    return OODScores(
+        auroc=float(roc_auc_score(unknown, score)),
+        aupr=float(average_precision_score(unknown, score)),
+        fpr95=float(false_positive[true_positive >= 0.95].min()),
+        auroc_standard_error=_standard_error(in_domain.cpu().double(), out_of_domain.cpu().double()),
+    )
+
+
+def _standard_error(known: Tensor, unknown: Tensor) -> float:
+    if len(known) < 2 or len(unknown) < 2:
+        return float("nan")
+    variances = (_shares_below(known, unknown).var() / len(unknown), _shares_below(unknown, known).var() / len(known))
+    return float(sum(variances) ** 0.5)
+
+
+def _shares_below(scores: Tensor, at: Tensor) -> Tensor:
+    """Return, for each value in `at`, the share of the scores below this value; equal scores count one half."""
+    ordered = scores.sort().values
+    below, not_above = (torch.searchsorted(ordered, at, side=side) for side in ("left", "right"))
+    return (below + not_above).double() / (2 * len(scores))

@@ -64,14 +64,8 @@ def crps_from_draws(draws: Numbers, y: Numbers) -> float:
         scores for ensemble forecasts.
 
     Example:
-        >>> import torch
         >>> from pyro_bnn import metrics
-        >>> round(
-        ...     metrics.crps_from_draws(
-        ...         torch.tensor([[0.0], [2.0]]), torch.tensor([1.0])
-        ...     ),
-        ...     4,
-        ... )
+        >>> round(metrics.crps_from_draws([[0.0], [2.0]], [1.0]), 4)
         0.0
     """
     draws, y = as_tensor("draws", draws), as_tensor("y", y)
@@ -92,8 +86,7 @@ def crps_from_draws(draws: Numbers, y: Numbers) -> float:
 def crps_of_normal_mixture(weights: Numbers, loc: Numbers, scale: Numbers, y: Numbers) -> float:
     """Return the continuous ranked probability score of a mixture of M Gaussians, averaged over all targets.
 
-    The score is computed in closed form. The computing time grows in proportion to the square of M, and the memory in
-    proportion to M. The score is in the units of y; lower is better.
+    The score has a closed form, and is in the units of y; lower is better. Time grows with the square of M.
 
     Args:
         weights: Probabilities of the components, shape (..., M) or (M,).
@@ -106,12 +99,9 @@ def crps_of_normal_mixture(weights: Numbers, loc: Numbers, scale: Numbers, y: Nu
         mesoscale forecast ensemble verification.
 
     Example:
-        >>> import torch
         >>> from pyro_bnn import metrics
-        >>> one = torch.ones(1, 1)
-        >>> round(
-        ...     metrics.crps_of_normal_mixture(one, 0 * one, one, torch.zeros(1)), 4
-        ... )  # (sqrt 2 - 1) / sqrt pi
+        >>> score = metrics.crps_of_normal_mixture([[1.0]], [[0.0]], [[1.0]], [0.0])
+        >>> round(score, 4)  # (sqrt 2 - 1) / sqrt pi
         0.2337
     """
     weights, loc, scale = as_tensor("weights", weights), as_tensor("loc", loc), as_tensor("scale", scale)

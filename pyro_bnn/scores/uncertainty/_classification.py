@@ -35,13 +35,11 @@ class ClassificationPrediction(Prediction):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net, labels = torch.nn.Linear(2, 3), pb.CategoricalLikelihood()
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=labels, num_data=20
-        ... )
-        >>> prediction = pb.predict(
-        ...     model, pb.MeanFieldGuide(model), torch.zeros(5, 2), seed=0
-        ... )
+        >>> net, prior = torch.nn.Linear(2, 3), pb.NormalPrior()
+        >>> labels = pb.CategoricalLikelihood()
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=labels, num_data=20)
+        >>> guide = pb.MeanFieldGuide(model)
+        >>> prediction = pb.predict(model, guide, torch.zeros(5, 2), seed=0)
         >>> prediction.probs.shape
         torch.Size([5, 3])
         >>> prediction.labels.shape, prediction.epistemic.shape

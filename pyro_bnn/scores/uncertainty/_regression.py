@@ -43,10 +43,9 @@ class RegressionPrediction(Prediction):
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> prediction = pb.predict(model, pb.fit_laplace(model, (x, 2 * x)), x, seed=0)
         >>> round(float(prediction.aleatoric.sqrt().mean()), 3)  # the noise
         0.1
@@ -114,12 +113,9 @@ class RegressionPrediction(Prediction):
         Example:
             >>> import torch
             >>> import pyro_bnn as pb
-            >>> model = pb.BayesianModel(
-            ...     torch.nn.Linear(1, 1),
-            ...     prior=pb.NormalPrior(1e-6),
-            ...     likelihood=pb.GaussianLikelihood(0.1),
-            ...     num_data=20,
-            ... )
+            >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior(1e-6)
+            >>> noise = pb.GaussianLikelihood(0.1)
+            >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
             >>> guide = pb.DeltaGuide(model, init=pb.NormalInit(1e-9))
             >>> prediction = pb.predict(model, guide, torch.zeros(3, 1))
             >>> lower, upper = prediction.interval(0.9)  # each has the shape of the mean

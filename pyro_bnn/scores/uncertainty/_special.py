@@ -39,12 +39,9 @@ class MixtureDensityPrediction(RegressionPrediction):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> model = pb.BayesianModel(
-        ...     torch.nn.Linear(1, 6),
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=pb.MixtureDensityLikelihood(2),
-        ...     num_data=20,
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 6), pb.NormalPrior()
+        >>> mixture = pb.MixtureDensityLikelihood(2)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=mixture, num_data=20)
         >>> guide = pb.MeanFieldGuide(model)
         >>> prediction = pb.predict(model, guide, torch.zeros(3, 1), seed=0)
         >>> list(prediction.variances())
@@ -81,12 +78,8 @@ class CensoredPrediction(RegressionPrediction):
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 30)[:, None]
         >>> amounts = pb.likelihoods.Censored(low=0.0, scale=0.1)
-        >>> model = pb.BayesianModel(
-        ...     torch.nn.Linear(1, 1),
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=amounts,
-        ...     num_data=30,
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=amounts, num_data=30)
         >>> posterior = pb.fit_laplace(model, (x, x.clamp(min=0)))
         >>> prediction = pb.predict(model, posterior, torch.tensor([[-0.5]]), seed=0)
         >>> type(prediction).__name__, bool(prediction.mean < 0)  # before censoring
