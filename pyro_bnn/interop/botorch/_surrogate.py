@@ -188,11 +188,7 @@ class Surrogate(EnsembleModel):
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **_: Any) -> NoReturn:
-        """Raise an error, since a network learns from new observations only by a new fit.
-
-        Raises:
-            botorch.exceptions.errors.UnsupportedError: Always.
-        """
+        """Raise an `UnsupportedError` of BoTorch, since a network learns from new observations only by a new fit."""
         raise UnsupportedError(
             "a Surrogate cannot be conditioned on new observations; fit the network again to all observations, and "
             "make a new Surrogate. Use acquisition functions without fantasies (qLogEI, qLogNEI, qLogEHVI), and pass "
@@ -213,7 +209,7 @@ class Surrogate(EnsembleModel):
         shape = (self._num_draws, *X.shape[:-1], self._num_outputs)
         if not X.numel():  # BoTorch asks for no points where no point can improve
             return X.new_empty(shape).movedim(0, -3)
-        draws = self._draws()
+        draws = {name: self.get_buffer(buffer) for name, buffer in self._names.items()}  # shape (S, *event)
         rows = X.reshape(-1, X.shape[-1])  # (N, d)
         observation = self.model.observe(self._outputs(draws, rows), draws)
         values, expected = observation.mean, (self._num_draws, len(rows), self._num_outputs)
@@ -226,10 +222,6 @@ class Surrogate(EnsembleModel):
         if has_noise:
             values = values + observation.stddev.reshape(shape) * self._noise(values)
         return values.movedim(0, -3)
-
-    def _draws(self) -> dict[str, Tensor]:
-        """Return the draws of all latent variables, ``{site: shape (S, *event)}``."""
-        return {name: self.get_buffer(buffer) for name, buffer in self._names.items()}
 
     def _outputs(self, draws: dict[str, Tensor], rows: Tensor) -> Tensor:
         """Return the outputs of the network for all draws, shape (S, N, out). Raise if the outputs are random."""

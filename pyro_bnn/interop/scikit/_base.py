@@ -67,13 +67,9 @@ class BNNEstimator(Advised, Settings):
     _design: Design  # of the first part of the data
     _calibration: Any = None  # conformal intervals or sets, if rows were held out
 
-    def _table(self, X: Any, y: Any, *, is_next: bool, **options: Any) -> tuple[Tensor, np.ndarray]:
-        """Check and return inputs, (N, D), and targets. `is_next`: an earlier part of the data was fitted."""
-        least = 1 if is_next else 2
-        return self._validated(X, y, ensure_min_samples=least, reset=not is_next, **options)
-
-    def _validated(self, X: Any, *targets: Any, **options: Any) -> Any:
-        """Return dense inputs after scikit-learn's checks, with the targets if there are any."""
+    def _validated(self, X: Any, *targets: Any, is_next: bool, **options: Any) -> Any:
+        """Return checked inputs, (N, D), with the targets if there are any. `is_next`: earlier data were fitted."""
+        options |= {"ensure_min_samples": 1 if is_next else 2, "reset": not is_next}
         try:
             found = validate_data(self, X, *targets, dtype=np.float64, accept_sparse="csr", **options)
         except ValueError as error:
@@ -86,9 +82,10 @@ class BNNEstimator(Advised, Settings):
                     raise ValueError(" ".join(filter(None, problems))) from None
             if "convert string to float" not in str(error):
                 raise
-            texts = [*X.select_dtypes(exclude="number").columns] if hasattr(X, "select_dtypes") else []
+            texts = [f"`{name}`" for name in X.select_dtypes(exclude="number")] if hasattr(X, "select_dtypes") else []
+            where = f" in {few(texts)}" if texts else ""
             raise ValueError(
-                f"{error}: text{_in_columns(texts)} must be encoded as numbers first, for example by "
+                f"{error}: text{where} must be encoded as numbers first, for example by "
                 "`pandas.get_dummies(X)`, or by scikit-learn's `OneHotEncoder` in a pipeline; `pyro-bnn train` encodes "
                 "it by itself."
             ) from error
@@ -220,7 +217,7 @@ class BNNEstimator(Advised, Settings):
     def _prediction(self, X: Any, kind: type[P], *, keep_draws: bool) -> P:
         """Predict the targets of a table. Repeated calls use the same draws."""
         check_is_fitted(self)
-        return self._predicted(self._validated(X, reset=False), keep_draws=keep_draws).as_kind(kind)
+        return self._predicted(self._validated(X, is_next=True), keep_draws=keep_draws).as_kind(kind)
 
     def _predicted(self, inputs: Tensor, *, keep_draws: bool) -> Prediction:
         stored = self.posterior_.num_stored
@@ -312,10 +309,6 @@ def _not_finite(name: str, values: Any, estimator: str) -> str:
         pipeline = f"`make_pipeline(SimpleImputer(add_indicator=True), {estimator}())`"
         remedy += f", or {before}fill the gaps in a pipeline: {pipeline}. `pyro-bnn train` fills gaps by itself"
     return f"`{name}` must be finite, got {found}; {remedy}."
-
-
-def _in_columns(names: Sequence[object]) -> str:
-    return f" in {few([f'`{name}`' for name in names])}" if names else ""
 
 
 def _dense(inputs: Any) -> Tensor:

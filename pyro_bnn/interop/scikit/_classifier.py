@@ -111,7 +111,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *, is_part: bool = False, is_next: bool = False
     ) -> "BNNClassifier":
         labels: Any
-        x, labels = self._table(X, y, is_next=is_next, multi_output=True)
+        x, labels = self._validated(X, y, is_next=is_next, multi_output=True)
         if not is_part:
             _require_few_classes(labels)
         if (kind := type_of_target(labels, input_name="y")).startswith("continuous"):

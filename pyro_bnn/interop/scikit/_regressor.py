@@ -154,7 +154,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         self, X: Any, y: Any, sample_weight: Any, *, is_part: bool = False, is_next: bool = False
     ) -> "BNNRegressor":
         _require_numbers(y)
-        x, targets = self._table(X, y, is_next=is_next, multi_output=True, y_numeric=True)
+        x, targets = self._validated(X, y, is_next=is_next, multi_output=True, y_numeric=True)
         y_all = torch.tensor(targets.reshape(len(x), -1), dtype=DTYPE)
         rows, weights = self._weights(sample_weight, len(x))
         unfit = {"for `partial_fit`": is_part, "with `sample_weight`": sample_weight is not None}

@@ -174,7 +174,6 @@ class Comparison(Advised, Shown):
 
     @property
     def _doubts(self) -> list[str]:
-        """A line for each method whose status is not ok, first for the first method."""
         doubts = [
             f"{_problem(name, status)} Until then, its numbers do not tell how good the method is."
             for name, status in self.others.items()
@@ -187,11 +186,7 @@ class Comparison(Advised, Shown):
 
     @property
     def differences(self) -> str:
-        """For each region, a line that says how far another method's predictions are from the first method's.
-
-        The distances are shown even if the status of the first method is not ok. If there are several other methods,
-        each line is about the method that is closest to the first.
-        """
+        """The lines of :attr:`verdict` about regions, even if the status of the first method is not ok."""
         return in_words(self._from_first)
 
     @property

@@ -57,8 +57,9 @@ def signal_to_noise(
         ['signal-to-noise ratio, 10 log10(|mean| / sd) (dB)', 'signal-to-noise ratio (dB)']
     """
     if isinstance(ratios, Posterior):
-        weights = _moments_of_weights(ratios)
-        ratios = {site: _ratio(loc, weights.scale[site]) for site, loc in weights.mean.items()}
+        mean, scale = _moments_of_weights(ratios)
+        # A removed weight has the mean and the scale 0.
+        ratios = {site: torch.where(loc == 0, loc, loc.abs() / scale[site]) for site, loc in mean.items()}
     expected = "a posterior, or a dict of ratios by site, the result of `pruning.signal_to_noise(guide)`"
     _checks.kind("ratios", ratios, Mapping, expected)
     for site, ratio in ratios.items():
@@ -87,10 +88,6 @@ def signal_to_noise(
     axes[1].set(xlabel="signal-to-noise ratio (dB)", ylabel="share of weights below", ylim=(0, 1.02))
     axes[1].legend(loc="upper left", title="layer (weights)", title_fontsize=7)
     return axes
-
-
-def _ratio(loc: Tensor, scale: Tensor) -> Tensor:
-    return torch.where(loc == 0, loc, loc.abs() / scale)  # a removed weight has the location and the scale 0
 
 
 def _moments_of_weights(posterior: Posterior) -> Moments:

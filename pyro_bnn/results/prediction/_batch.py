@@ -35,8 +35,7 @@ def new_seed(seed: int | None) -> int:
 def draw_seeds(stream: Stream, num_samples: int) -> list[int]:
     """Return a seed for each weight draw of a prediction, from a stream that begins with the prediction's seed."""
     with stream:
-        seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
-    return seeds
+        return torch.randint(2**62, (num_samples,)).tolist()
 
 
 def predicted_draws(
@@ -65,17 +64,11 @@ MOST_DRAWS = 64
 class Limits:
     """Heuristic limits: how large a block of draws may be, and which networks run with several draws at once."""
 
-    numbers: int
-    """Largest number of elements of a tensor that stacks the outputs of all draws of a block. The limit also holds for
-    a tensor that stacks the values of one parameter for all draws that run at once."""
-    work: int
-    """Largest product of weights, rows and draws in a block, so that other threads can run every few milliseconds."""
-    num_bytes: int
-    """Largest memory of one tensor inside a network that runs for several draws at once."""
-    work_of_draw: int
-    """Largest product of weights and rows with which several draws run at once."""
-    weights: int
-    """Largest number of weights with which several draws run at once."""
+    numbers: int  # elements of a tensor that stacks the outputs, or the values of one parameter, of all draws
+    work: int  # product of weights, rows and draws in a block, so that other threads can run every few milliseconds
+    num_bytes: int  # memory of one tensor inside a network that runs for several draws at once
+    work_of_draw: int  # product of weights and rows with which several draws run at once
+    weights: int  # weights with which several draws run at once
 
 
 ON_CPU = Limits(numbers=2**20, work=2**24, num_bytes=2**24, work_of_draw=2**20, weights=2**15)
@@ -98,8 +91,7 @@ class Block:
         self._at_once: BatchedNetwork | None = None
         self._outputs: list[Tensor] = []
         self.draws: list[Draw] = []
-        self.size = 1
-        """Number of draws in the next block."""
+        self.size = 1  # number of draws in the next block
 
     def take(self, draw: Draw) -> None:
         """Add a draw. The network runs immediately with the new draw, or later with several draws at once."""
@@ -261,10 +253,8 @@ def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int],
                     model.check_latents(draw)
                 for index, batch in enumerate(batches):
                     batch.take(draw)
-                    if (
-                        not batch.memory.num_bytes
-                        or sum(b.memory.num_bytes for b in batches[: index + 1]) <= MOST_BYTES
-                    ):
+                    num_bytes = sum(earlier.memory.num_bytes for earlier in batches[: index + 1])
+                    if not batch.memory.num_bytes or num_bytes <= MOST_BYTES:
                         continue
                     if seed == seeds[0] and not batch.memory.has_noise:
                         batches = batches[: index + 1]  # the other batches get the same draws later
@@ -294,9 +284,7 @@ class Batch(Generic[P]):
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._way = model, x, y, way
         self.memory = Memory(plan)
-        """Results that do not depend on the random parameters."""
         self.block = Block(model, x, self.memory, may_join=plan.is_free and not way.carried)
-        """The draws since the last :meth:`add_taken`."""
         self._sum = model.likelihood.accumulator()
         self._log_density: Tensor | None = None
         self._is_plain = not overridden_names(type(model), BayesianModel)

@@ -29,9 +29,7 @@ def batch_bald(
     1 - 1/e times the information of the best possible batch.
 
     With S draws, labels tell at most log S nats about the weights. When the information comes close to log S, further
-    rows are arbitrary, so take many draws for large batches. The gain of a row, which is the information that its label
-    adds, cannot rise from step to step. So a step does not compute the gain of a row whose earlier gain is below the
-    best gain of this step.
+    rows are arbitrary, so take many draws for large batches.
 
     Args:
         pool: Prediction of classes with `keep_draws`, or logits of shape (S, N, C).

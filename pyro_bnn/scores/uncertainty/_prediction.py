@@ -137,11 +137,7 @@ class Prediction(Advised, Shown, ABC):
         """
 
     def as_kind(self, kind: type[Q]) -> Q:
-        """Return this prediction with the type `kind`, for code that needs a prediction of this type.
-
-        Raises:
-            ValueError: If the prediction does not have the type `kind`.
-        """
+        """Return this prediction if it has the type `kind`; otherwise raise a ValueError."""
         if not isinstance(kind, type) or not issubclass(kind, Prediction):
             raise ValueError(f"`kind` must be a class of predictions, got {_checks.described(kind)}.")
         if not isinstance(self, kind):
@@ -316,13 +312,9 @@ class ValuePrediction(Prediction):
 
     If the model returns a mean, `variance` is the epistemic part of the variance. If the values are observations, each
     draw of the latent variables gives one observation, and `variance` is the total variance. Only observations have a
-    log-density.
+    log-density. The other arguments are those of :class:`Prediction`.
 
     Args:
-        num_samples: Number of draws, S.
-        log_density: Log-density of the targets under the observed site, in nats, shape (N,); None without targets, or
-            if the values are return values of the model.
-        targets: Targets of `log_density`.
         mean: Mean of the values, shape ``(N, *O)``.
         variance_of_values: Unbiased variance of the values over draws, shape ``(N, *O)``; None for a single draw.
         values: The values of each draw, shape ``(S, N, *O)``; None unless `keep_draws`.

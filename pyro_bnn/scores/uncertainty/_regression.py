@@ -105,7 +105,6 @@ class RegressionPrediction(Prediction):
         An observation lies inside its interval with probability `level`, and is as likely to lie below the interval as
         to lie above it. For counts, an interval has at least the probability `level`, and the probabilities below and
         above the interval may differ. The two ends are along the first axis, as in a result of :func:`torch.quantile`.
-        In a result of ``BNNRegressor.predict_interval``, the ends are along the last axis, shape (N, 2), as in MAPIE.
 
         Args:
             level: Probability of the interval, strictly between 0 and 1.
