@@ -261,11 +261,11 @@ def test_memory_does_not_grow_with_the_pool(name, monkeypatch):
             MEASURED[name](pool)
         return measured.nbytes
 
-    for module in ("_draws", "_scores", "_batch"):
+    for module in ("_scores", "_batch"):
         monkeypatch.setattr(f"pyro_bnn.scores.acquisition.{module}.NUMBERS", 6000)
     small, large = largest(300), largest(1200)
     assert large <= max(small, 8 * 1200)
-    for module in ("_draws", "_scores", "_batch"):
+    for module in ("_scores", "_batch"):
         monkeypatch.setattr(f"pyro_bnn.scores.acquisition.{module}.NUMBERS", 10**9)
     assert largest(1200) > 2 * large  # the twin: all rows at once
 

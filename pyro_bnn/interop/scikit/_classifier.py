@@ -78,9 +78,6 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
                 (N, L).
             sample_weight: Weight of each row, shape (N,).
 
-        Returns:
-            The estimator.
-
         Raises:
             ValueError: If a parameter or the data are of the wrong kind, or there is only one class.
         """
@@ -97,9 +94,6 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             y: Labels, shape (N,), or (N, L) as in :meth:`fit`.
             classes: The labels of all parts. In the first call, you must pass them if `y` lacks one of the labels.
             sample_weight: Weight of each row, shape (N,).
-
-        Returns:
-            The estimator.
 
         Raises:
             ValueError: If the method has no partial fits, if a label is not one of the classes, or for one of the

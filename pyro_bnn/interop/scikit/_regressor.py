@@ -115,9 +115,6 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             sample_weight: Weight of each row, shape (N,). A row of weight 2 counts like two equal rows, and a row of
                 weight 0 is left out. If None, all rows have the same weight.
 
-        Returns:
-            The estimator.
-
         Raises:
             ValueError: If a parameter or the data are of the wrong kind.
 
@@ -138,9 +135,6 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             X: Inputs, shape (N, D).
             y: Targets, shape (N,) or (N, O).
             sample_weight: Weight of each row, shape (N,), as in :meth:`fit`.
-
-        Returns:
-            The estimator.
 
         Raises:
             ValueError: If the method has no partial fits, or for one of the reasons of :meth:`fit`.

@@ -61,19 +61,6 @@ class Scores:
             ``total variation`` (half the summed absolute difference of probabilities, mean over points).
         reference: Name of the method with which `method` is compared; "" for a single method.
         seconds: Wall time of the inference; None for a pair, or if the time is unknown.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
-        >>> noise = pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> exact = pb.fit_laplace(model, (x, 2 * x))
-        >>> methods = {"laplace": exact, "again": exact}
-        >>> found = pb.compare(model, methods, x, num_samples=100, seed=0)
-        >>> found.methods[0].method, sorted(found.methods[0].scores)
-        ('laplace', ['epistemic sd', 'total sd'])
     """
 
     method: str
@@ -140,19 +127,6 @@ class Comparison(Advised, Shown):
         x: The inputs, shape (N, ...).
         status: Status of the first method; the other methods are compared with this method.
         others: Statuses of the other methods by name.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
-        >>> noise = pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> laplace = pb.fit_laplace(model, (x, 2 * x))
-        >>> methods = {"laplace": laplace, "again": laplace}
-        >>> result = pb.compare(model, methods, x, num_samples=100, seed=0)
-        >>> "is 1.00 times that of laplace" in result.verdict
-        True
     """
 
     methods: list[Scores]

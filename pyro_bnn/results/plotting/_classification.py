@@ -162,9 +162,6 @@ def reliability_diagram(
         width: Width of a new figure.
         axes: Two axes: accuracy, counts.
 
-    Returns:
-        A sequence of the two axes.
-
     Example:
         >>> import torch
         >>> from pyro_bnn import plotting

@@ -39,9 +39,6 @@ def regression_bands(
         width: Width of a new figure.
         ax: Axes to draw on.
 
-    Returns:
-        One `Axes`.
-
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
@@ -104,9 +101,6 @@ def predictive_density(
         data: Inputs and targets to show.
         width: Width of a new figure.
         ax: Axes to draw on.
-
-    Returns:
-        One `Axes`.
 
     Example:
         >>> import torch

@@ -25,9 +25,6 @@ def loss_curves(
         axes: Three axes: ELBO, data cost, complexity cost.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
 
-    Returns:
-        A sequence of the three axes.
-
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
@@ -91,9 +88,6 @@ def accuracy_curves(
         test: Accuracy on test data after each epoch.
         width: Width of a new figure.
         ax: Axes to draw on.
-
-    Returns:
-        One `Axes`.
 
     Example:
         >>> from pyro_bnn import plotting

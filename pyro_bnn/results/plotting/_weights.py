@@ -39,9 +39,6 @@ def signal_to_noise(
         axes: Two axes: density, cumulative distributions.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
 
-    Returns:
-        A sequence of the two axes.
-
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, figure 3.
 
@@ -120,9 +117,6 @@ def pruning_curve(
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
         axes: Two axes: one for the error (one minus accuracy in per cent, or RMSE), and one for the NLL.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
-
-    Returns:
-        A sequence of the two axes.
 
     Example:
         >>> import torch
@@ -221,9 +215,6 @@ def weight_density(
         prior: Prior of the weight, with a single element.
         width: Width of a new figure.
         ax: Axes to draw on.
-
-    Returns:
-        One `Axes`.
 
     Raises:
         ValueError: If the scale is not above 0, as for a removed weight.

@@ -59,18 +59,6 @@ class PruningReport(Shown):
         num_weights: Number of weights before pruning.
         num_data: Number of data points that were scored.
         num_samples: Number of draws in each ensemble.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
-        >>> noise = pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> guide = pb.MeanFieldGuide(model)
-        >>> report = pb.pruning.snr_report(model, guide, x, 2 * x, fractions=[0.0, 0.5])
-        >>> [(row.fraction, row.num_weights) for row in report.rows]
-        [(0.0, 2), (0.5, 1)]
     """
 
     rows: tuple[PruningRow, ...]

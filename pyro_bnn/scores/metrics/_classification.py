@@ -294,11 +294,6 @@ class OODScores:
             scores that reach the threshold, and no larger threshold has this property.
         auroc_standard_error: Standard error of the AUROC over known and unknown inputs (DeLong et al., 1988); NaN if
             there is only one known or only one unknown input.
-
-    Example:
-        >>> from pyro_bnn import metrics
-        >>> round(metrics.ood_scores([0.1, 0.2, 0.3], [0.25, 0.9]).auroc, 3)
-        0.833
     """
 
     auroc: float
