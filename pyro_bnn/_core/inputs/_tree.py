@@ -186,14 +186,10 @@ def joined(parts: Sequence[Inputs], name: str = "x") -> Inputs:
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
     """Move the inputs to a device, unless `device` is None. The program does not wait for copies from pinned memory."""
-    return x if device is None else map_inputs(lambda leaf: _moved(leaf, device), x)
-
-
-def _moved(leaf: Tensor, device: torch.device) -> Tensor:
-    if leaf.device == device:
-        return leaf
+    if device is None:
+        return x
     # A copy to the CPU must block, since its numbers could be read too early.
-    return leaf.to(device, non_blocking=device.type != "cpu")
+    return map_inputs(lambda leaf: leaf.to(device, non_blocking=device.type != "cpu"), x)
 
 
 def shapes(x: Inputs) -> object:

@@ -14,7 +14,6 @@ from ...inference.guides import as_posterior
 from ...inference.posterior import Posterior, default_num_draws
 from ...modelling.likelihoods import GaussianLikelihood, HeteroscedasticGaussianLikelihood
 from ...modelling.model import BayesianModel, carried_paths, check_input, require_bayesian
-from ._draws import DrawsPosterior
 
 if TYPE_CHECKING:
     from botorch.acquisition.objective import PosteriorTransform
@@ -22,14 +21,40 @@ if TYPE_CHECKING:
     from botorch.models.ensemble import EnsembleModel
     from botorch.models.transforms.input import InputTransform
     from botorch.models.transforms.outcome import OutcomeTransform
+    from botorch.posteriors.ensemble import EnsemblePosterior
+    from botorch.sampling.get_sampler import GetSampler
+    from botorch.sampling.index_sampler import IndexSampler
 else:
     EnsembleModel = optional("botorch.models.ensemble", "BoTorch", "botorch").EnsembleModel
     UnsupportedError = optional("botorch.exceptions.errors", "BoTorch", "botorch").UnsupportedError
+    EnsemblePosterior = optional("botorch.posteriors.ensemble", "BoTorch", "botorch").EnsemblePosterior
+    GetSampler = optional("botorch.sampling.get_sampler", "BoTorch", "botorch").GetSampler
+    IndexSampler = optional("botorch.sampling.index_sampler", "BoTorch", "botorch").IndexSampler
 
 DEFAULT_DRAWS = 128
 """Default number of draws, which divides the 512 samples of BoTorch's acquisition functions."""
 
 GAUSSIAN = GaussianLikelihood, HeteroscedasticGaussianLikelihood
+
+
+class DrawsPosterior(EnsemblePosterior):
+    """Posterior of S equally probable weight draws, whose predictions have the shape ``(*batch, S, q, m)``."""
+
+
+class DrawsSampler(IndexSampler):
+    """Takes each draw equally often if their number divides that of samples; BoTorch's sampler picks at random."""
+
+    def _construct_base_samples(self, posterior: EnsemblePosterior) -> None:
+        count, size = self.sample_shape.numel(), posterior.ensemble_size
+        which = (2 * torch.arange(count, device=posterior.device) + 1) * size // (2 * count)
+        ones = [1] * len(posterior.batch_shape)
+        which = which.reshape(*self.sample_shape, *ones).expand(*self.sample_shape, *posterior.batch_shape)
+        self.register_buffer("base_samples", which)
+
+
+@GetSampler.register(DrawsPosterior)
+def _(posterior: DrawsPosterior, sample_shape: torch.Size, *, seed: int | None = None, **_: Any) -> DrawsSampler:
+    return DrawsSampler(sample_shape=sample_shape, seed=seed)
 
 
 class Surrogate(EnsembleModel):

@@ -309,14 +309,35 @@ class Batch(Generic[P]):
             self.block.take(draw)
 
     def _linearised(self, draw: Draw, center: Draw) -> Distribution:
-        """Return the distribution of the targets for the network linearised in its weights around `center`."""
+        r"""Return the distribution of the targets for the network linearised in its weights around `center`.
+
+        .. math:: f(x, w^*) + J(x) (w - w^*), \qquad J(x) = \partial f(x, w) / \partial w \text{ at } w^*.
+
+        One pass with forward derivatives gives the product with the Jacobian, which itself is never computed.
+        """
         if not self._is_plain or not draw.keys() <= self._names:
             raise ValueError(
                 "a linearised prediction needs a plain BayesianModel and a network without variables of its own, got "
                 f"{type(self._model).__name__} and draws of {list(draw)}; pass `linearised=False`."
             )
-        output = _linearised_output(self._model, center, draw, self._x, self._way.constant)
-        return self._model.observe(output, draw)
+        names = [name for name in self._model.site_names if name not in self._way.constant]
+        point = tuple(center[name] for name in names)
+        moves = tuple(draw[name] - center[name] for name in names)
+
+        def output(*weights: Tensor) -> Tensor:
+            return self._model.output_given({**center, **dict(zip(names, weights, strict=True))}, self._x)
+
+        try:
+            with filtered_warnings("ignore", "`torch.jit.script` is deprecated"), ordinary_attention():  # of torch
+                at_point, change, *_ = torch.func.jvp(output, point, moves)
+        except ValueError as error:
+            if not isinstance(error.__cause__, NotImplementedError):
+                raise
+            raise ValueError(
+                "a linearised prediction needs forward derivatives, but an operation of the network has none "
+                f"({str(error.__cause__).splitlines()[0]}); pass `linearised=False`."
+            ) from error
+        return self._model.observe(at_point + change, draw)
 
     def _observation(self, draw: Draw) -> Distribution:
         """Return the distribution of the targets given a draw. If the draw has other sites, Pyro runs the model."""
@@ -351,32 +372,3 @@ class Batch(Generic[P]):
         """Return the prediction from all draws. `log_num_samples` is the logarithm of the number of draws."""
         density = self._log_density
         return self._sum.prediction(None if density is None else density - log_num_samples)
-
-
-def _linearised_output(model: BayesianModel, center: Draw, draw: Draw, x: Inputs, constant: Collection[str]) -> Tensor:
-    r"""Linearise the network in its weights around a point, and return the output of the linear network at a draw.
-
-    .. math:: f(x, w^*) + J(x) (w - w^*), \qquad J(x) = \partial f(x, w) / \partial w \text{ at } w^*.
-
-    Here :math:`w^*` is `center`, and w is `draw`; both have the same values at the sites in `constant`. One pass with
-    forward derivatives gives the product with the Jacobian; the Jacobian itself is never computed.
-    """
-    names = [name for name in model.site_names if name not in constant]
-    point = tuple(center[name] for name in names)
-    moves = tuple(draw[name] - center[name] for name in names)
-
-    def output(*weights: Tensor) -> Tensor:
-        return model.output_given({**center, **dict(zip(names, weights, strict=True))}, x)
-
-    try:
-        with filtered_warnings("ignore", "`torch.jit.script` is deprecated"), ordinary_attention():  # torch's own use
-            at_point, change, *_ = torch.func.jvp(output, point, moves)
-    except ValueError as error:
-        if not isinstance(error.__cause__, NotImplementedError):
-            raise
-        raise ValueError(
-            "a linearised prediction needs forward derivatives, but an operation of the network has none "
-            f"({str(error.__cause__).splitlines()[0]}); pass `linearised=False`."
-        ) from error
-    result: Tensor = at_point + change
-    return result

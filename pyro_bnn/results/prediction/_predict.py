@@ -170,7 +170,7 @@ def predict(
     count = _checks.at_least("num_samples", num_samples, 1)
     keep = None if keep_draws is None else _checks.flag("keep_draws", keep_draws)
     if not isinstance(model, BayesianModel):
-        _require_own_model(model, x, {"linearised": linearised or None})
+        _require_own_model(model, x, linearised=bool(linearised))
         return predict_own(model, source, x, num_samples=count, y=y, site=site, keep_draws=keep, seed=seed)
     if site is not None:
         raise ValueError(f"`site` is for Pyro models of your own, got {site!r} with a BayesianModel; leave it out.")
@@ -184,7 +184,7 @@ def predict(
     return replace(prediction, draws_are="member") if count == num_members(model, source) else prediction
 
 
-def _require_own_model(model: object, x: object, given: Mapping[str, object]) -> None:
+def _require_own_model(model: object, x: object, *, linearised: bool) -> None:
     """Raise if `model` cannot be a Pyro model, or if an argument needs a BayesianModel."""
     require_model(model)
     if isinstance(x, list) and _is_loader(x):
@@ -192,11 +192,10 @@ def _require_own_model(model: object, x: object, given: Mapping[str, object]) ->
             f"`x` must be a tensor, or a tuple of the arguments of your Pyro model, got a list of {len(x)} items; pass "
             "a tuple, as in `(x_1, x_2)`, and the rows of several batches as one tensor."
         )
-    refused = [name for name, value in given.items() if value is not None] + (["a loader"] if _is_loader(x) else [])
-    if refused:
+    if linearised or _is_loader(x):
         raise ValueError(
-            f"`{refused[0]}` needs a BayesianModel, which has a likelihood of single rows, got "
-            f"{_checks.described(model)}; leave it out."
+            f"`{'linearised' if linearised else 'a loader'}` needs a BayesianModel, which has a likelihood of single "
+            f"rows, got {_checks.described(model)}; leave it out."
         )
 
 
