@@ -25,11 +25,7 @@ class Lines(tqdm):
 
 
 def progress_bar(unit: str, total: int | None = None, *, shown: bool | None, initial: int = 0) -> tqdm:
-    """Return a progress bar, such as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``, for a `with` statement.
-
-    The text set by ``set_description_str`` must begin with a space. If `shown` is None, the bar appears only on a
-    terminal and in a notebook, after `DELAY` seconds, and never in pytest.
-    """
+    """Return a progress bar, such as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``, for a `with` statement."""
     is_terminal = sys.stderr.isatty()
     may_be_seen = (is_terminal or "IPython" in sys.modules) and "PYTEST_CURRENT_TEST" not in os.environ
     if shown is False or (shown is None and not may_be_seen):
@@ -49,7 +45,7 @@ def progress_bar(unit: str, total: int | None = None, *, shown: bool | None, ini
         total=total,
         initial=initial,
         unit=unit,
-        bar_format=f"{count}{bar}{{desc}} {time}",
+        bar_format=f"{count}{bar}{{desc}} {time}",  # a description must begin with a space
         miniters=0,
         smoothing=0,  # the mean speed, since updates by 0 do not count
         **in_lines,

@@ -115,10 +115,7 @@ INSTEAD = {
 
 
 def explain_missing(module: str) -> None:
-    """Suggest a similar name, or list all names, in the error for a name that a public module does not have.
-
-    The function `__getattr__` of the module is set only at run time, so type checkers still report missing names.
-    """
+    """Suggest a similar name, or list all names, in the error for a name that a public module lacks."""
     found = sys.modules[module]
 
     def explained(name: str) -> NoReturn:
@@ -128,7 +125,7 @@ def explain_missing(module: str) -> None:
         public = f"pyro_bnn.{module.rpartition('.')[2]}"
         raise AttributeError(f"module '{public}' has no attribute '{name}'; {hint}", name=name)
 
-    vars(found)["__getattr__"] = explained
+    vars(found)["__getattr__"] = explained  # at run time only, so that type checkers still report missing names
 
 
 class Advised:

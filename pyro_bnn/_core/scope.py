@@ -200,10 +200,9 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
-    """Return a copy, sharing parameters and buffers, that uses neither Pyro's handlers nor its store.
+    """Return a copy that shares parameters, and uses neither Pyro's handlers nor its parameter store.
 
-    Several threads may call such copies at the same time. `values` has values for the module's own `PyroSample`
-    attributes; others get a new random value each time they are read.
+    `values` has values for the module's own `PyroSample` attributes; others get a random value each time they are read.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))
@@ -258,12 +257,8 @@ def is_auxiliary(node: Any) -> bool:
 def filtered_warnings(
     action: Literal["ignore", "error"], message: str = "", category: type[Warning] = Warning
 ) -> Iterator[None]:
-    """In a `with` block, ignore or raise warnings whose text begins with the regular expression `message`.
-
-    Other threads wait, since blocks that overlap would leave one filter in place forever: use this for short
-    computations, and :func:`silent_fits` for a whole fit.
-    """
-    with EXCLUSIVE, warnings.catch_warnings():
+    """In a `with` block, ignore or raise warnings that begin with the regular expression `message`."""
+    with EXCLUSIVE, warnings.catch_warnings():  # blocks that overlap would leave one filter in place forever
         warnings.filterwarnings(action, message, category)
         yield
 

@@ -191,14 +191,10 @@ class WandB(HistoryWriter):
         ValueError: If there is no run.
 
     Example:
-        >>> import functools
-        >>> import torch
         >>> import pyro_bnn as pb
-        >>> adam = functools.partial(torch.optim.Adam, lr=1e-2)
-        >>> def fit_with_wandb(model, guide, data):
+        >>> def fit_with_wandb(model, guide, data, **options):
         ...     import wandb
         ...
-        ...     options = {"optimizer": adam, "num_epochs": 9}
         ...     with wandb.init(project="digits") as run:
         ...         board = pb.interop.WandB(run)
         ...         return pb.fit_svi(model, guide, data, callbacks=[board], **options)
@@ -241,14 +237,10 @@ class MLflow(HistoryWriter):
         ValueError: If `run_id` is None and no run is active.
 
     Example:
-        >>> import functools
-        >>> import torch
         >>> import pyro_bnn as pb
-        >>> adam = functools.partial(torch.optim.Adam, lr=1e-2)
-        >>> def fit_with_mlflow(model, guide, data):
+        >>> def fit_with_mlflow(model, guide, data, **options):
         ...     import mlflow
         ...
-        ...     options = {"optimizer": adam, "num_epochs": 9}
         ...     with mlflow.start_run():
         ...         board = pb.interop.MLflow()
         ...         return pb.fit_svi(model, guide, data, callbacks=[board], **options)

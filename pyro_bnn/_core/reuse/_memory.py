@@ -14,11 +14,7 @@ from ._recording import Call, Forward, RecordedOutput, Recorder, State
 
 
 class Plan:
-    """Finds the modules of a network without random parameters, whose results a memory may keep.
-
-    `random` has the paths of the random parameters, which are buffers, and `learned` those of parameters that change
-    between calls.
-    """
+    """Finds the modules of a network without random or learned parameters, given by path, whose results may be kept."""
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
         owners = {path.rpartition(".")[0] for path in (*random, *learned)}

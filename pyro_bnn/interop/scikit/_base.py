@@ -185,10 +185,7 @@ class BNNEstimator(Advised, Settings):
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
-        """Draw the seed of the fit; return the rows for the fit, and for the calibration (None without).
-
-        A fit cannot be calibrated in the situations that are the keys of `unfit`; a true value means that it is in one.
-        """
+        """Draw the seed of the fit; return the rows for the fit, and for the calibration (None without)."""
         self._seed, self._deadline = self._drawn_seed(), Deadline.after(self.time_limit)
         fraction = self.calibration_fraction
         if fraction is None:

@@ -284,10 +284,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Return the mutual information of each row's label and another label, summed over others; shape (N,).
-
-    The probabilities `probs` have shape (S, N, C), and `others` have shape (S, M, C').
-    """
+    """Return the information that each label of `probs`, (S, N, C), gives about all of `others`, (S, M, C')."""
     num_samples, num_rows, num_classes = probs.shape
     joint = probs.flatten(1).mT @ others.flatten(1) / num_samples  # (N C, M C')
     entr = torch.special.entr
