@@ -79,7 +79,7 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Write the last state, and earlier ones if writing takes little of the time; stop after a signal."""
+        """Write the state after the last epoch, and after others if writing takes little time; stop after a signal."""
         if self._checkpoint is None:
             return
         (is_due,) = self._processes.any([time.monotonic() - self._written >= self._cost / SHARE])
@@ -157,7 +157,7 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether SIGINT or SIGTERM has arrived. A second signal has its usual effect."""
+    """Yield a function that returns whether SIGINT or SIGTERM has arrived. A second signal acts as usual."""
     asked = threading.Event()
     before: dict[int, Any] = {}
 

@@ -30,7 +30,7 @@ def as_float(value: object) -> float:
 
 
 def got(value: object) -> str:
-    """Return the text for a value in an error message, "a number above 1.8e+308" for a huge whole number."""
+    """Return the text for a value in an error message. A huge whole number becomes "a number above 1.8e+308"."""
     found = as_float(value)
     if math.isinf(found) and not isinstance(value, float):
         return f"a number {'below -' if found < 0 else 'above '}{sys.float_info.max:.2g}"

@@ -53,7 +53,7 @@ def _present(net: nn.Module, path: str) -> Tensor:
 
 
 def present_values(net: nn.Module, paths: Iterable[str]) -> dict[str, Tensor]:
-    """Return the present values of parameters and buffers; within :func:`swapped`, those that replace them."""
+    """Return the present values of parameters and buffers, which inside :func:`swapped` are the given tensors."""
     owners = {path: _owner(net, path) for path in paths}
     return {path: getattr(owner, attribute) for path, (owner, attribute) in owners.items()}
 
@@ -72,7 +72,7 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Give a random embedding dense gradients; raise if its layer would change its weights or gradients."""
+    """Give a random embedding a dense gradient; raise if its layer would change the drawn weights or gradients."""
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
         return
@@ -91,7 +91,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """Return the value that the forward pass uses. The padding row of an embedding, without gradient, is constant."""
+    """Return the value that the forward pass uses. An embedding's padding row, which has no gradient, is fixed."""
     return _with_padding(*_owner(net, path), value)
 
 
@@ -185,7 +185,7 @@ def _remedy(error: Exception, net: nn.Module, tensors: Mapping[str, Tensor], x: 
 
 
 def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """Return the outputs for all draws, ``(*draws, N, ...)``; a tensor may lack the leading axes of the draws."""
+    """Return the outputs for all draws, ``(*draws, N, ...)``. A tensor without axes of draws is used in all draws."""
     batched = {path: value for path, value in tensors.items() if value.dim() > num_axes(net, path)}
     leads = [value.shape[: value.dim() - num_axes(net, path)] for path, value in batched.items()]
     lead = torch.broadcast_shapes(*leads)

@@ -54,7 +54,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "verbose": ("progress",),
     "warmup_steps": ("num_warmup",),
 }
-"""Names in other libraries, each with names here, of which the first that exists is suggested."""
+"""Names in other libraries, each with names here. The first of these that exists is suggested."""
 
 
 def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str:

@@ -127,7 +127,10 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
 
 
 def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
-    """Raise if a number is not finite, unless it is in `constants` and as in `own`, or if a variance is negative."""
+    """Raise if a number is not finite, or if a running variance of batch normalisation is negative.
+
+    A buffer in `constants`, such as an attention mask, may have the infinite elements that it has in `own`.
+    """
     for name, value in got.items():
         same = own[name].to(value.device) == value
         is_constant = name in constants and value.is_floating_point() and bool((same | value.isfinite()).all())

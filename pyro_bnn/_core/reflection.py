@@ -58,7 +58,7 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
 
 
 def unvalidated(distribution: Any) -> Any:
-    """Return a copy without checks of values, for which a GPU must be waited, and which cannot be compiled."""
+    """Return a copy that does not check values: a check makes a GPU wait, and `torch.compile` cannot compile it."""
     result = copy.copy(distribution)
     result._validate_args = False
     nested = {name: value for name, value in vars(result).items() if isinstance(value, Distribution)}

@@ -115,7 +115,7 @@ def reseed(seed: int, device: torch.device | None) -> None:
 
 
 def _draws_on_cuda(device: torch.device | None) -> bool:
-    """Return whether computations on a device (for None: of this process so far) draw from a GPU's generator."""
+    """Return whether computations on a device draw from a GPU's generator; for None, whether a GPU was used."""
     return torch.cuda.is_initialized() if device is None else device.type == "cuda"
 
 
@@ -287,7 +287,7 @@ BETWEEN = frozenset({__name__.partition(".")[0], "sklearn", "joblib"})
 
 
 def outer_stacklevel() -> int:
-    """Return the `stacklevel` of the user's line, for the function that calls `warnings.warn`."""
+    """Return a `stacklevel` for `warnings.warn` in the calling function, so that the user's line is shown."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
         frame, level = frame.f_back, level + 1

@@ -40,7 +40,7 @@ class Sentences(str):
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary of an object: a title, notes, and a table, whose names are `header`, or `columns` in notebooks only."""
+    """A summary of an object: a title, notes, and a table. `columns` are names that only notebooks show."""
 
     title: str
     notes: Sequence[str] = ()
@@ -82,7 +82,7 @@ class Summary:
         ]
 
     def _table(self, most: int) -> list[list[str]]:
-        """Return the header and the rows as texts; a row with a single cell stands for those in the middle."""
+        """Return the header and at most `most` rows as texts. A row of one cell stands for the rows left out."""
         rows, header = self.rows, [list(self.header)] if self.header else []
         most -= len(header)
         if not rows or most < 1:
@@ -115,7 +115,7 @@ class Shown:
 
 
 def _safe(shown: Shown, make: Callable[[], Summary], form: Callable[[Summary], str]) -> str:
-    """Show an object's summary in a form, or only its class and the type of an error, as for tensors without values."""
+    """Show an object's summary in a form. If an error occurs, show only the object's class and the error's type."""
     try:
         return form(make())
     except Exception as error:

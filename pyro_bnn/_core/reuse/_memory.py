@@ -52,7 +52,7 @@ class Memory:
         return self._state is not None
 
     def will_watch(self) -> bool:
-        """Return whether the next call will be recorded, as the first one, or since the network has changed."""
+        """Return whether the next call will be recorded: if it is the first, or if the network has changed."""
         self._drop_if_changed()
         return not self.is_off and not self.is_used
 
@@ -95,7 +95,7 @@ class Memory:
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block of calls, in which only changed values of tensors are detected."""
+        """Begin a block of calls, which detect changed values of tensors, but no other changes of the network."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True

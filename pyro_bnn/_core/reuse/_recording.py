@@ -18,7 +18,7 @@ TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class State:
-    """A snapshot of some modules: references to attributes, and the version counters of tensors except `changing`."""
+    """A snapshot of some modules. New values of the tensors in `changing` do not count as a change."""
 
     def __init__(self, modules: Iterable[nn.Module], changing: Collection[Tensor] = ()) -> None:
         modules = list(dict.fromkeys(modules))
@@ -113,7 +113,7 @@ class Absent(Tensor):
 
 
 class RecordedOutput:
-    """A tensor that a recorded call returned; it is kept only if modules that are not skipped use it."""
+    """A tensor that a recorded call returned. It is kept only if it is used outside of the skipped modules."""
 
     def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
         self.reference = weakref.ref(tensor)
@@ -288,7 +288,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
-    """Return a key for the memory of a tensor, equal for tensors that share memory; None if the memory is unknown."""
+    """Return a key for the memory of a tensor; tensors that share memory have equal keys. None if it is unknown."""
     try:
         return StorageWeakRef(tensor.untyped_storage())
     except (NotImplementedError, RuntimeError):  # of a sparse tensor
@@ -304,7 +304,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _is_without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether an operation is attention without dropout, which torch also tags as random."""
+    """Return whether an operation is attention without dropout, which torch tags as random although it is not."""
     default = {a.name: a.default_value for a in func._schema.arguments if a.name == "dropout_p"}
     return bool(default) and (default | _named(func, args, kwargs))["dropout_p"] == 0
 
@@ -315,7 +315,7 @@ def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether an operation is batch normalisation that changes running statistics, which its schema hides."""
+    """Return whether an operation is batch normalisation that changes running statistics; its schema hides this."""
     if "batch_norm" not in func._schema.name:
         return False
     named = _named(func, args, kwargs)

@@ -37,7 +37,7 @@ PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "
 """Heuristic: prior of the default network, for the factors of the inputs, the first layer, and all further layers."""
 
 NOISE = dist.LogNormal(-5.0, 0.5)
-"""Heuristic: prior of a noise scale. A wider one makes differences of good points noise, and the search leaves them."""
+"""Heuristic: prior of a noise scale; with a wider one, the noise would explain differences of good points."""
 
 
 class Relevance(nn.Module):

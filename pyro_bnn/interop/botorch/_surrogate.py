@@ -42,7 +42,7 @@ class DrawsPosterior(EnsemblePosterior):
 
 
 class DrawsSampler(IndexSampler):
-    """Takes each draw equally often if their number divides that of samples; BoTorch's sampler picks at random."""
+    """Takes each draw equally often if possible; BoTorch's own sampler picks draws at random."""
 
     def _construct_base_samples(self, posterior: EnsemblePosterior) -> None:
         count, size = self.sample_shape.numel(), posterior.ensemble_size

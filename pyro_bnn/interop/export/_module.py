@@ -50,7 +50,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Return the largest difference; for numbers it is relative to the largest. NaN if shapes differ."""
+    """Return the largest difference of two predictions; of numbers, relative to the largest. NaN if shapes differ."""
     pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}
     if any(a.shape != b.shape for a, b in pairs.values()):
         return float("nan")
@@ -62,7 +62,7 @@ def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tenso
 
 
 FEWEST_ZEROS = 0.5
-"""Heuristic: smallest share of weights that are always zero for leaving them out, as others need an index."""
+"""Heuristic: zeros are not stored if at least this share of the weights is zero in all draws."""
 
 
 class StackedDraws(nn.Module):

@@ -24,7 +24,7 @@ from ._base import ALPHA, BNNEstimator
 Floats = NDArray[np.float64]
 
 FEWEST_ROWS, MOST_CLASSES = 20, 0.5
-"""Heuristic, as in scikit-learn's warning: numbers are refused in more rows, if a larger share is distinct."""
+"""Heuristic, as in scikit-learn's warning: with more rows and a larger share of distinct numbers, y is refused."""
 
 
 FOR_NUMBERS = "use BNNRegressor for numbers, or cut them into classes"

@@ -42,7 +42,7 @@ MODE_WARMUP = 600
 """Heuristic: number of warm-up draws of an MCLMC chain that starts at a mode. A draw takes ten steps."""
 
 MOST_FULL = 1000
-"""Heuristic: most weights with a full covariance, which is factorised a dozen times; else only the last layer."""
+"""Heuristic: most weights with a full covariance. In larger networks, only the last layer is random."""
 
 LEARNING_RATE, NATURAL_RATE = 0.02, 0.1
 """Heuristic: default learning rates of Adam, and of natural gradients as a fraction of a Newton step."""
@@ -51,7 +51,7 @@ HESSIAN_DECAY, CLIP = 0.99, 0.1
 """Heuristic: decay of the averaged Hessian, and limit of a step, for fits of thousands of natural-gradient steps."""
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""For a further part of the data, whose log-likelihood would otherwise seem to have no curvature."""
+"""Natural gradients for a further part of the data would otherwise start with the scales of the prior."""
 
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
 """Heuristic for SWAG: rank; the path's learning rate, epochs and batches per epoch; most rows of a batch."""
@@ -306,4 +306,4 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
 }
 
 PARTIAL = {"auto": svi, "svi": svi, "natural": natural}
-"""The methods of `partial_fit`: their Gaussian for each weight is its prior for the next part of the data."""
+"""The methods of `partial_fit`: the Gaussian of each weight is its prior for the next part of the data."""

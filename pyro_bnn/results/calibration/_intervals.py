@@ -20,7 +20,7 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 
 @dataclass(frozen=True)
 class IntervalRecord:
-    """The scores of the calibration rows, ``(n, *O)``; those of the score "quantile" depend on the level."""
+    """The scores of the calibration rows, ``(n, *O)``, except those of "quantile", which depend on the level."""
 
     score: str
     is_count: bool

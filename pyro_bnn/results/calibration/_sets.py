@@ -16,7 +16,7 @@ from ...scores.uncertainty import ClassificationPrediction
 from ._rows import check_scores, conformal_quantile, prediction_labels, require_classes
 
 MIXING = 1e7
-"""Scale of a random factor of each class: U is the fractional part of the sum of probabilities times factors."""
+"""Scale of random factors: U is the fractional part of the sum of class probabilities times these factors."""
 
 
 @dataclass(frozen=True)

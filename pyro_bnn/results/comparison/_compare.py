@@ -33,13 +33,13 @@ NUM_GROUPS = 20
 """Heuristic: number of groups of draws. The jackknife leaves out each group in turn; the bootstrap resamples them."""
 
 NUM_RESAMPLES = 200
-"""Number of bootstrap resamples, for a random error of 5 %; 20 groups cause a larger error."""
+"""Number of bootstrap resamples, for a random error of 5 %, which is below that of only 20 groups."""
 
 NUM_NODES = 200
-"""Heuristic: values at which distribution functions are compared; the distance of Gaussians has four digits."""
+"""Heuristic: values per point at which distributions are compared; Wasserstein distances have four digits."""
 
 NUM_OBSERVATIONS = 1000
-"""Heuristic: simulated observations of each method, for the nodes and distribution functions not in closed form."""
+"""Heuristic: simulated observations per method, which give the nodes, and distribution functions if needed."""
 
 COVERAGES = (0.5, 0.9)
 """Probabilities of the central intervals whose coverage is measured."""
@@ -149,7 +149,7 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """Return a score with its jackknife standard error: first its value, then its values without one group."""
+    """Return a score with its jackknife standard error, given its value and its values without one group of draws."""
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
@@ -194,7 +194,7 @@ def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
 
 
 def _integration_nodes(predictions: Sequence[RegressionPrediction], seeds: Sequence[int]) -> Tensor:
-    """Return increasing values of y, (K, O, N), where distributions are compared: quantiles of simulations."""
+    """Return the values of y at which distributions are compared, in order, (K, O, N): quantiles of simulations."""
     nodes = []
     for prediction, seed in zip(predictions, seeds, strict=True):
         ordered = _points_last(_observations(prediction, seed).flatten(0, 1)).sort(0).values

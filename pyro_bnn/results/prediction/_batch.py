@@ -228,7 +228,7 @@ def _magnitudes(outputs: Tensor) -> Tensor:
 P = TypeVar("P", bound=Prediction)
 
 MOST_BYTES = 2**28
-"""Heuristic: largest memory, 0.27 GB, for kept results of several batches; if it is too small, one by one."""
+"""Heuristic: largest memory, 0.27 GB, of kept results; if they need more, batches are predicted one by one."""
 
 NUM_FIRST = 2
 """Number of draws in the first block, which run one by one. A faster way must give the same outputs for them."""

@@ -14,7 +14,7 @@ from ..._core.scope import filtered_warnings
 from ...modelling.model import BayesianModel, carried_paths, require_bayesian
 
 MAX_DENSITY = 0.1
-"""Largest fraction of nonzero weights in a sparse layer, whose product then takes 0.6 of the dense one's time."""
+"""Largest fraction of nonzero weights of a sparse layer; such a product takes 0.6 times as long on a CPU."""
 
 
 class SparseLinear(nn.Module):
