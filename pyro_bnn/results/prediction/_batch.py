@@ -253,8 +253,9 @@ def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int],
                     model.check_latents(draw)
                 for index, batch in enumerate(batches):
                     batch.take(draw)
-                    num_bytes = sum(earlier.memory.num_bytes for earlier in batches[: index + 1])
-                    if not batch.memory.num_bytes or num_bytes <= MOST_BYTES:
+                    if not batch.memory.num_bytes:
+                        continue
+                    if sum(earlier.memory.num_bytes for earlier in batches[: index + 1]) <= MOST_BYTES:
                         continue
                     if seed == seeds[0] and not batch.memory.has_noise:
                         batches = batches[: index + 1]  # the other batches get the same draws later
