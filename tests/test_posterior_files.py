@@ -10,7 +10,9 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
+from pyro_bnn._core.files import read_state, write_state
 from pyro_bnn.inference.batch_norm import PinnedPosterior
+from pyro_bnn.inference.mcmc import Modes
 
 from .cases import GUIDES, LIKELIHOODS, PRIORS, small_model
 from .chains import hierarchy, quietly
@@ -78,6 +80,27 @@ def test_what_is_known_of_the_inference_comes_back(tmp_path):
     loaded = pb.load_posterior(tmp_path / "file", model)
     assert loaded.sampler == posterior.sampler
     assert all(torch.equal(a, b) for a, b in zip(*map(tensors, (loaded, posterior)), strict=True))
+
+
+@pytest.mark.parametrize("within", [[1.0, 1.5], [1.0, torch.inf]])
+def test_the_modes_of_chains_come_back(tmp_path, within):
+    drawn = chains({"weight": torch.randn(2, 9, 3)})
+    drawn.modes = Modes(torch.tensor(within), torch.inf, 0.25)
+    pb.save_posterior(drawn, tmp_path / "file", None)
+    loaded = pb.load_posterior(tmp_path / "file", None).modes
+    assert torch.equal(loaded.within, drawn.modes.within)
+    assert (loaded.between, loaded.share, str(loaded)) == (torch.inf, 0.25, str(drawn.modes))
+
+
+def test_files_of_chains_from_earlier_versions_lack_the_modes(tmp_path):
+    drawn = chains({"weight": torch.randn(2, 9, 3)})
+    pb.save_posterior(drawn, tmp_path / "file", None)
+    content = read_state(tmp_path / "file", "posterior")
+    del content["posterior"]["content"]["modes"]
+    write_state(tmp_path / "file", "posterior", content)
+    loaded = pb.load_posterior(tmp_path / "file", None)
+    assert loaded.modes is None
+    assert same(loaded.chains, drawn.chains)
 
 
 def tensors(posterior):

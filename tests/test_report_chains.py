@@ -74,6 +74,19 @@ def test_chains_are_judged_in_words_and_in_a_table(diverged, within, between, le
     assert all(said.startswith(start) for said, start in zip(verdicts[:3], shown, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("modes", "clause"),
+    [
+        (Modes(torch.tensor([1.0, 1.5]), 2.5, 0.25), "1 of 2 chains is too short to explore its mode"),
+        (None, "some chains are too short to explore their modes"),  # a file of an earlier version
+    ],
+)
+def test_predict_says_how_many_chains_are_too_short(modes, clause):
+    chains, status = {"w": torch.zeros(2, 9)}, Status(False, "short.")
+    posterior = MCMCPosterior(chains, ChainStatistics(), status, sampler="MCLMC", modes=modes)
+    assert fault_of(posterior) == ("note", clause)
+
+
 @pytest.mark.parametrize("has_one_mode", [False, True])
 def test_chains_of_a_linear_model_must_agree(has_one_mode):
     posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")

@@ -1,7 +1,6 @@
 """Fits of Markov chains in C to tables and arrays, after a comparison on held-out rows has chosen the network."""
 
 import functools
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -32,10 +31,6 @@ from .specs import make_prior, prior_spec
 
 OF_NET = ("hidden", "activation")
 """The settings that describe a fully connected network, and do not apply to a user's own network."""
-
-
-TOO_SHORT = r"\d+ of \d+ chains (is|are) too short to explore (its mode|their modes)"
-"""Pattern of the clause in the status of chains that says how many of them are too short."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +153,9 @@ def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good
         return "problem", "many steps of the chains diverged"
     if posterior.status:
         return "good", ""
-    found = re.search(TOO_SHORT, posterior.status.message)  # files do not store the modes
-    return "note", "some chains are too short to explore their modes" if found is None else found[0]
+    if posterior.modes is not None and posterior.modes.num_unexplored:
+        return "note", posterior.modes.unexplored
+    return "note", "some chains are too short to explore their modes"
 
 
 def _fixed(config: RunConfig, data: Dataset, given: Collection[str]) -> dict[str, Any]:

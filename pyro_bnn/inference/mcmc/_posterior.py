@@ -25,6 +25,15 @@ OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}
 
 
 @dataclass(frozen=True)
+class ModesRecord:
+    """Record of :class:`Modes` in a file. All fields are tensors, since an R-hat can be infinite."""
+
+    within: Tensor
+    between: Tensor
+    share: Tensor
+
+
+@dataclass(frozen=True)
 class ChainsRecord:
     """Record of an :class:`MCMCPosterior` in a file."""
 
@@ -33,6 +42,7 @@ class ChainsRecord:
     status: Status
     sampler: str
     path: str
+    modes: ModesRecord | None
 
 
 class MCMCPosterior(Posterior):
@@ -47,7 +57,7 @@ class MCMCPosterior(Posterior):
             ``"replayed"`` or ``"eager"`` and says why no faster way was possible. The path is empty if a custom sampler
             does not set it.
         modes: Agreement of the predictions for training rows, within chains and between chains. `modes` is None if the
-            chains did not begin at different modes. Files do not store `modes`.
+            chains did not begin at different modes.
 
     Raises:
         ValueError: If an argument has the wrong type, or if sites have different numbers of draws.
@@ -197,16 +207,30 @@ class MCMCPosterior(Posterior):
         return self.chains, {name: value for name, value in named.items() if value is not None}
 
     def to_record(self) -> dict[str, Any]:
-        return plain(ChainsRecord(self.chains, self.statistics, self.status, self.sampler, self.path))
+        modes = None if self.modes is None else _saved_modes(self.modes)
+        return plain(ChainsRecord(self.chains, self.statistics, self.status, self.sampler, self.path, modes))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "MCMCPosterior":
-        saved, sites = record(ChainsRecord, values, "posterior"), destination.sites
+        saved = record(ChainsRecord, {"modes": None, **values}, "posterior")  # files of earlier versions lack `modes`
+        sites = destination.sites
         lead = destination.check_samples(saved.samples)
         size = None if sites is None else sum(site.unconstrained_start.numel() for site in sites)
         check_statistics(saved.statistics, lead, size)
         samples = {name: value.to(destination.device) for name, value in saved.samples.items()}
-        return cls(samples, saved.statistics, saved.status, sampler=saved.sampler, path=saved.path)
+        modes = None if saved.modes is None else _restored_modes(saved.modes, lead[0])
+        return cls(samples, saved.statistics, saved.status, sampler=saved.sampler, path=saved.path, modes=modes)
+
+
+def _saved_modes(modes: Modes) -> ModesRecord:
+    between, share = (torch.tensor(value, dtype=torch.float64) for value in (modes.between, modes.share))
+    return ModesRecord(modes.within.double(), between, share)
+
+
+def _restored_modes(saved: ModesRecord, num_chains: int) -> Modes:
+    for name, value in vars(saved).items():
+        check_tensor(f"`modes.{name}` of the chains", value, (num_chains,) if name == "within" else (), torch.float64)
+    return Modes(saved.within, float(saved.between), float(saved.share))
 
 
 def _check_chains(chains: Mapping[str, Tensor]) -> None:
