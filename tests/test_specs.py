@@ -1,10 +1,14 @@
-"""Specifications of priors: each by its name and numbers, and in every list of priors."""
+"""Specifications of priors and of other settings, which have names and numbers, and numbers in words."""
 
 import pytest
+import torch
 
 import pyro_bnn as pb
-from pyro_bnn.app import specs
+from pyro_bnn.app import recipes, specs
 from pyro_bnn.app.config import settings
+from pyro_bnn.app.reports import numbers, scores
+from pyro_bnn.app.reports.page import section
+from pyro_bnn.app.tracking import AccuracyCurve
 
 from .cases import small_model
 from .fits import fit
@@ -43,3 +47,35 @@ def test_every_prior_is_in_the_help_and_in_the_error(name):
 def test_the_choices_are_a_sentence():
     assert specs.PRIOR_CHOICES.startswith("normal:SCALE, mixture:MIXING,SCALE1,SCALE2, laplace:SCALE")
     assert " or " in specs.PRIOR_CHOICES.rsplit(", ", 1)[1]
+
+
+def test_a_specification_may_have_other_numbers_for_some_names():
+    priors = {"**.bias": pb.NormalPrior(1.0), "**": pb.NormalPrior(0.1)}
+    assert specs.make_prior("**.bias=normal:1;**=normal:0.1") == pb.PriorByName(priors)
+
+
+def test_the_numbers_of_other_specifications_arrive():
+    inits = [specs.make_init(spec) for spec in ("network:0.3*prior", "network:0.1*weight")]
+    assert (inits[0].prior_fraction, inits[1].weight_fraction) == (0.3, 0.1)
+    [scale] = specs.make_inputs("scaled:5/2", torch.zeros(2, 1))
+    assert float(scale(torch.tensor([1.0]))) == 2.5
+    assert specs.make_kl_weight("warmup:2", 10)(0, 0, 1) == 0.5
+    assert specs.make_kl_weight("per-weight", 10)(0, 0, 1) == 0.1
+    assert recipes.default("guide") == "mean-field"
+    assert recipes.default("epochs") == "images 50, digits 100; tables and arrays by the number of rows"
+
+
+def test_numbers_have_as_many_digits_as_they_need():
+    assert [numbers.percent(share) for share in (0.9721, 0.99996, 1.0)] == ["97.2 %", "99.996 %", "100.0 %"]
+    assert numbers.percent(0.5, 0) == "50 %"
+    assert [numbers.number(value) for value in (2.91, 123456.0, 5.88e-6)] == ["2.910", "123456", "5.880e-06"]
+    assert numbers.number(0.25, "+") == "+0.2500"
+    assert numbers.with_error(1.112, 0.113) == "1.112 ± 0.113"
+    assert numbers.with_error(-0.00043, 0.00102, "+") == "-0.00043 ± 0.00102"
+    assert [scores.shown_name(name) for name in ("rmse", "coverage_68.3")] == ["RMSE", "in 68.3 %"]
+    assert [section.in_series(words) for words in (["a"], ["a", "b", "c"])] == ["a", "a, b and c"]
+    assert section.wilson(100, 100) == (pytest.approx(0.963, abs=5e-4), 1.0)
+    assert AccuracyCurve((0.9,), (0.8,)).table().splitlines() == [
+        "accuracy at mean weights        train      test",
+        "epoch  1                      90.00 %   80.00 %",
+    ]

@@ -18,8 +18,7 @@ FAR = 3
 def agreement(result: Comparison, num_chains: int) -> str:
     """Say in sentences whether the second method of a comparison predicts like the first method, NUTS.
 
-    The chains of NUTS need not have converged. If the chains have not converged, more draws could change the result, so
-    the text also has the largest distance between a chain and the other chains.
+    More draws could change the result if the chains have not converged, so the text then tells how far they differ.
     """
     pair, nuts = result.pairs[0], next(iter(result.predictions.values()))
     name, distance, close = _distance(pair, nuts)
@@ -44,11 +43,7 @@ def agreement(result: Comparison, num_chains: int) -> str:
 
 
 def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float]:
-    """Measure how far the predictions of two methods are apart.
-
-    Return the name of the distance, its value, and a limit. Two methods are close if their distance is at most the
-    limit.
-    """
+    """Return the name and the value of the distance between two methods, and the largest distance of close methods."""
     if "total variation" in pair.scores:
         return "total variation", pair.scores["total variation"].value, CLOSE_CLASSES
     size = float(nuts.as_kind(RegressionPrediction).total.sqrt().median())
@@ -67,10 +62,7 @@ def _between_chains(nuts: Prediction, num_chains: int) -> float:
 
 
 def _means(draws: Tensor, num_chains: int) -> Tensor:
-    """Return the mean of each chain's draws, shape (K, N, ...).
-
-    `draws` has the shape (S, N, ...), with the chains one after the other.
-    """
+    """Return the mean of each chain's draws, (K, N, ...), from the draws of one chain after the other, (S, N, ...)."""
     return draws.unflatten(0, (num_chains, -1)).mean(1)
 
 

@@ -53,8 +53,6 @@ def compare_with_chains(
     """Draw four chains from the exact posterior of a run, and compare the predictions of the chains and the run.
 
     In the chains, parameters without a posterior, such as a learned noise scale, keep the values that the run learned.
-    The test rows are predicted, or the training rows if there are no test rows. The result is in the units of the
-    target, see :func:`units_of`.
     """
     model, posterior = load_run(run, rows)
     model.requires_grad_(False)
@@ -89,11 +87,7 @@ def units_of(target: Target) -> str:
 
 
 def _in_units(result: Comparison, target: Target) -> Comparison:
-    """Convert a comparison of standardised predictions to the units of the target.
-
-    A comparison of class probabilities is returned unchanged, and so is a comparison with several targets, whose units
-    may differ.
-    """
+    """Convert a comparison of standardised predictions to the units of the target, if it is a single number."""
     if len(target.scale) != 1:
         return result
     scale = target.scale[0]
@@ -136,8 +130,7 @@ def side_by_side(result: Comparison) -> str:
 def without_unknown_errors(result: Comparison) -> Comparison:
     """Return a comparison in which the errors of numbers from NUTS are NaN if its chains have not converged.
 
-    The errors are computed as if groups of successive draws were independent, so they are far too small for chains that
-    disagree.
+    The errors are computed as if groups of successive draws were independent, so they would be far too small.
     """
     if result.status:
         return result
@@ -164,10 +157,7 @@ def in_plain_names(result: Comparison) -> Comparison:
 
 
 def _unknown(row: Scores) -> dict[str, str]:
-    """Return a text for each score of a method that is not known.
-
-    A standard deviation counts as unknown if its standard error is more than half of its value.
-    """
+    """Return a text for each standard deviation whose standard error is more than half of its value."""
     return {
         name: UNKNOWN
         for name, score in row.scores.items()

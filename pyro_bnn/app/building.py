@@ -38,10 +38,7 @@ def build_model(config: RunConfig, data: Dataset, num_data: int) -> BayesianMode
 
 
 def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module | None]:
-    """Build the model and the guide of a run without its data, so that its posterior can be loaded into them.
-
-    The guide is None for a run that draws Markov chains.
-    """
+    """Build the model of a run without its data, and its guide, which is None for a run that draws Markov chains."""
     is_whole = facts.arrays is not None and facts.arrays.is_whole
     _checks.in_memory("input_shape", math.prod(facts.input_shape), CHECKED_ROWS * 8, "take the folder from a copy")
     stand_in = torch.zeros(CHECKED_ROWS, *facts.input_shape, dtype=torch.int64 if is_whole else None)
@@ -51,10 +48,7 @@ def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module |
 
 
 def unused_globs(config: RunConfig, data: Dataset) -> str:
-    """Return part of a message that names the unused globs in a run's prior, or "" if there are none.
-
-    A glob is unused if it does not choose the prior of any parameter.
-    """
+    """Say which globs in a run's prior choose the prior of no parameter; return "" if each glob chooses one."""
     prior = make_prior(config.prior)
     if not isinstance(prior, PriorByName):
         return ""
@@ -82,10 +76,7 @@ def _guide(config: RunConfig, model: BayesianModel) -> nn.Module:
 
 
 def _likelihood(spec: str, target: Target) -> Likelihood:
-    """Make the likelihood of a run.
-
-    A known noise scale is in units of the target, and is divided by the target's scale, since targets are standardised.
-    """
+    """Make the likelihood; a known noise scale is divided by the target's scale, since targets are standardised."""
     name, _, number = spec.partition(":")
     if name != "gaussian" or not number:
         return make_likelihood(spec)
@@ -95,10 +86,7 @@ def _likelihood(spec: str, target: Target) -> Likelihood:
 
 
 def _first(config: RunConfig, x: Tensor) -> list[nn.Module]:
-    """Return the modules that process the inputs before the layers of a network.
-
-    Only networks for images have such modules, since the rows of tables and arrays are standardised already.
-    """
+    """Return the modules that process images before the layers; the rows of other data are standardised already."""
     return [*make_inputs(config.inputs, x)] if config.kind == "images" else []
 
 

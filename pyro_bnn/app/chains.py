@@ -35,14 +35,10 @@ OF_NET = ("hidden", "activation")
 
 @dataclass(frozen=True)
 class Choice:
-    """The settings that were chosen automatically for a run that draws Markov chains.
-
-    `made` lists the names of the settings that a comparison on held-out rows chooses, even if there was no time for the
-    comparison.
-    """
+    """The settings that were chosen automatically for a run that draws Markov chains."""
 
     sentence: str  # what was compared, chosen and left out
-    made: tuple[str, ...]
+    made: tuple[str, ...]  # settings that a comparison on held-out rows chooses, even if there was no time for it
 
 
 def fit_chains(
@@ -50,11 +46,8 @@ def fit_chains(
 ) -> tuple[RunConfig, Choice, BayesianModel, MCMCPosterior]:
     """Choose the settings of `CHOSEN` that are not named in `given`, and explore the network's modes with chains.
 
-    Returns the settings of the run, a :class:`Choice` that describes how they were chosen, the model, and the chains. A
-    run with the returned settings repeats the fit without comparing settings again.
-
-    Raises:
-        UnsuitableError: If chains cannot run here, if no network is supported in C, or if the time is too short.
+    Return the settings, how they were chosen, the model, and the chains. A run with the returned settings repeats the
+    fit. Raise :class:`UnsuitableError` if chains cannot run here, or if the time is too short.
     """
     if device != "cpu" or Processes.present().are_many:
         raise UnsuitableError("chains in C run on a CPU, in one process")
@@ -75,11 +68,7 @@ def fit_chains(
 
 
 def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
-    """Return the status of chains, with a sentence that says whether the chains were long enough.
-
-    If the chains were too short, the remedy in the status names a command-line option to type. A linear model has one
-    mode, so its chains must agree.
-    """
+    """Return the status of chains, which says whether they were long enough, and what to type if not."""
     status, modes, limit = chosen.posterior.status, chosen.posterior.modes, LARGEST_WITHIN
     if modes is None:
         return replace(status, remedy="")
@@ -146,8 +135,7 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
 def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good"], str]:
     """Return the level of a fault of chains, and a clause that names the fault; the clause is empty without a fault.
 
-    `predict`, `evaluate` and `report` all judge chains by this function. Chains that are too short only get the level
-    "note", since such chains often predict well. The scores on the test rows show whether the chains predict well.
+    Chains that are too short only get the level "note", since the scores on test rows show whether they predict well.
     """
     if posterior.statistics.has_many_diverging:
         return "problem", "many steps of the chains diverged"

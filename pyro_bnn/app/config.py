@@ -1,8 +1,6 @@
-"""The settings of a training run.
+"""The settings of a training run, declared once for the options, their help, the checks, the files and the report.
 
-Each setting is declared once, in `RunConfig`. The declarations define the command-line options, their help, the checks,
-`config.json` and the table in the report. `pyro-bnn --help` imports this module and must appear at once, so torch is
-loaded only when settings are checked.
+`pyro-bnn --help` imports this module and must appear at once, so torch is loaded only when settings are checked.
 """
 
 from collections.abc import Callable

@@ -19,10 +19,7 @@ from .own.targets import Target
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the data of a run. The program needs these facts to build the network and to encode new rows.
-
-    The run's folder stores the facts.
-    """
+    """Facts about the data of a run, stored in its folder, to build the network again and to encode new rows."""
 
     sha256: str  # checksum of the rows
     num_train: int  # rows to train on, without those that calibrate
@@ -46,10 +43,7 @@ class Facts:
 
     @property
     def shift(self) -> float:
-        """The increase of the log-density by standardisation, in nats, summed over the training targets.
-
-        The increase is the log-density of the standardised targets minus the log-density of the original targets.
-        """
+        """The log-density of the standardised training targets minus that of the original ones, in nats."""
         return self.num_train * sum(math.log(scale) for scale in self.target.scale)
 
     def in_units(self, history: History) -> History:
@@ -88,8 +82,7 @@ class Dataset:
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
     """Raise ValueError if the data do not have the checksum in `facts`.
 
-    The error message shows the path `shown`, which is the path of the run for images, and the path of the data for
-    tables and arrays.
+    `shown` is the path of the run for images, and the path of the data for tables and arrays.
     """
     if facts is None or facts.sha256 == sha256:
         return
@@ -111,10 +104,7 @@ SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
 
 
 def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Tensor]:
-    """Return the images of the classes that are not held out, and the test images of the held-out classes.
-
-    The remaining classes get the labels 0, 1, ....
-    """
+    """Return the images of the classes that are not held out, with labels 0, 1, ..., and the other test images."""
     num_classes = len(images.classes)
     kept = [label for label in range(num_classes) if label not in hold_out]
     if len(kept) < 2 or not set(hold_out) <= set(range(num_classes)):
@@ -133,10 +123,7 @@ def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Te
 
 
 def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Dataset, Tensor]:
-    """Return the images of a run, and the test images of its held-out classes.
-
-    If the run has validation images, the validation images are returned as test images.
-    """
+    """Return the images of a run, with validation in place of test images, and the test images of held-out classes."""
     images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
     if config.validation:
         if config.validation >= len(images.x_train):
@@ -169,11 +156,9 @@ def load_data(config: RunConfig, *, root: str | Path | None, download: bool = Fa
 def load_with_unknown(
     config: RunConfig, ood: str | None, *, root: str | Path | None, download: bool = False
 ) -> tuple[Dataset, Tensor, str]:
-    """Return the images of a run, unknown images, and a description of the unknown images.
+    """Return the images of a run, unknown images, (M, H, W), M >= 0, and a description of the unknown images.
 
-    The unknown images have the shape (M, H, W), where M may be 0. With `ood`, the unknown images are the test images of
-    the data set `ood`. If `ood` is None, the unknown images are the test images of the run's held-out classes; without
-    held-out classes, they are the test images of the data set in `SIBLINGS`.
+    They come from the data set `ood`, or from the held-out classes, or from the data set in `SIBLINGS`.
     """
     known, unknown = load_data(config, root=root, download=download)
     name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)
@@ -201,10 +186,7 @@ In the published data sets, no test image is also a training image.
 
 
 def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:
-    """Raise if too many of the images `x` are also in the training images `x_train`.
-
-    The error message describes the images `x` by `name`, which is "test" or "unknown".
-    """
+    """Raise if too many of the images `x`, which `name` describes in the message, are also training images."""
     trained = {row.tobytes() for row in x_train.float().numpy()}
     seen = sum(row.tobytes() in trained for row in x.float().numpy())
     if seen > MOST_KNOWN * len(x):

@@ -1,11 +1,8 @@
-"""Folders that the program writes.
+"""Folders that the program writes: complete at their path or not at all, without deleting files of other programs.
 
-A folder appears at its path only when it is complete, and files of other programs are never deleted.
-
-The folder ``NAME`` is first written as ``.NAME.part`` in the same parent, while the lock ``.NAME.lock`` is held. At the
-end, an earlier folder ``NAME`` is replaced: files of other programs move from the earlier folder to the new one, and
-files that this program wrote to the earlier folder are removed. Then ``.NAME.part`` is renamed to ``NAME``. If the
-process is killed while it replaces the folder, the next command finishes the replacement.
+The folder ``NAME`` is first written as ``.NAME.part`` beside it, while the lock ``.NAME.lock`` is held. At the end,
+files of other programs move from an earlier folder ``NAME`` to the new one, and ``.NAME.part`` is renamed to ``NAME``.
+If the process is killed meanwhile, the next command finishes the replacement.
 """
 
 import errno
@@ -38,10 +35,7 @@ NOTHING_KEPT = (
 
 @dataclass
 class Folder:
-    """A folder to which this process writes.
-
-    A file appears in the folder only when it is complete and listed in the manifest.
-    """
+    """A folder to which this process writes. A file appears in it only when it is complete and in the manifest."""
 
     path: Path  # where the files are written
     place: Place  # its final path
@@ -49,10 +43,7 @@ class Folder:
     picture_format: str = "png"  # ending of the files of pictures
 
     def in_format(self, name: str) -> str:
-        """Return the name that the file `name` gets in this folder.
-
-        In the name of a picture, such as ``loss.png``, the ending of the folder's picture format replaces ``.png``.
-        """
+        """Return the name of a file, with the folder's picture format in place of the ending of a picture."""
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
     @contextmanager
@@ -117,11 +108,10 @@ class Folder:
 
 @contextmanager
 def creating(out: str | Path, *, command: str, force: bool = False, picture_format: str = "png") -> Iterator[Folder]:
-    """Yield a new folder to write to. The new folder appears at the path `out` at the end of the `with` block.
+    """Yield a new folder to write to, which appears at the path `out` at the end of the `with` block.
 
-    An exception leaves an earlier folder at `out` unchanged. After an exception, the new folder is removed. It is kept
-    only if it has a checkpoint from which :func:`resuming` can continue. With `force`, the new folder replaces an
-    earlier folder that the program wrote; files of other programs move from the earlier folder to the new one.
+    An exception leaves an earlier folder at `out` unchanged, and removes the new folder unless it has a checkpoint.
+    With `force`, the new folder replaces an earlier folder that the program wrote.
     """
     place = Place.of(out)
     _check_target(place)
@@ -152,10 +142,7 @@ def creating(out: str | Path, *, command: str, force: bool = False, picture_form
 
 @contextmanager
 def resuming(run: str | Path) -> Iterator[Folder]:
-    """Yield the folder of an unfinished training run to continue the run.
-
-    At the end of the `with` block, the folder is marked as finished, and gets its final name.
-    """
+    """Yield the folder of an unfinished training run, which gets its final name at the end of the `with` block."""
     place = Place.of(run)
     if not place.part.is_dir() and not has_manifest(place.real):
         raise no_run(run, ", finished or not")
@@ -177,10 +164,7 @@ def resuming(run: str | Path) -> Iterator[Folder]:
 def updating(
     run: str | Path, *, command: str, writes: Sequence[str] = (), picture_format: str = "png"
 ) -> Iterator[Folder]:
-    """Yield a finished folder to which the caller can write. New files replace earlier files of the same name.
-
-    Raise FileExistsError if another program wrote a file that is named in `writes`.
-    """
+    """Yield a finished folder to write to; raise FileExistsError if another program wrote a file named in `writes`."""
     place = Place.of(find_run(run))
     with locked(place, command):
         folder = Folder(place.real, place, Manifest.read(place.real), picture_format)
@@ -191,10 +175,7 @@ def updating(
 
 
 def find_run(run: str | Path) -> Path:
-    """Return the path `run`; raise if there is no finished run at this path.
-
-    If a process was killed before it could rename a finished run to the path `run`, rename the finished run.
-    """
+    """Return the path `run`; raise if there is no finished run, after renaming one that a killed process left."""
     place = Place.of(run)
     part = _manifest_of(place.part)
     if part is not None and part.is_finished:

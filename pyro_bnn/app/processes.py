@@ -30,15 +30,10 @@ class Follower(Folder):
 
 @contextmanager
 def joined(device: str) -> Iterator[tuple[Processes, str]]:
-    """Connect this process to the launcher's other processes during a `with` block.
-
-    Without a launcher, this process is alone.
+    """Connect this process to the other processes of a launcher, and yield the processes and the device of this one.
 
     The launcher keeps one store of addresses for all its restarts. Each restart uses a separate part of the store; in a
     shared part, a restarted process would look for the other processes at outdated addresses (PyTorch issue 135712).
-
-    Yields:
-        The processes, and the device of this process. If `device` is ``cuda``, each process gets a separate GPU.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or distributed.is_initialized():
         yield Processes.present(), device
@@ -58,10 +53,7 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
 
 @contextmanager
 def shared(folder: AbstractContextManager[Folder], processes: Processes) -> Iterator[Folder]:
-    """Yield a folder to which only the first process writes.
-
-    If the first process cannot open the folder, the first process raises the error, and the other processes exit.
-    """
+    """Yield a folder to which only the first process writes. If it cannot be opened, the other processes exit."""
     if not processes.is_first:
         place: tuple[Path, Place] | None = processes.from_first(None)
         if place is None:

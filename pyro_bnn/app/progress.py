@@ -16,18 +16,9 @@ FEWEST_TIMED = 2
 
 
 class FitProgress(AbstractContextManager["FitProgress"]):
-    """A callback of `fit_svi` that shows a progress bar.
+    """A callback of `fit_svi` that shows a progress bar, with the time until the fit or its time limit ends.
 
-    The bar also shows the time until the fit or its time limit ends, whichever comes first.
-
-    The bar shows the negative ELBO of the latest epoch in the same units as `pyro-bnn train`: in nats per row, for the
-    targets in their own units.
-
-    Args:
-        config: Settings of the run, which include the number of epochs.
-        data: The rows of the run.
-        deadline: Time at which the fit must end; None without a time limit.
-        shown: Whether to show the bar. If several processes fit together, only the first shows the bar.
+    The negative ELBO is that of the latest epoch in nats per row, for the targets in their own units, as in `train`.
     """
 
     def __init__(self, config: RunConfig, data: Dataset, deadline: Deadline | None, *, shown: bool) -> None:
@@ -41,10 +32,7 @@ class FitProgress(AbstractContextManager["FitProgress"]):
         self._bar.close()
 
     def __call__(self, history: History) -> None:
-        """Show the number of finished epochs, and the estimated time until the fit or its time limit ends.
-
-        The first epoch also compiles the model, so the estimate begins after it, and is shown from the third epoch on.
-        """
+        """Update the bar. The first epoch also compiles the model, so the estimate begins after it."""
         if not self._shown:
             return
         bar, num_done, elapsed = self._bar, len(history.epochs), self._bar.format_dict["elapsed"]

@@ -150,15 +150,7 @@ def near(name: str, names: Collection[str]) -> str:
 
 
 def default(setting: str) -> str:
-    """Return the default of a setting for each kind of data, in the form of the command line.
-
-    The defaults of image sets come from the recipe `default`.
-
-    Example:
-        >>> from pyro_bnn.app.recipes import default
-        >>> default("guide"), default("epochs")
-        ('mean-field', 'images 50, digits 100; tables and arrays by the number of rows')
-    """
+    """Return the default of a setting for each kind of data, in the form of the command line."""
     typed = {dataset: _typed(vars(RECIPES[dataset, "default"])[setting]) for dataset in DATA_SETS}
     common = typed[DATA_SETS[0]]
     of_images = ", ".join([common, *(f"{name} {value}" for name, value in typed.items() if value != common)])

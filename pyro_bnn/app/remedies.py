@@ -1,7 +1,4 @@
-"""Remedies: what the user can type after a fault of a run.
-
-`train`, `report` and the HTML page give the same remedy for the same fault.
-"""
+"""Remedies: what the user can type after a fault of a run, the same in `train`, `report` and the page."""
 
 import math
 from pathlib import Path
@@ -27,8 +24,7 @@ def no_run(run: str | Path, why: str) -> FileNotFoundError:
 def more_time(config: RunConfig, history: "History") -> str:
     """Return the remedy for a variational fit that the time limit ended before its last epoch.
 
-    The suggested limit is the limit of this run plus the time for the remaining epochs at the speed of this fit. For
-    tables and arrays, the remedy also names the method svi: without it, the next run might draw chains instead.
+    For tables and arrays, it names the method svi, since the next run might otherwise draw chains instead.
     """
     num_done, epochs = len(history.epochs), config.epochs
     seconds = math.fsum(record.seconds for record in history.epochs) / num_done * (epochs - num_done)

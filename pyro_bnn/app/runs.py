@@ -70,12 +70,9 @@ def fit(
 ) -> tuple[BayesianModel, RunPosterior]:
     """Train a model, and write the configuration and the posterior to a folder.
 
-    A variational fit also writes its history. The method "auto" chooses the settings of the network that are not named
-    in `given`, and the written configuration has the chosen settings. Without `deadline`, the time limit of the
-    configuration begins with this call.
-
-    During a variational fit the folder contains a checkpoint. If the folder contains a checkpoint at the start,
-    training continues from the checkpoint.
+    The method "auto" chooses the settings that are not named in `given`, and the written configuration has them.
+    Without `deadline`, the time limit of the configuration begins with this call. A variational fit also writes its
+    history, and continues from a checkpoint in the folder.
     """
     deadline = deadline or Deadline.after(config.time_limit or None)
     if config.method == "svi":
@@ -110,9 +107,8 @@ def write_posterior(folder: Folder, model: BayesianModel, posterior: RunPosterio
 def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> RunCalibration | None:
     """Make a conformal calibration of class sets or intervals from held-out rows; None without held-out rows.
 
-    The number and the seed of the weight draws are the defaults of ``pyro-bnn predict``. The conformal scores of
-    classes are randomised. Without randomisation, the least probable class of a row always has the score 1. If a few
-    rows had their least probable class as label, every set would contain all classes.
+    The scores of classes are randomised. Otherwise the least probable class of a row always has the score 1, and if it
+    were the label of a few rows, every set would contain all classes.
     """
     if data.held_out is None:
         return None
@@ -334,11 +330,7 @@ def cut_short(config: RunConfig, history: History) -> str:
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
-    """Return the number of weight draws in a prediction.
-
-    If `wanted` is None, the number is 100 for a variational posterior and 800 for chains, which cover several modes.
-    For chains, the number is at most the number of stored draws.
-    """
+    """Return the number of weight draws in a prediction, which is at most that of stored draws."""
     if posterior.num_stored is None:
         return NUM_DRAWS if wanted is None else wanted
     return min(MOST_STORED if wanted is None else wanted, posterior.num_stored)

@@ -40,11 +40,9 @@ MOST_NAMED = 8
 def load(
     config: RunConfig, *, root: str | Path | None = None, download: bool = False, facts: Facts | None = None
 ) -> Dataset:
-    """Load the data of a run.
+    """Load the data of a run: images in the folder `root`, or the user's file `root`, by default that in `config`.
 
-    For images, `root` is the folder with the image sets. For other data, `root` is the path of the user's file. If
-    `root` is None, the file is at the path in `config`. `facts` come from the folder of the run. For a new run, `facts`
-    is None, and means, scales and categories are computed from the rows.
+    `facts` come from the folder of the run. For a new run, means, scales and categories are computed from the rows.
     """
     if config.kind == "images":
         return datasets.load_data(config, root=root, download=download)[0]
@@ -128,8 +126,7 @@ def without_held_out(
 ) -> tuple[list[int], list[int]]:
     """Divide the training rows into rows for the fit and rows for the calibration, without changing their order.
 
-    If `cells` (the column of --split-by) are given, the latest rows are used for the calibration. Without `cells`, the
-    rows for the calibration are chosen at random.
+    Given `cells`, the column of --split-by, the latest rows calibrate; otherwise rows that are chosen at random do.
     """
     if not config.calibrate:
         return [*training], []
@@ -259,10 +256,7 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 
 
 def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
-    """Return the likelihood that a file suggests, the reason, the number of rows, and whether the file has test rows.
-
-    Test rows of the file are not counted.
-    """
+    """Return a suggested likelihood, the reason, the number of rows that are no test rows, and whether it has those."""
     path = _near(config.dataset)
     if config.kind == "table":
         table = read_table(path)

@@ -1,7 +1,6 @@
 """Specifications: short texts on the command line that name a prior, an initialisation and other settings.
 
-The program imports this module even if it only prints its help. So this module loads the library only to read a
-specification.
+The program imports this module even if it only prints its help, so it loads the library only to read one.
 """
 
 from __future__ import annotations
@@ -63,15 +62,7 @@ def numbers_in(spec: str, text: str, count: int) -> list[float]:
 
 
 def make_prior(spec: str) -> pb.Prior:
-    """Make the prior that a specification names.
-
-    Example:
-        >>> from pyro_bnn.app.specs import make_prior
-        >>> make_prior("mixture:0.5,1,0.0025")
-        ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.0025)
-        >>> make_prior("**.bias=normal:1;**=normal:0.1")
-        PriorByName(priors={'**.bias': NormalPrior(scale=1.0), '**': NormalPrior(scale=0.1)})
-    """
+    """Make the prior that a specification names, such as ``normal:0.1``, or ``**.bias=normal:1;**=normal:0.1``."""
     if "=" in spec:
         parts = [part.partition("=") for part in spec.split(";")]
         priors = {glob.strip(): make_prior(prior.strip()) for glob, _, prior in parts}
@@ -93,29 +84,13 @@ def make_prior(spec: str) -> pb.Prior:
 
 
 def prior_spec(prior: pb.Prior) -> str:
-    """Return the specification from which :func:`make_prior` makes a prior.
-
-    Example:
-        >>> import pyro_bnn as pb
-        >>> from pyro_bnn.app.specs import prior_spec
-        >>> prior_spec(pb.NormalPrior(0.2)), prior_spec(pb.FanInNormalPrior(2.0))
-        ('normal:0.2', 'fan-in:2')
-    """
+    """Return the specification from which :func:`make_prior` makes a prior."""
     name = next(name for name, (make, _) in PRIORS.items() if type(make()) is type(prior))
     return f"{name}:{','.join(f'{number:g}' for number in vars(prior).values())}"
 
 
 def make_init(spec: str) -> Init:
-    """Make the initialisation that a specification names.
-
-    Example:
-        >>> from pyro_bnn.app.specs import make_init
-        >>> (
-        ...     make_init("network:0.3*prior").prior_fraction,
-        ...     make_init("network:0.1*weight").weight_fraction,
-        ... )
-        (0.3, 0.1)
-    """
+    """Make the initialisation that a specification names, such as ``network:0.3*prior``."""
     name, _, rest = spec.partition(":")
     if spec == "uniform":
         from ..inference.guides import UniformInit  # imported late: importing takes long
@@ -136,17 +111,7 @@ def make_init(spec: str) -> Init:
 
 
 def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
-    """Return a list with the module that a specification puts in front of the network; an empty list for ``raw``.
-
-    `x` are training inputs, (N, D).
-
-    Example:
-        >>> import torch
-        >>> from pyro_bnn.app.specs import make_inputs
-        >>> [scale] = make_inputs("scaled:5/2", torch.zeros(2, 1))
-        >>> scale(torch.tensor([1.0]))
-        tensor([2.5000])
-    """
+    """Return the modules that a specification, such as ``scaled:5/2``, puts in front of a network for x, (N, D)."""
     if spec == "raw":
         return []
     if spec == "standardized":
@@ -166,16 +131,7 @@ def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
 
 
 def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
-    """Make the KL weight that a specification names.
-
-    Example:
-        >>> from pyro_bnn.app.specs import make_kl_weight
-        >>> (
-        ...     make_kl_weight("warmup:2", 10)(0, 0, 1),
-        ...     make_kl_weight("per-weight", 10)(0, 0, 1),
-        ... )
-        (0.5, 0.1)
-    """
+    """Make the KL weight that a specification names, such as ``warmup:2``."""
     name, _, rest = spec.partition(":")
     if name == "blundell":
         return pb.kl.blundell()
@@ -201,11 +157,10 @@ def make_estimator(spec: str) -> Estimator | None:
 
 
 def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.Parameter]], Optimizer]:
-    """Return the function that makes the optimizer of a specification. The function is passed to `fit_svi`.
+    """Return the function for `fit_svi` that makes the optimizer of a specification.
 
-    `fit_svi` minimises the loss of the whole data set, which is the loss of a batch times the number of batches.
-    Therefore `make_optimizer` divides the learning rate of SGD by the number of batches. The steps of Adam and of
-    natural gradients do not depend on the scale of the loss.
+    `fit_svi` minimises the loss of a batch times the number of batches, by which the rate of SGD is therefore divided.
+    The steps of Adam and of natural gradients do not depend on the scale of the loss.
     """
     import torch  # imported late: importing takes long
 

@@ -31,10 +31,7 @@ VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.
 
 
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
-    """Return the settings of a new run, and sentences that explain settings which the user did not choose.
-
-    `given` has the settings that the user chose.
-    """
+    """Return the settings of a new run, and sentences that explain settings which are not in `given`."""
     settings = dict(given)
     if "net" in settings:
         if "hidden" in settings:
@@ -52,10 +49,7 @@ def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tu
 
 
 def method_for(settings: Mapping[str, Any]) -> str:
-    """Return the method of a run on a table or arrays.
-
-    If the user names no method, the method is svi if the user set an option of variational fits, and otherwise auto.
-    """
+    """Return the method of a run on a table or arrays: by default svi with an option of variational fits, else auto."""
     names, method = _variational(settings), settings.get("method")
     if method is None:
         return "svi" if names else "auto"

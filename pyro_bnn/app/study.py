@@ -37,9 +37,7 @@ DROPOUT, ENSEMBLE = 0.05, 5
 class RegressionStudy:
     """A comparison of methods with NUTS on 92 points of 10 sin(2 pi x), with known noise and a gap in the middle.
 
-    The network has one hidden layer of 20 tanh units. The methods with the mixture prior and with MC dropout have
-    separate models. All other methods share one model, and therefore one exact posterior. All fits have the KL weight
-    1.
+    The methods with the mixture prior and with MC dropout have their own models, and the others share one posterior.
     """
 
     seed: int = 0
@@ -124,10 +122,7 @@ class RegressionStudy:
         return self._fit(model, DeltaGuide(model), seed=index)
 
     def run(self, report: Callable[[str], None] = print) -> Comparison:
-        """Fit all methods, report each fit in a line, and compare the methods in three regions.
-
-        The regions are near the data, in the gap, and outside the range of the data.
-        """
+        """Fit all methods, report each fit, and compare the methods near the data, in the gap, and outside."""
         entries: dict[str, Fit] = {}
         for name, method in {"nuts": self.nuts, **self.methods()}.items():
             entry = entries[name] = method()
@@ -145,10 +140,7 @@ class RegressionStudy:
 
 
 def save_comparison(result: Comparison, folder: Folder, data: tuple[Tensor, Tensor]) -> list[str]:
-    """Write `comparison.csv`, `comparison.json` and, if possible, a picture. Return the names of the pictures.
-
-    A picture needs a single input, and a single target that is a number. The picture also shows the training data.
-    """
+    """Write two tables and, for a single input and a single number as target, a picture. Return the pictures' names."""
     with folder.new("comparison.csv") as path:
         result.to_csv(path)
     with folder.new("comparison.json") as path:

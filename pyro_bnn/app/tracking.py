@@ -35,14 +35,7 @@ class AccuracyCurve:
         return frame.to_csv(index_label="epoch", lineterminator="\n")
 
     def table(self) -> str:
-        """Return a table with a line for each epoch.
-
-        Example:
-            >>> from pyro_bnn.app.tracking import AccuracyCurve
-            >>> print(AccuracyCurve((0.9,), (0.8,)).table())
-            accuracy at mean weights        train      test
-            epoch  1                      90.00 %   80.00 %
-        """
+        """Return a table with a line for each epoch."""
         rows = enumerate(zip(self.train, self.test, strict=True), 1)
         lines = [
             f"{f'epoch {epoch:2d}':26s} {percent(train, 2):>10s}{percent(test, 2):>10s}"
@@ -52,10 +45,7 @@ class AccuracyCurve:
 
 
 class AccuracyTracker:
-    """A callback that measures a classifier's accuracy at mean weights after each epoch.
-
-    The callback restores the states of torch's random generators, so it does not change the result of the fit.
-    """
+    """A callback that measures a classifier's accuracy at mean weights after each epoch, without changing the fit."""
 
     def __init__(self, model: BayesianModel, guide: nn.Module, data: Dataset) -> None:
         self._model, self._guide, self._data = model, guide, data

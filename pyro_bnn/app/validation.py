@@ -1,7 +1,4 @@
-"""Makes dataclasses from JSON. Pydantic checks each field, and one error message names all faults.
-
-Pydantic is loaded only when data are checked, so that the help of the command line appears at once.
-"""
+"""Makes dataclasses from JSON. Pydantic, loaded late, checks each field, and one error message names all faults."""
 
 import json
 from collections.abc import Sequence

@@ -88,11 +88,7 @@ ALL = "pyro_bnn.help_all"
 
 
 class PlainFlags:
-    """Base class of commands with a plainer help.
-
-    The help shows no type beside a flag, since a flag takes no value. Typer writes a default in words in parentheses,
-    ``[default: (by the number of rows)]``; here there are none.
-    """
+    """Base class of commands whose help shows no type beside a flag, and no parentheses around a default in words."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters of the command. Flags have no type in the help, and defaults have no parentheses."""

@@ -17,11 +17,7 @@ from .tables import aligned, fitted, stacked
 
 
 class Output:
-    """Writes the output of a command.
-
-    Without `--json`, text goes to standard output. With `--json`, text goes to standard error, and the JSON document
-    goes to standard output. On a terminal, the Python package `rich` adds colours to the text.
-    """
+    """Writes text to standard output; with `--json`, text to standard error, and a JSON document to standard output."""
 
     def __init__(self, command: str, *, as_json: bool) -> None:
         self._command, self._as_json = command, as_json
@@ -33,9 +29,8 @@ class Output:
     def say(self, text: str = "", *, style: str = "", wraps: bool = True, indent: int = 0) -> None:
         """Write lines of text, in one of rich's styles if the terminal has colours.
 
-        If `wraps` is true, long lines are wrapped between words to the width of the terminal, or to the width COLUMNS
-        if this environment variable is set. A wrapped line continues after `indent` spaces. A number stays together
-        with the sign % or ± beside it.
+        If `wraps` is true, long lines are wrapped to the width of the terminal, or to COLUMNS if this variable is set,
+        and continue after `indent` spaces. A number stays together with the sign % or ± beside it.
         """
         if wraps and (width := self._width()):
             bound = together(text)
@@ -53,10 +48,7 @@ class Output:
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
-        """Write the tables and notes in `text`. An empty line separates them. Headings are bold, and notes are dim.
-
-        A table that is wider than the terminal, or than COLUMNS, is narrowed by :func:`fitted`.
-        """
+        """Write the tables and notes in `text`, which empty lines separate, and narrow tables that are too wide."""
         for number, block in enumerate(text.split("\n\n")):
             if number:
                 self.say()
@@ -96,11 +88,9 @@ PREDICTED = r"(mean|sd|aleatoric|epistemic|lower_|upper_|entropy|p\()"
 
 
 def for_terminal(csv: str) -> str:
-    """Turn predictions in CSV into an aligned and rounded table.
+    """Turn predictions in CSV into an aligned table that fits the terminal.
 
-    Probabilities are rounded to three decimal places. Other numbers are rounded such that the standard deviation keeps
-    about three significant digits. If there are many rows, only the first and the last rows are shown. If the terminal
-    is too narrow, headings have several lines, and columns that still do not fit are left out.
+    Probabilities have three decimal places. Other numbers have so many that the sd keeps about three digits.
     """
     import pandas as pd  # imported late: importing takes long
 

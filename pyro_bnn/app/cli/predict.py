@@ -159,10 +159,7 @@ def predict(
 
 
 def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPosterior") -> list[str]:
-    """Return a note if a run has a fault, or if its verdict is not just "usable"; otherwise return an empty list.
-
-    The note names the fault. If `evaluate` or `report` has judged the run, the note also quotes the verdict.
-    """
+    """Return a note with the fault and the known verdict of a run, or [] if the run has no fault and is usable."""
     from .. import chains, runs  # imported late: importing takes long
 
     level: str = "note"

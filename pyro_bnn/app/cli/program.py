@@ -105,10 +105,7 @@ def run() -> None:
 
 
 def _in_plain_words(error: Any) -> str:
-    """Return a sentence that says what is wrong in a command line.
-
-    If an option needs a number but got another text, the sentence shows this text.
-    """
+    """Return a sentence that says what is wrong in a command line."""
     message = str(error.format_message())
     if option := getattr(error, "option_name", ""):
         near = nearest(option, getattr(error, "possibilities", None) or ())
@@ -147,10 +144,7 @@ def _fail(message: str, code: int) -> None:
 
 
 def _explained(error: Exception) -> tuple[str, int] | None:
-    """Return the message and the exit code for an error, or None if the error is a bug.
-
-    The exit code is 2 after wrong use, and 1 after another error.
-    """
+    """Return the message and the exit code for an error, or None if the error is a bug."""
     if "torch" in sys.modules:  # if torch is not loaded, the library did not raise the error
         import torch
 

@@ -71,10 +71,7 @@ def _is_slower(gains: PruningGains) -> list[str]:
 
 
 def _can_go(report: pruning.PruningReport) -> list[str]:
-    """Say which share of the weights can be removed without loss.
-
-    Return an empty list if the report has no scores of the network with all weights, or no scores of a pruned network.
-    """
+    """Say which share of the weights can be removed without loss, if the report has all weights and pruned ones."""
     rows = sorted(report.rows, key=lambda row: row.fraction)
     if rows[0].fraction > 0 or len(rows) < 2:
         return []

@@ -27,10 +27,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Show on a terminal that the program is loading, and let Ctrl-C end the program at once.
-
-    Use this for slow imports.
-    """
+    """Show on a terminal that the program is loading slow imports, and let Ctrl-C end the program at once."""
     is_shown = sys.stderr.isatty()
     if is_shown:
         sys.stderr.write(LOADING)
@@ -47,8 +44,7 @@ def loading() -> Iterator[None]:
 def quickly_stoppable() -> Iterator[None]:
     """During a `with` block, make Ctrl-C end the program at once, without cleaning up.
 
-    Some libraries catch or replace every exception during their import. In such an import, the KeyboardInterrupt of
-    Ctrl-C could be lost, or end in a traceback.
+    Some libraries catch every exception during their import, so the KeyboardInterrupt of Ctrl-C could be lost.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

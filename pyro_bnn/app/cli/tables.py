@@ -10,11 +10,7 @@ Cells = Sequence[Sequence[str]]
 
 
 def fitted(block: str, width: int) -> str:
-    """Return a table that is at most `width` characters wide, if that is possible.
-
-    Four layouts are tried in this order, until one fits: the table with two spaces between columns; the same table with
-    headings on several lines; the transposed table, with a row for each heading; a list with a cell on each line.
-    """
+    """Return a table in the first of four layouts that fits the width: aligned, stacked, transposed, or a list."""
     lines = block.splitlines()
     title, body = (lines[:1], lines[1:]) if lines[0].endswith(":") else ([], lines)
     cells = cells_of(body)
@@ -40,10 +36,7 @@ def cells_of(lines: Sequence[str]) -> list[list[str]]:
 
 
 def aligned(cells: Cells, *, num_left: int = 1) -> list[str]:
-    """Return the lines of a table with aligned columns.
-
-    The first `num_left` columns are aligned on the left, and the other columns on the right.
-    """
+    """Return the lines of a table. The first `num_left` columns are aligned on the left, the others on the right."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     sides = ["<" if number < num_left else ">" for number in range(len(widths))]
     return [
@@ -53,10 +46,7 @@ def aligned(cells: Cells, *, num_left: int = 1) -> list[str]:
 
 
 def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
-    """Return the lines of a table in which wide headings are wrapped at spaces.
-
-    A number and its % stay on one line.
-    """
+    """Return the lines of a table in which wide headings are wrapped at spaces, but not before %."""
     heads, rows = [together(head) for head in cells[0]], cells[1:]
     words = [head.split(" ") for head in heads]
     widths = [max([*(len(row[i]) for row in rows), *map(len, parts)], default=0) for i, parts in enumerate(words)]
@@ -70,11 +60,7 @@ def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
 
 
 def _listed(cells: Cells) -> list[str]:
-    """Return the lines of a list with the cells of a table.
-
-    The first line is the heading of the first column. For each row of the table, the list has a line with the first
-    cell, and below it a line for each other cell.
-    """
+    """Return the lines of a list: for each row of a table its first cell, and below it a line for each other cell."""
     lines = [cells[0][0]] if cells[0][0] else []
     for name, *row in cells[1:]:
         lines += [f"{name}:", *aligned([(f"  {head}", cell) for head, cell in zip(cells[0][1:], row, strict=True)])]

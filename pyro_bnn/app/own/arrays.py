@@ -99,11 +99,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def pairs_of(arrays: Mapping[str, np.ndarray], shown: str, *, checks_targets: bool) -> tuple[Pair, Pair | None]:
-    """Return the training rows and the test rows, or None as the test rows if the file has no test rows.
-
-    Raise if an input is not a finite number. If `checks_targets` is true, also raise if a target is not a finite
-    number.
-    """
+    """Return the training rows and the test rows (None if the file has none); raise if a number is not finite."""
     held = listed([*arrays])
     if arrays.keys() & {"x", "y"} and arrays.keys() & {"x_train", "y_train"}:
         raise ValueError(
@@ -141,11 +137,7 @@ def _check_numbers(name: str, array: np.ndarray, shown: str) -> None:
 
 
 def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown: str) -> ArrayEncoding:
-    """Learn the encoding of arrays from the training inputs.
-
-    If a row is a vector, each feature has its own mean and scale. If a row has more axes, such as an image, one mean
-    and one scale apply to all its numbers.
-    """
+    """Learn the encoding of arrays: a mean and a scale for each feature of vectors, or one of each for images."""
     _check_numbers("x", x, shown)
     x = x[:, None] if x.ndim == 1 else x
     if not standardize:

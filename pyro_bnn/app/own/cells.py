@@ -69,25 +69,18 @@ class Cells:
 
     @property
     def labels(self) -> np.ndarray:
-        """The cells as names of classes.
-
-        Truth values in other spellings, such as TRUE, become True or False. A missing cell becomes an empty text.
-        """
+        """The cells as names of classes: TRUE or true becomes True, and a missing cell an empty text."""
         truth = {"true": "True", "false": "False"}
         return np.array([truth.get(text.lower(), text) for text in self.texts.fillna("")], dtype=object)
 
     def row(self, which: np.ndarray) -> int:
-        """Return the number of the first row for which the mask `which` is True.
-
-        The mask has shape (N,). Rows are numbered as in the file.
-        """
+        """Return the number in the file of the first row for which the mask `which`, shape (N,), is True."""
         return int(self.texts.index[which.argmax()])
 
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """Read the cells as numbers. Return the numbers and their format, or None if the cells are texts.
+        """Read the cells as numbers, NaN if missing. Return the numbers and their format, or None for texts.
 
-        A missing cell becomes NaN. The returned format is a key of `NUMBERS`, or "" for numbers such as 1234.5. If the
-        format `preferred` fits all cells, it is used.
+        The format is a key of `NUMBERS`, or "" for numbers such as 1234.5. If the format `preferred` fits, it is used.
         """
         present = self.present
         readings = {"": pd.to_numeric(present, errors="coerce").astype(float)}
@@ -113,11 +106,7 @@ class Cells:
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
-        """Choose a format that fits all cells; if the format `preferred` fits all cells, choose `preferred`.
-
-        Return the values, the name of the chosen format, and the names of other formats that fit all cells but yield
-        different values. Return None if no format fits all cells.
-        """
+        """Return the values, the chosen format, and other formats that fit with other values; None if none fits."""
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
             return None
@@ -143,10 +132,9 @@ class Cells:
         )
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """Read the cells as dates. Return the days since 1970 and the format, or None if the cells are not dates.
+        """Read the cells as dates. Return the days since 1970, NaN if missing, and the format, or None for others.
 
-        A missing cell becomes NaN. The returned format is a key of `DATES`. If the format `preferred` fits all cells,
-        it is used.
+        The format is a key of `DATES`. The format `preferred` is used if it fits all cells.
         """
         present = self.present
         if len(present) and present.str.fullmatch(DATE_LIKE).sum() <= MOSTLY * len(present):

@@ -1,7 +1,4 @@
-"""Encoding of the rows of a table as inputs of a network.
-
-A column has numbers, dates, categories, or texts with many different values.
-"""
+"""Encoding of the rows of a table, which have numbers, dates, categories and texts, as inputs of a network."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -42,8 +39,7 @@ class Feature:
     """The conversion of the cells of a column to inputs, which depends on the kind of the column.
 
     A ``number`` or ``date`` is standardised. A ``category`` has an input for each of the categories. The inputs of a
-    ``text`` are computed from its letters. All inputs of a missing cell are 0. If `has_missing`, the column has one
-    more input, which is 1 for missing cells and 0 for other cells.
+    ``text`` are computed from its letters. All inputs of a missing cell are 0, except one that marks it.
     """
 
     name: str  # of the column
@@ -83,12 +79,9 @@ class Feature:
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """The conversion of the rows of a table to inputs.
+    """The conversion of the rows of a table to inputs."""
 
-    `features` has an item for each used column, in the order of inputs.
-    """
-
-    features: list[Feature]
+    features: list[Feature]  # of each used column, in the order of inputs
     identifiers: list[str] = field(default_factory=list)  # columns that are not used, since they name the rows
 
     @property
@@ -117,10 +110,7 @@ class TableEncoding:
         return [feature.name for feature in self.features if feature.kind == kind]
 
     def inputs(self, table: Table) -> Tensor:
-        """Encode the rows of a table as inputs of shape (N, D).
-
-        If a cell contains an unknown category, the inputs for this cell are 0.
-        """
+        """Encode the rows of a table as inputs of shape (N, D). The inputs of an unknown category are 0."""
         table.require(self.names)
         with np.errstate(over="ignore"):  # numbers that are too large are refused below
             inputs = np.hstack([feature.inputs(table.column(feature.name)) for feature in self.features]).astype(float)
@@ -142,10 +132,7 @@ class TableEncoding:
         return {name: sorted(unseen) for name, unseen in found.items() if unseen}
 
     def written_otherwise(self, table: Table) -> dict[str, str]:
-        """Find the columns of numbers whose format differs from the format in training.
-
-        Return the new formats by column name.
-        """
+        """Return by name the formats of columns of numbers that differ from the format in training."""
         read = {name: table.column(name).numbers(written) for name, written in self.written.items()}
         return {name: found[1] for name, found in read.items() if found and found[1] != self.written[name]}
 
@@ -155,8 +142,7 @@ def learned_encoding(
 ) -> tuple[TableEncoding, list[str]]:
     """Learn the encoding of a table. Return the encoding, and sentences that explain the encoding to the user.
 
-    The means and scales are computed from the rows in `training`; the categories come from all rows. A column in
-    `wanted` is used even if it contains only row labels or row numbers.
+    The means and scales come from the rows in `training`. A column in `wanted` is used even if it names the rows.
     """
     reasons = {name: _why_identifier(table.column(name)) for name in names if name not in wanted}
     naming = {name: reason for name, reason in reasons.items() if reason}
@@ -184,10 +170,7 @@ def learned_encoding(
 
 
 def _why_identifier(cells: Cells) -> str:
-    """Return the reason why a column only identifies the rows: by row numbers, by labels or by a name such as "id".
-
-    Return an empty text if the column does not identify the rows.
-    """
+    """Return the reason why a column only identifies the rows, such as its name "id"; "" if it does not."""
     if cells.is_missing.all():
         return ""
     numbers = cells.numbers()
@@ -255,10 +238,7 @@ def _names_rows(name: str, numbers: np.ndarray) -> bool:
 
 
 def moments(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the scale of each column of `values`, shape (N, P). NaN are ignored.
-
-    The scale of a column is 0 if its numbers are equal up to rounding, or if all of them are NaN.
-    """
+    """Return the mean and the scale of each column of `values`, shape (N, P), without NaN; a constant has scale 0."""
     from sklearn.preprocessing import StandardScaler  # imported late, since this takes long
 
     with np.errstate(over="ignore", invalid="ignore"):

@@ -21,11 +21,7 @@ from ..specs import parts_of
 
 
 def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-    """Call a function of the user, and return the network that it makes.
-
-    A module is imported from the current folder, or else from Python's search path. The function is called with the
-    keywords `input_shape` and `num_outputs`, if the function has such arguments.
-    """
+    """Call a function of the user with the keywords it takes, and return the network that it makes."""
     place, name = parts_of(spec)
     if place.endswith(".py") and not Path(place).is_file():
         raise ValueError(f"--net {spec}: there is no file {place}.")
@@ -67,16 +63,10 @@ class OwnCodeError(ValueError):
 
 @contextmanager
 def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[None]:
-    """Run the user's code in a `with` block.
+    """Run the user's code in a `with` block, and turn its error into an `OwnCodeError` that shows the user's line.
 
-    An error in the block becomes an `OwnCodeError`, whose message shows the line of the user's code. The current folder
-    is restored at the end.
-
-    Args:
-        spec: The specification of the network. ``mlp`` means that no code of the user runs.
-        doing: End of the message, which says what the code was doing.
-        otherwise: Beginning of the message if no line of the user's code raised the error. If `otherwise` is empty,
-            errors that do not come from the user's code are raised unchanged.
+    `doing` ends the message. `otherwise` begins it if no line of the user's code raised the error; such an error is
+    raised unchanged if `otherwise` is empty. No code of the user runs if `spec` is ``mlp``.
     """
     here = Path.cwd()
     try:
@@ -103,11 +93,7 @@ def _text(error: BaseException) -> str:
 
 
 def _own_line(error: BaseException) -> str | None:
-    """Return the last line of the user's code in the traceback of an error.
-
-    Return None if the traceback has no line of the user's code, or if a line of this library comes after the user's
-    last line.
-    """
+    """Return the last line of the user's code in a traceback; None if a line of this library comes after it."""
     paths = sysconfig.get_paths()
     package = str(Path(__file__).parents[2])
     others = (paths["stdlib"], paths["purelib"], paths["platlib"], "<")
@@ -151,10 +137,7 @@ def _arguments(spec: str, function: Callable[..., Any], offered: dict[str, Any])
 
 
 def check_network(spec: str, net: nn.Module, x: Tensor, num_outputs: int, reason: str) -> None:
-    """Raise if a network does not return `num_outputs` outputs for each row.
-
-    `reason` says in the error message what the outputs are for, such as ``3 classes``.
-    """
+    """Raise if a network does not return `num_outputs` outputs for each row; `reason` says what they are for."""
     shape = tuple(x.shape)
     doing, otherwise = f" on inputs of shape {shape}", f"the network cannot take inputs of shape {shape}: "
     with own_code(spec, doing=doing, otherwise=otherwise), torch.no_grad(), eval_mode(net):

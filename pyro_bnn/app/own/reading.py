@@ -1,7 +1,4 @@
-"""Reading of tables by pandas.
-
-All cells are read as texts. The module :mod:`~pyro_bnn.app.own.cells` reads the texts as numbers, dates or labels.
-"""
+"""Reading of tables by pandas. All cells are texts, which :mod:`~pyro_bnn.app.own.cells` reads as numbers or dates."""
 
 import hashlib
 from collections.abc import Sequence
@@ -24,10 +21,7 @@ MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose cells are texts, or None where a value is missing.
-
-    The index of `frame` has the row numbers in the file, which begin at 1.
-    """
+    """A table whose cells are texts, or None where a value is missing. Its index has the row numbers, from 1."""
 
     shown: str  # name of the file, for messages
     frame: pd.DataFrame
@@ -68,11 +62,7 @@ class Table:
 
 
 def read_table(path: str | Path) -> Table:
-    """Read a table from a Parquet file, or from a text file with a header.
-
-    Commas, semicolons, tabs or bars separate the cells in a text file. Spaces around cells are removed. A value is
-    missing if its cell is empty or has one of the texts in `MISSING`, such as NA.
-    """
+    """Read a table from a Parquet file, or from a text file with a header and one of `SEPARATORS`."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}.")
@@ -158,10 +148,7 @@ def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
 
 
 def feature_names(table: Table, *, target: str, features: Sequence[str], ignore: Sequence[str]) -> list[str]:
-    """Return the names of the columns to predict from.
-
-    The names are `features`, or all columns except the target if `features` is empty. Columns in `ignore` are left out.
-    """
+    """Return `features`, or the names of all columns except the target, without the columns in `ignore`."""
     table.require([target, *features, *ignore])
     names = [name for name in features or table.names if name != target and name not in ignore]
     if target in features:
@@ -174,9 +161,9 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
 
 
 def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str = "a value") -> Table:
-    """Return a table with the rows that have a value in each of the named columns.
+    """Return a table with the rows that have a value in each of the named columns, and a note on the other rows.
 
-    The table has a note on the rows that were left out. If `drop` is False, raise if a row lacks a value.
+    If `drop` is False, raise if there are other rows.
     """
     missing = table.frame[[*dict.fromkeys(names)]].isna()
     lacking = missing.any(axis=1).to_numpy()

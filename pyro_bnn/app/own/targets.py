@@ -97,10 +97,7 @@ def target_labels(cells: Cells) -> list[str]:
 
 
 def guessed(cells: Cells) -> tuple[str, str]:
-    """Guess the likelihood from the cells of the target. Return the likelihood, and a sentence with the reason.
-
-    The likelihood is categorical for texts, truth values and a few different whole numbers, and otherwise gaussian.
-    """
+    """Return the likelihood that fits the target, categorical or gaussian, and a sentence with the reason."""
     num_values = cells.present.nunique()
     count = f"{num_values} different {'value' if num_values == 1 else 'values'}"
     if cells.numbers() is None:
@@ -139,10 +136,7 @@ def _order(label: str) -> tuple[float, str]:
 
 
 def learned_numbers(name: str, y: np.ndarray, likelihood: str, shown: str) -> Target:
-    """Make the target of a regression, with the mean and the scale of the training targets.
-
-    Counts, which the Poisson likelihood takes, are not standardised.
-    """
+    """Make the target of a regression from the training targets. Counts are not standardised."""
     if likelihood == "poisson":
         if (y < 0).any() or (y != np.floor(y)).any():
             raise ValueError(

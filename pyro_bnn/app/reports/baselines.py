@@ -38,9 +38,7 @@ SMALLEST = 1e-12
 def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
     """Predict the test rows by methods without a network, and compute the log-densities of the targets.
 
-    If the training rows have more than `MOST_NUMBERS` inputs, linear methods are fitted to a random part of the rows.
-    If the data are small enough for a fit in a second or two, trees are the last method. For numbers that are not
-    counts, trees predict only the mean.
+    Trees come last, and only if the data are small. For numbers that are not counts, they predict only the mean.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor  # late: takes long
     from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor

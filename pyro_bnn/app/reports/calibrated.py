@@ -32,11 +32,9 @@ predicted entropy if the target is a class."""
 
 
 def interval_of(prediction: RegressionPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
-    """Return the lower and upper ends of intervals of the probability `level`, shape (2, N, O).
+    """Return the ends of calibrated intervals, or else of central ones, of the probability `level`, (2, N, O).
 
-    If `calibration` is None, the intervals are the central intervals of the prediction. Central intervals need a
-    prediction with `components`. A calibration on standardised targets is also valid for a prediction in the target's
-    units, since conformal scores have no unit.
+    A calibration on standardised targets is also valid in the target's units, since conformal scores have no unit.
     """
     if calibration is not None:
         assert isinstance(calibration, ConformalIntervals)
@@ -45,11 +43,7 @@ def interval_of(prediction: RegressionPrediction, level: float, calibration: Run
 
 
 def sets_of(prediction: ClassificationPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
-    """Return the set of classes of each row, as a mask of shape (N, C) that is True for the classes in the set.
-
-    If `calibration` is None, a set has the most probable classes, as many as are needed for a total probability of
-    `level`.
-    """
+    """Return calibrated sets, or else the most probable classes with the total `level`, as a mask of shape (N, C)."""
     if calibration is not None:
         assert isinstance(calibration, ConformalSets)
         return calibration.sets(prediction, level)
@@ -60,19 +54,13 @@ def sets_of(prediction: ClassificationPrediction, level: float, calibration: Run
 
 @dataclass(frozen=True)
 class BeforeAndAfter:
-    """The coverage of a network's intervals or sets before and after calibration.
-
-    For each level in `COMPARED`, `rows` has a row for the intervals or sets before calibration, and then a row for
-    those after calibration. Each row has `level`, `name`, `inside` (the share of the targets inside their interval or
-    set), `width` (the mean width of the intervals in the target's units, or the mean size of the sets) and `thirds`
-    (the share inside for each third in `PARTS`).
-    """
+    """The coverage of a network's intervals or sets before and after calibration, in turn, for each of `COMPARED`."""
 
     num_calibration: int  # rows that calibrated
     num_test: int
     is_class: bool
     is_count: bool
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Mapping[str, Any]]  # `level`, `name`, `inside` (a share), `width` (or size) and `thirds` (shares)
 
     @property
     def noun(self) -> str:
@@ -86,10 +74,7 @@ class BeforeAndAfter:
 
     @property
     def deviations(self) -> str:
-        """Approximate standard deviation of the calibrated share at each level, in words.
-
-        The share varies with the rows that are chosen for calibration and for tests.
-        """
+        """Approximate standard deviation of the calibrated share at each level, over choices of rows, in words."""
         rows = 1 / self.num_test + 1 / self.num_calibration
         points = [f"{100 * math.sqrt(level * (1 - level) * rows):.1f} ({percent(level, 0)})" for level in COMPARED]
         return f"{' and '.join(points)} points"
@@ -105,10 +90,7 @@ class BeforeAndAfter:
         return f"{said}. At least one of these shares is wrong by more than chance, so calibration was needed."
 
     def _is_right(self, row: Mapping[str, Any]) -> bool:
-        """Return whether the measured share differs from the promised level no more than chance allows.
-
-        Sets of classes and intervals of counts may contain more than they promise.
-        """
+        """Return whether a share fits its level within chance; sets and intervals of counts may contain more."""
         from scipy.stats import binom  # imported late: importing takes long
 
         low, high = binom.interval(CHANCE, self.num_test, row["level"])
@@ -153,10 +135,7 @@ def before_and_after(
     *,
     is_count: bool,
 ) -> BeforeAndAfter:
-    """Compare the coverage on test rows before and after calibration.
-
-    `is_count` says whether the targets are counts. A regression prediction must have `components`.
-    """
+    """Compare the coverage on test rows before and after calibration. A regression needs `components`."""
     is_class = isinstance(prediction, ClassificationPrediction)
     order = prediction.total.flatten().argsort(stable=True)
     rows = []

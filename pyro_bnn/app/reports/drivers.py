@@ -24,22 +24,12 @@ TINY = 1e-30
 
 @dataclass(frozen=True)
 class Driver:
-    """The change of the predictions if the values of a column are permuted among the test rows.
+    """The change of the predictions if the values of a column are permuted among the test rows."""
 
-    Attributes:
-        name: Name of the column.
-        mean: For numbers, the root mean square change of the predicted means, divided by the standard deviation of the
-            means over the rows. For classes, the mean change of the probabilities (total variation).
-        epistemic: Mean absolute change of the epistemic uncertainty, divided by the mean epistemic uncertainty of the
-            rows. The epistemic uncertainty is the epistemic standard deviation for numbers, and the mutual information
-            for classes.
-        growth: Mean of the epistemic uncertainty after the permutation, divided by the mean before the permutation.
-    """
-
-    name: str
-    mean: float
-    epistemic: float
-    growth: float
+    name: str  # of the column
+    mean: float  # rms change of the predicted means / their sd over the rows; for classes, the total variation
+    epistemic: float  # mean absolute change of the epistemic sd / its mean; for classes, of the mutual information
+    growth: float  # mean of the epistemic sd (or mutual information) after the permutation / the mean before
     varies: bool = True  # False if the column has one value in the test rows, so that a permutation changes nothing
 
 
@@ -54,14 +44,10 @@ def columns_of(run: Trained) -> dict[str, slice]:
 
 
 def drivers_of(run: Trained) -> list[Driver]:
-    """Measure how much the predictions of the test rows depend on each column.
+    """Measure how much the predictions of the test rows depend on each column, the most important column first.
 
-    The most important column is the first in the list.
-
-    All inputs of a column are permuted together, `NUM_PERMUTATIONS` times. After each permutation, the same weights
-    predict the rows again. This function measures the change of the predictions. Breiman (2001,
-    https://doi.org/10.1023/A:1010933404324) measures the change of the error instead. The list is empty for images, and
-    for data sets with more than `MOST_COLUMNS` columns.
+    Breiman (2001, https://doi.org/10.1023/A:1010933404324) measures the change of the error instead. The list is empty
+    for images, and for data sets with more than `MOST_COLUMNS` columns.
     """
     columns = columns_of(run)
     if not 0 < len(columns) <= MOST_COLUMNS or len(run.rows.x_test) < 2:

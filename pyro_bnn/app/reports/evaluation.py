@@ -44,10 +44,7 @@ LEGEND = [
 
 @dataclass(frozen=True)
 class ClassifierScores:
-    """Scores of the predictions by single draws, by mean weights and by ensembles.
-
-    `ood` says how well each score in `SCORES` detects unknown images.
-    """
+    """Scores of single draws, of mean weights and of ensembles, and of the detection of unknown images."""
 
     rows: list[dict[str, Any]]  # name, accuracy, nll (nats), ece (15 bins) and brier (sum over classes) of predictions
     ood: dict[str, metrics.OODScores]  # by name of the score

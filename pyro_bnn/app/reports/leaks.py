@@ -29,11 +29,7 @@ class Leak:
 
 
 def leak_of(run: Trained) -> Leak | None:
-    """Find the columns from which a linear formula computes the target almost exactly.
-
-    Return None if there is no such formula, if it needs more than `MOST_NAMED` columns, or if there are several
-    targets.
-    """
+    """Find the columns, at most `MOST_NAMED`, from which a linear formula computes a single target almost exactly."""
     columns, x, y = columns_of(run), run.rows.x_train[:MOST_ROWS].cpu().double(), run.rows.y_train[:MOST_ROWS].cpu()
     if not columns or y.dim() != 2 or y.shape[1] != 1:
         return None

@@ -31,10 +31,7 @@ def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
 
 
 def save_picture(folder: Folder, name: str, ax: Any) -> str:
-    """Write the figure of matplotlib axes to a file, and return the name of the file. `folder` sets the file format.
-
-    Files of the same picture in other formats, from earlier commands, are removed.
-    """
+    """Write the figure of axes to a file, remove those in other formats, and return the name of the file."""
     new = folder.in_format(name)
     with folder.new(new) as path:
         plotting.save(ax, path)
@@ -54,8 +51,7 @@ def observed_against_predicted(
 ) -> tuple[Any, int]:
     """Plot observed numbers and intervals against predicted means, all of shape (N,).
 
-    At most `MOST_DRAWN` rows are drawn, evenly spaced in the order of the predicted means. Return the axes and the
-    number of rows that are drawn.
+    Return the axes, and the number of rows that are drawn, evenly spaced in the order of the predicted means.
     """
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
@@ -72,10 +68,7 @@ def observed_against_predicted(
 
 @dataclass(frozen=True)
 class Drawing:
-    """The figure of matplotlib axes.
-
-    The figure is drawn only when a page shows it, since verdicts without a page need no drawings.
-    """
+    """The figure of matplotlib axes, drawn only when a page shows it, since verdicts alone need no drawings."""
 
     ax: Any
 

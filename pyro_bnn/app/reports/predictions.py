@@ -44,16 +44,8 @@ def table_of_predictions(
 ) -> tuple[pd.DataFrame, dict[str, float]]:
     """Predict rows, and return a table with a line for each row, and mean scores over the rows with known targets.
 
-    For numbers, the columns are ``mean``, the standard deviation ``sd`` of
-    an observation, its parts ``aleatoric_sd`` (noise) and ``epistemic_sd`` (uncertainty about the weights), and the
-    ends of the intervals, all in units of the target. The squares of the two parts add up to the square of ``sd``. The
-    intervals are calibrated if there is a calibration. With several targets, each name ends with the number of the
-    target, from 0.
-
-    For classes, the columns are the most probable class, the probability of each class, and ``entropy`` with its parts
-    ``aleatoric`` and ``epistemic``, in nats. With a calibration, further columns say whether each class is in the set
-    of each level (1 or 0). If a copied column and a predicted column have the same name, `` (input)`` is added to the
-    name of the copied column.
+    The columns are those of `pyro-bnn predict`. The squares of ``aleatoric_sd`` and ``epistemic_sd`` add up to that of
+    ``sd``. With several targets, each name ends with the number of the target, from 0.
     """
     tables = []
     scores: list[tuple[int, dict[str, float]]] = []  # number of scored rows and their scores, by chunk
@@ -79,10 +71,7 @@ def table_of_predictions(
 
 
 def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
-    """Return the names of the copied columns.
-
-    If a copied column has the same name as a computed column, the copied column gets a new name.
-    """
+    """Return the names of the copied columns, which differ from those of computed columns."""
     found = []
     for name in names:
         new = name
@@ -93,10 +82,7 @@ def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
 
 
 def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Return the mean scores of all rows, given the scores of chunks of rows.
-
-    For the RMSE, the squares are averaged, and the root of their mean is returned. The ECE is left out.
-    """
+    """Return the mean scores over chunks of rows, without the ECE. The RMSE is averaged by its square."""
     means = {}
     for name in [name for name in parts[0][1] if name != "ece"] if parts else []:
         power = 2 if name == "rmse" else 1

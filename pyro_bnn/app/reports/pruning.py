@@ -78,10 +78,7 @@ def report_pruning(
 
 
 def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningReport:
-    """Convert a report to units of the target.
-
-    If there are several targets, the RMSE is not converted: it is the RMSE of the standardised targets.
-    """
+    """Convert a report to units of the target. The RMSE of several targets stays that of standardised ones."""
     shift = sum(math.log(scale) for scale in target.scale)
     factor = target.scale[0] if len(target.scale) == 1 else 1.0
 
@@ -104,10 +101,7 @@ def save_pruned_run(
     fraction: float,
     per: Per,
 ) -> str:
-    """Write a copy of a run without a share of its weights; return a sentence on how many weights were removed.
-
-    If rows were held out for calibration, these rows also calibrate the predictions of the copy.
-    """
+    """Write a copy of a run without a share of its weights; return a sentence on how many weights were removed."""
     pruned = pruning.prune(posterior, fraction=fraction, per=per)
     for name in (CONFIG, HISTORY, DATA):
         folder.write_text(name, verified(run, name).read_text(encoding="utf-8"))

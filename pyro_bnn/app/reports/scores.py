@@ -71,13 +71,7 @@ class OwnDataScores:
 
 
 def shown_name(name: str) -> str:
-    """Return the heading of a score's column in tables, given the name of the score in the code.
-
-    Example:
-        >>> from pyro_bnn.app.reports.scores import shown_name
-        >>> shown_name("rmse"), shown_name("coverage_68.3")
-        ('RMSE', 'in 68.3 %')
-    """
+    """Return the heading of a score's column in tables, such as RMSE for rmse, or "in 68.3 %" for coverage_68.3."""
     return COLUMNS.get(name) or f"in {name.removeprefix('coverage_')} %"
 
 
@@ -147,10 +141,7 @@ def scores_of(
     *,
     levels: Sequence[float] = LEVELS,
 ) -> dict[str, float]:
-    """Score a prediction that has targets, in units of the target. Intervals are calibrated if there is a calibration.
-
-    The coverage is measured at `levels`. The CRPS and the coverage are missing if the prediction has no `components`.
-    """
+    """Score a prediction that has targets, in units of the target. A calibration corrects the intervals."""
     if isinstance(prediction, ClassificationPrediction):
         return prediction.score()
     own = in_units(prediction.as_kind(RegressionPrediction), target)
@@ -164,11 +155,7 @@ def scores_of(
 
 
 def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPrediction:
-    """Convert a prediction of standardised targets to the units of the target, in double precision.
-
-    A standardised target z stands for y = mean + scale * z. Predicted means are therefore scaled and shifted, variances
-    are multiplied by scale^2, and densities are divided by scale.
-    """
+    """Convert a prediction of standardised targets z to the units of the target, y = mean + scale * z, in float64."""
     are_own = all(mean == 0 for mean in target.mean) and all(scale == 1 for scale in target.scale)
     if are_own or prediction.mean.dim() != 2:
         return prediction

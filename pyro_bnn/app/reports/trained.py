@@ -47,10 +47,9 @@ class Trained:
 
     @functools.cached_property
     def single(self) -> tuple[str, Prediction]:
-        """The name and the prediction of a single network, for comparison with the ensemble.
+        """The name and the prediction of a single network: that of mean weights, or of one draw from chains.
 
-        For a variational run, the single network has the mean weights. For chains, the single network is one draw,
-        since the mean of several modes predicts poorly.
+        The mean of several modes would predict poorly.
         """
         x, y = self.test
         if runs.is_chains(self.posterior):

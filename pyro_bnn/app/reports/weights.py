@@ -73,11 +73,9 @@ def report_weights(
     site: str | None = None,
     index: Sequence[int] = (),
 ) -> list[SiteSummary]:
-    """Summarise the weights of a trained network, and write two pictures.
+    """Summarise the weights of a trained network, and write two pictures: of one weight, and of all tensors.
 
-    ``weight.png`` shows the posterior density of one weight, by default the weight with the highest signal-to-noise
-    ratio in the first tensor from which not all weights were removed. ``weights.png`` shows histograms of means and
-    scales for each tensor.
+    The default weight is that of highest signal-to-noise ratio in the first tensor from which not all were removed.
     """
     guide = pruning.mean_field(posterior)
     ratios = pruning.signal_to_noise(guide)

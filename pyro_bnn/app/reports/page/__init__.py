@@ -39,12 +39,7 @@ ORDER = ("problem", "note", "good")
 
 
 def verdicts_on(subject: Subject) -> tuple[str, list[Verdict], list[Section]]:
-    """Judge a run.
-
-    Returns:
-        The first line of the report, the verdicts, and the sections. The first line says whether the run is usable. The
-        worst verdicts come first. Of equally bad verdicts, possible causes of other faults come first.
-    """
+    """Judge a run. Return the first line of the report, the verdicts in order, and the sections."""
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     posterior = subject.posterior
     found = [verdict for section in sections for verdict in section.verdicts]

@@ -13,12 +13,10 @@ from .subject import Subject
 
 
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
-    """Return a range for the share of the test targets that lie in their conformal interval.
+    """Return a range in which the share of test targets in their conformal interval lies with probability `CHANCE`.
 
-    The share is in the returned range with probability `CHANCE`. Let n be the number of rows that were used for
-    calibration, and let k be the rank of the score that sets the width of the intervals. If the scores are continuous,
-    the coverage of the intervals has the distribution Beta(k, n + 1 - k). It follows that the number of test targets
-    inside the intervals is beta-binomial (Vovk 2012, https://arxiv.org/abs/1209.2673).
+    Let k be the rank of the score, of n, that sets the width. For continuous scores the coverage is Beta(k, n + 1 - k),
+    so the number of targets inside is beta-binomial (Vovk 2012, https://arxiv.org/abs/1209.2673).
     """
     rank = rank_of(level, num_calibration)
     low, high = betabinom.interval(CHANCE, num_test, rank, num_calibration + 1 - rank)

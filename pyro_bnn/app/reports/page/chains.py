@@ -18,10 +18,7 @@ from .subject import Subject
 
 
 def chains_section(subject: Subject) -> Section | None:
-    """Make the section on chains: their choice, their diagnostics, and the log-density along each chain.
-
-    Return None for a variational run.
-    """
+    """Make the section on chains: their choice, their diagnostics, and the log-density along each chain."""
     posterior = subject.posterior
     if not is_chains(posterior):
         return None

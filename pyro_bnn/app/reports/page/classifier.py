@@ -62,11 +62,7 @@ SHOWN_IMAGES, MOST_VOTED = 2, 4
 
 
 def accuracy_section(subject: Subject) -> Section | None:
-    """Make the section on accuracy.
-
-    The section compares the scores of the network and of baselines. The section also has the recall and the precision
-    of each class, and the accuracy on the rows with the surest predictions.
-    """
+    """Make the section on accuracy, beside that of baselines, by class, and on the rows with the surest predictions."""
     found = subject.classified
     if found is None:
         return None
@@ -142,11 +138,9 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """Return a text with the accuracy on all rows, and the accuracy on the surest rows if it is higher.
+    """Return a text with the accuracy on all rows, and on the surest rows if it is higher.
 
-    The surest rows are those that remain if a human classifies the least certain rows. If the network
-    predicts k rows wrongly, the human classifies at least k rows, but at most half of all rows. `certainty` is empty if
-    the uncertainty does not detect errors.
+    The surest rows remain if a human classifies as many rows as the network predicts wrongly, but at most half of them.
     """
     text = f"{percent(accuracy)} right"
     if not certainty:
@@ -212,10 +206,9 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
 
 
 def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) -> Verdict:
-    """Judge whether a classifier is less certain of wrong predictions than of right ones.
+    """Judge whether the entropy of wrong predictions is larger than that of right ones.
 
-    The entropy is the score that should detect errors. The area under the ROC curve of the entropy is compared with the
-    area that would be expected if the predicted probabilities were correct.
+    The area under the ROC curve is compared with the area to expect if the predicted probabilities were correct.
     """
     entropy, confidence = prediction.total.detach().cpu(), prediction.max_probability.detach().double().cpu()
     measured = metrics.ood_scores(entropy[is_right], entropy[~is_right])
@@ -273,11 +266,7 @@ def unknown_section(subject: Subject) -> Section | None:
 
 
 def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
-    """Judge whether unknown images are detected.
-
-    The text also says which share of the known images would be flagged by a threshold that flags 95 % of the unknown
-    images.
-    """
+    """Judge whether unknown images are detected."""
     area, error = found.auroc, found.auroc_standard_error
     numbers = (
         f"AUROC {with_error(area, error)} by {HEADLINE}; to find 95 % of them, {percent(found.fpr95)} of the known "
@@ -299,12 +288,7 @@ def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
 
 
 def examples_section(subject: Subject) -> Section | None:
-    """Make the section with examples.
-
-    The section shows the test images with the most certain right predictions, with the most certain wrong predictions,
-    and with the least certain predictions. The section also shows the unknown images with the least and the most
-    certain predictions.
-    """
+    """Make the section with examples of sure and unsure predictions of test images and of unknown images."""
     found = subject.classified
     if found is None or found.images is None:
         return None

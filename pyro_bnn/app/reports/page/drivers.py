@@ -45,10 +45,7 @@ def drivers_section(subject: Subject) -> Section | None:
 
 
 def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
-    """Say which column changes the predictions most, and which column changes the epistemic uncertainty most.
-
-    The first column in `drivers` must be the column that changes the predictions most.
-    """
+    """Say which column changes the predictions most (the first one), and which the epistemic uncertainty."""
     first, last = drivers[0], max(drivers, key=lambda driver: driver.epistemic)
     doubt = "mutual information" if is_class else "epistemic sd"
     said = f"The predictions depend most on {first.name}. "
@@ -68,10 +65,7 @@ def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
 
 
 def doubt_after(driver: Driver) -> str:
-    """Say what the exchange of a column does to the epistemic uncertainty.
-
-    The text is "2.500 times" if the mean has clearly changed, and otherwise the change of a typical row, as "± 35 %".
-    """
+    """Say how the exchange of a column changes the epistemic uncertainty: "2.500 times" in the mean, or by "± 35 %"."""
     if abs(driver.growth - 1) >= CLEAR:
         return f"{number(driver.growth)} times"
     return f"± {percent(driver.epistemic, 0)}"
@@ -82,10 +76,7 @@ def _short(name: str) -> str:
 
 
 def _bars(drivers: Sequence[Driver]) -> Drawing:
-    """Draw two bars for each column: for the prediction, and for its epistemic uncertainty.
-
-    The longest bar for the prediction has the length 1, and so has the longest bar for the uncertainty.
-    """
+    """Draw two bars for each column, in which the longest bar of each colour has the length 1."""
     ax = panel(0.9 + 0.32 * len(drivers))
     place = np.arange(len(drivers))[::-1]
     for offset, color, kind, label in ((0.2, 0, "mean", "prediction"), (-0.2, 1, "epistemic", "epistemic uncertainty")):

@@ -93,10 +93,7 @@ def of_length(config: RunConfig, history: History) -> Verdict:
 
 
 def of_temperature(history: History) -> tuple[Verdict, ...]:
-    """Return a note if the KL weight was not 1, which makes the posterior colder or warmer than in Bayes' rule.
-
-    Otherwise return an empty tuple.
-    """
+    """Return a note if the KL weight was not 1, which makes the posterior colder or warmer than in Bayes' rule."""
     kl_weight = history.epochs[-1].kl_weight if history.epochs else 1.0
     if kl_weight == 1:
         return ()
@@ -117,10 +114,9 @@ def was_cut_short(config: RunConfig, history: History) -> Verdict:
 
 
 def has_settled(history: History, usual_steps: int = 0) -> Verdict:
-    """Judge whether the loss was still falling in the last quarter of training.
+    """Judge whether the loss, with the last KL weight, was still falling in the last quarter of training.
 
-    The loss of every epoch is computed with the last KL weight. `usual_steps` is the number of steps with the default
-    settings, or 0 if the number of steps is not judged.
+    `usual_steps` is the number of steps with the default settings, or 0 if the number of steps is not judged.
     """
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     rule = (
@@ -181,8 +177,7 @@ def weights_section(subject: Subject) -> Section | None:
 def of_weights(found: Diagnosis, *, is_trained: bool = True) -> tuple[Verdict, ...]:
     """Judge whether the weights collapsed to point estimates, or stayed at the prior.
 
-    If the time limit cut the training short, there is no verdict "good", since weights differ from the prior even
-    before the training is complete.
+    A training that was cut short gets no verdict "good", since weights differ from the prior even before its end.
     """
     rule = (
         "Problem: the diagnosis of the posterior has a warning (most weights collapsed, or a layer is at the prior). "
@@ -213,10 +208,7 @@ def of_weights(found: Diagnosis, *, is_trained: bool = True) -> tuple[Verdict, .
 
 
 def _signal_to_noise(guide: object) -> dict[str, object]:
-    """Return pictures of the signal-to-noise ratios and the number of pruned weights.
-
-    If the guide is no mean-field guide, there are no pictures, and the number is 0.
-    """
+    """Return pictures of the signal-to-noise ratios of a mean-field guide, and the number of pruned weights."""
     if not isinstance(guide, MeanFieldGuide):
         return {"removed": 0, "pictures": []}
     ratios = pruning.signal_to_noise(guide)
@@ -294,10 +286,7 @@ def about_section(subject: Subject) -> Section:
 
 
 def training_command(config: RunConfig, run: Path, made: Collection[str] = ()) -> str:
-    """Return the shortest command that trains with the settings in `config`.
-
-    The command leaves out the settings in `made`, which the method "auto" chooses.
-    """
+    """Return the shortest command that trains with the settings in `config`, without those in `made`."""
     candidates: list[list[str]] = []
     if config.kind != "images":
         candidates.append(_options(config, replace(recipes.OWN, target=""), always=GUESSED, never=made))
@@ -312,10 +301,7 @@ def training_command(config: RunConfig, run: Path, made: Collection[str] = ()) -
 def _options(
     config: RunConfig, usual: RunConfig, *, always: Collection[str] = (), never: Collection[str] = ()
 ) -> list[str]:
-    """Return the options for the settings that differ from `usual`, and for the settings in `always`.
-
-    Settings in `never` get no option.
-    """
+    """Return the options for the settings that differ from `usual` or are in `always`, without those in `never`."""
     options: list[str] = []
     for field in fields(config):
         name, value = option_of(field.name), getattr(config, field.name)

@@ -49,10 +49,7 @@ MOST_OUTPUTS = 3
 
 
 def errors_section(subject: Subject) -> Section | None:
-    """Make the section on errors, with pictures of observed against predicted numbers.
-
-    The section compares the errors and the NLL of the network and of baselines.
-    """
+    """Make the section on the errors and the NLL of the network and of baselines."""
     found = subject.regressed
     if found is None:
         return None
@@ -94,11 +91,7 @@ def errors_section(subject: Subject) -> Section | None:
 
 
 def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
-    """Judge whether the network predicts better than a guess, which is the mean of the training targets.
-
-    `squared`, shape (N, O), has the squared errors of the network, and `guessed`, shape (N, O), the squared errors of
-    the guess.
-    """
+    """Judge whether the squared errors of the network, (N, O), are below those of the mean of the training targets."""
     root, error = _root(squared.mean(-1))
     guess = math.sqrt(float(guessed.mean()))
     gain, gain_error = mean_and_error((guessed - squared).mean(-1))
@@ -127,10 +120,7 @@ def _root(squared: Tensor) -> tuple[float, float]:
 
 
 def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
-    """Draw a picture of one output, and return the picture with the values for its caption.
-
-    The vertical axis has the observed values, and the horizontal axis has the predicted means.
-    """
+    """Draw observed against predicted numbers of one output, and return the picture with the values for its caption."""
     mean, y, name = found.prediction.mean[:, output], found.y[:, output], found.names[output]
     low, high = found.interval(HEADLINE)[..., output]
     ax, num_drawn = observed_against_predicted(mean, y, low, high, name=name, level=HEADLINE)
@@ -174,8 +164,7 @@ def intervals_section(subject: Subject) -> Section | None:
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
     """Return the share of the targets inside the intervals, and two limits between which this share should lie.
 
-    If the targets are counts, the predicted probability of an uncalibrated interval exceeds the level. The promised
-    share of uncalibrated intervals of counts is therefore not the level, but the mean of their predicted probabilities.
+    Uncalibrated intervals of counts promise more than the level: the mean of their predicted probabilities.
     """
     low, high = found.interval(level)
     promised, number = level, len(found.y)
@@ -228,10 +217,7 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
 
 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Return the errors of groups of rows, and rank correlations of errors with predicted standard deviations.
-
-    The rows of a group have similar predicted standard deviations.
-    """
+    """Return the errors of groups of rows with similar predicted sds, and rank correlations of errors and sds."""
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
     variances = (found.prediction.total, found.prediction.epistemic, found.squared_errors(found.prediction.mean))
     scale, epistemic, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)

@@ -27,10 +27,7 @@ MOST_ERRORS = 3.0
 
 
 def calibration_section(subject: Subject) -> Section | None:
-    """Make the section on calibration, with a reliability diagram and a table of bins.
-
-    The section compares the network's calibration error with the error that a calibrated network has by chance.
-    """
+    """Make the section on the calibration error, beside the error that a calibrated network has by chance."""
     if subject.classified is None:
         return None
     noun, y = subject.classified.noun, subject.classified.y.cpu()

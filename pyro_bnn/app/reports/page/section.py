@@ -20,10 +20,7 @@ Case: TypeAlias = tuple[bool, Level, str, str]
 
 @dataclass(frozen=True)
 class Verdict:
-    """A finding in words.
-
-    The first line of the report contains the text `short`, which is empty if the finding is good.
-    """
+    """A finding in words. Its text `short` is for the first line of the report, and empty if the finding is good."""
 
     level: Level
     about: About
@@ -36,10 +33,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Tile:
-    """A number in large type at the top of the report.
-
-    `remark` explains the number, or gives a second number for comparison.
-    """
+    """A number in large type at the top of the report, with a remark that explains or compares it."""
 
     name: str
     value: str
@@ -64,10 +58,7 @@ def judged(about: About, rule: str, *cases: Case) -> Verdict:
 
 
 def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
-    """Return the first line of the report, which says whether the run is usable.
-
-    `usable` is a text with the scores of the run.
-    """
+    """Return the first line of the report, which says whether the run is usable, with its scores (`usable`)."""
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
     causes = [note for note in notes if note.is_cause]
@@ -110,13 +101,7 @@ def sentence(text: str) -> str:
 
 
 def in_series(words: Sequence[str]) -> str:
-    """Return words with commas, and an "and" before the last one.
-
-    Example:
-        >>> from pyro_bnn.app.reports.page.section import in_series
-        >>> in_series(["80 %"]), in_series(["80 %", "90 %", "95 %"])
-        ('80 %', '80 %, 90 % and 95 %')
-    """
+    """Return words with commas, and an "and" before the last one."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
@@ -132,13 +117,6 @@ def plural(number: int, name: str) -> str:
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a probability.
-
-    Example:
-        >>> from pyro_bnn.app.reports.page.section import wilson
-        >>> low, high = wilson(100, 100)
-        >>> round(low, 3), round(high, 3)
-        (0.963, 1.0)
-    """
+    """Return Wilson's 95 % interval of a probability."""
     found = binomtest(hits, total).proportion_ci(0.95, method="wilson")
     return float(found.low), float(found.high)

@@ -80,10 +80,7 @@ class Regressed:
 
 @dataclass(frozen=True)
 class Subject:
-    """The run that a report is about.
-
-    The measurements of a classifier are in `classified`. The measurements of a regression are in `regressed`.
-    """
+    """The run that a report is about, with the measurements of a classifier or of a regression."""
 
     run: Path
     title: str
@@ -103,10 +100,7 @@ class Subject:
 
 
 def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: bool = True) -> Subject:
-    """Measure a run and its predictions of the test rows.
-
-    `has_drivers` says whether to measure the effects of columns.
-    """
+    """Measure a run and its predictions of the test rows, and the effects of columns if `has_drivers`."""
     rows, unknown = found.rows, found.unknown
     target, is_image = rows.facts.target, config.kind == "images"
     classified, regressed = None, None
@@ -161,10 +155,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
 
 
 def _modes_of(run: Trained) -> Modes | None:
-    """Return the agreement of predictions within and between chains; None for a variational run or too few draws.
-
-    The training rows are predicted, as in `train`, so that the report judges chains as `train` does.
-    """
+    """Return the agreement of predictions of training rows in chains, as `train` judges it; None without chains."""
     if not runs.is_chains(run.posterior):
         return None
     return modes_of_predictions(run.model, run.posterior.chains, run.rows.x_train.to(run.model.device))

@@ -66,8 +66,7 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
 def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], bool]]:
     """Return the cells of each row, and whether its target lies outside the interval.
 
-    If there are several targets, a row shows the target with the largest error, measured in predicted standard
-    deviations.
+    Of several targets, a row shows the one with the largest error, measured in predicted standard deviations.
     """
     mean, y, (low, high) = found.prediction.mean, found.y, found.interval(HEADLINE)
     outputs = ((y - mean).abs() / found.prediction.total.sqrt()).argmax(-1).tolist()

@@ -59,11 +59,7 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 def best_of(baselines: Mapping[str, P]) -> tuple[str, P]:
-    """Return the name and the prediction of the baseline with the lowest NLL.
-
-    Gradient-boosted trees are left out: :func:`of_trees` compares their errors. The name is worded for use in a
-    sentence, such as "the mean of the targets".
-    """
+    """Return the name, as in a sentence, and the prediction of the baseline with the lowest NLL, trees left out."""
     others = [item for item in baselines.items() if item[0] != TREES]
     name, best = max(others, key=lambda item: _mean_density(item[1]))
     return IN_A_SENTENCE.get(name, name), best
@@ -82,11 +78,9 @@ def of_baseline(
 ) -> Verdict:
     """Judge whether a network predicts better than the best baseline.
 
-    `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` is a
-    text that compares the errors of the network with the errors of the baseline. `is_nearer` says whether the network
-    has clearly smaller errors than the baseline. `unbeaten` names a score in which the baseline is not clearly better.
-    `guess` has the name and the mean log-density of another baseline, whose predictions ignore the inputs. If the best
-    baseline already ignores the inputs, `guess` is None.
+    `own` and `theirs` are their mean log-densities, in nats per row. `points` compares their errors in words,
+    `is_nearer` says whether the network has clearly smaller errors, and `unbeaten` names a score in which the baseline
+    is not clearly better. `guess` is a second baseline, which ignores the inputs, with its mean log-density.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
@@ -131,12 +125,9 @@ def of_ways(
     lead: tuple[float, float],
     score: str,
 ) -> list[Verdict]:
-    """Judge the ensemble against a baseline.
+    """Judge the ensemble against a baseline and, if they clearly differ, against a single network.
 
-    If the ensemble clearly differs from a single network, also judge the ensemble against the single network.
-
-    `lead` has the difference "mean error of the baseline minus mean error of the network" and its standard error.
-    `score` is the name of the score that measures the errors.
+    `lead` is the mean error of the baseline minus that of the network, with its standard error. `score` is its name.
     """
     ahead, noise = lead[0], NUM_ERRORS * lead[1]
     one, single = found.single
