@@ -11,8 +11,7 @@ CLOSE_CLASSES, CLOSE_NUMBERS, CLOSE_SD = 0.05, 0.2, 0.1
 """Heuristic: predictions agree if their total variation, the difference of their means in total standard deviations,
 and the difference of the ratio of the standard deviations from 1 are at most this large."""
 
-FAR = 3
-"""Heuristic: a difference is beyond doubt if it is this multiple of the largest difference between chains of NUTS."""
+FAR = 3  # heuristic: this multiple of the largest difference between chains of NUTS is beyond doubt
 
 
 def agreement(result: Comparison, num_chains: int) -> str:

@@ -16,29 +16,17 @@ from .own.targets import Target
 from .reports.scores import COLUMNS, in_units
 from .runs import is_chains, load_run
 
-MAX_TREE_DEPTH = 8
-"""Heuristic: with this depth, a draw takes at most 255 steps.
-
-For posteriors of networks, few trajectories of NUTS make a U-turn within 255 steps.
-"""
-
-NUM_CHAINS = 4
-"""Number of chains of NUTS."""
-
-MOST_POINTS = 1000
-"""Heuristic: at most this many rows are predicted, since the predictions of all draws are kept in memory."""
-
-
-UNKNOWN = "not known"
-"""The cell of a number that chains which have not converged do not tell."""
+MAX_TREE_DEPTH = 8  # heuristic: at most 255 steps a draw, in which few trajectories in networks make a U-turn
+NUM_CHAINS = 4  # of NUTS
+MOST_POINTS = 1000  # heuristic: largest number of rows to predict, since all draws are kept in memory
+UNKNOWN = "not known"  # cell of a number that chains which have not converged do not tell
 REASON = (
     f"{UNKNOWN}: the standard error of a standard deviation (sd) is more than half of it, because the chains of NUTS "
     "differ much. The ratio of the total sds and the Wasserstein distance (wasserstein) need the total sd."
 )
 """Why a cell has the text `UNKNOWN`."""
 
-LENGTHS = ("epistemic sd", "total sd", "rms mean difference", "wasserstein")
-"""The scores that have the unit of the target."""
+LENGTHS = ("epistemic sd", "total sd", "rms mean difference", "wasserstein")  # scores in the unit of the target
 
 
 def compare_with_chains(

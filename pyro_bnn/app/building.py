@@ -20,8 +20,7 @@ from .own.network import check_network, make_network
 from .own.targets import Target
 from .specs import make_init, make_inputs, make_prior, make_scale_map
 
-CHECKED_ROWS = 2
-"""Number of rows with which a user's network is called once to check it."""
+CHECKED_ROWS = 2  # number of rows with which a user's network is called once to check it
 
 
 def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:

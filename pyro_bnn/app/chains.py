@@ -29,8 +29,7 @@ from .remedies import longer_chains
 from .reports.numbers import percent
 from .specs import make_prior, prior_spec
 
-OF_NET = ("hidden", "activation")
-"""The settings that describe a fully connected network, and do not apply to a user's own network."""
+OF_NET = ("hidden", "activation")  # settings of fully connected networks, which a user's own network ignores
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ from .validation import checked, parsed
 
 PICTURE_FORMATS = ("png", "pdf", "svg")
 
-VERSION = 2
-"""Version of the format of `config.json`. A file of any other version is refused."""
+VERSION = 2  # of the format of `config.json`; a file of any other version is refused
 
 
 def kind_of(dataset: str) -> str:
@@ -74,9 +73,7 @@ def _inputs(spec: str) -> None:
 NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your own"
 """The headings of the options in the help of `pyro-bnn train`."""
 
-KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}
-"""The kinds of data, with the word that messages use for data of each kind."""
-
+KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}  # as named in messages
 IMAGES, TABLE, ROWS = ("images",), ("table",), ("table", "arrays")
 
 Whole = Annotated[int, Ge(0), Lt(2**63)]  # the limit is that of torch's seeds

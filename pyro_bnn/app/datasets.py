@@ -99,8 +99,7 @@ def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path)
 
 # --- image sets -------------------------------------------------------------------------------------------------------
 
-SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
-"""The data set that provides the unknown images for a run without held-out classes."""
+SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}  # unknown images without held-out classes
 
 
 def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Tensor]:
@@ -178,11 +177,7 @@ def load_with_unknown(
     return known, unknown, name or f"the held-out classes {', '.join(map(str, config.hold_out))}"
 
 
-MOST_KNOWN = 0.01
-"""Heuristic: at most this share of the images may also be training images.
-
-In the published data sets, no test image is also a training image.
-"""
+MOST_KNOWN = 0.01  # heuristic: largest share of test images that may be training images; published sets share none
 
 
 def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:

@@ -24,8 +24,7 @@ from .reports.pictures import save_picture
 from .reports.trained import Trained
 from .runs import fit
 
-NUM_SCALES = 2.0
-"""Half the width of the bands in the picture, in standard deviations."""
+NUM_SCALES = 2.0  # half the width of the bands in the picture, in standard deviations
 
 
 def digits_demo(folder: Folder, *, seed: int = 0) -> ClassifierScores:

@@ -19,13 +19,7 @@ from .manifest import CHECKPOINT, MANIFEST, PART, PROGRESS, Manifest, checksum, 
 from .places import Place, locked, told
 from .remedies import no_run
 
-PNG = ".png"
-"""In the program's lists of files, all names of pictures have this ending.
-
-When a picture is written, the ending of the folder's picture format replaces `PNG`.
-"""
-
-
+PNG = ".png"  # ending of all pictures in lists of files, replaced by the folder's picture format when one is written
 NOTHING_KEPT = (
     "was stopped, and nothing of it is kept: only variational fits (--method svi) can be resumed; run the same "
     "`pyro-bnn train` command again."

@@ -15,9 +15,7 @@ MANIFEST = "manifest.json"
 CHECKPOINT, PROGRESS = "checkpoint", ".progress"
 """Names of files in an unfinished folder: the state from which training continues, and the progress in words."""
 
-PART = ".part-"
-"""The beginning of a file's name while the file is being written."""
-
+PART = ".part-"  # beginning of the name of a file that is being written
 FORMAT, VERSION = "pyro_bnn folder", 1
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)

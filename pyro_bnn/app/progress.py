@@ -11,8 +11,7 @@ from ..inference.history import History
 from .config import RunConfig
 from .datasets import Dataset
 
-FEWEST_TIMED = 2
-"""Heuristic: number of epochs after the first one from which the remaining time is estimated."""
+FEWEST_TIMED = 2  # heuristic: epochs after the first one from which the remaining time is estimated
 
 
 class FitProgress(AbstractContextManager["FitProgress"]):

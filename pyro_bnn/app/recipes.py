@@ -105,12 +105,8 @@ OWN = RunConfig(
 """Heuristic: default settings for tables and arrays, except that the number of rows determines epochs and batch
 size. The batch size here is the largest one."""
 
-CHOSEN = ("hidden", "activation", "prior", "likelihood")
-"""The settings that `--method auto` chooses for tables and arrays unless the user gives them."""
-
-BY_ROWS = ("epochs", "batch_size")
-"""The settings whose defaults for tables and arrays follow from the number of rows."""
-
+CHOSEN = ("hidden", "activation", "prior", "likelihood")  # settings that `--method auto` chooses unless given
+BY_ROWS = ("epochs", "batch_size")  # settings whose defaults for tables and arrays follow from the number of rows
 NAMED = {
     "default": DEFAULT,
     "fast": FAST,

@@ -9,11 +9,8 @@ from .config import RunConfig
 if TYPE_CHECKING:
     from ..inference.history import History  # loads torch, which `pyro-bnn --help` must not
 
-MORE = 4
-"""Heuristic: chains that are too short should get this multiple of their time, or of their draws."""
-
-MORE_EPOCHS = "Raise --epochs, or --lr."
-"""Remedy for a variational fit whose objective still improved."""
+MORE = 4  # heuristic: multiple of their time, or of their draws, that chains which are too short should get
+MORE_EPOCHS = "Raise --epochs, or --lr."  # for a variational fit that still improved
 
 
 def no_run(run: str | Path, why: str) -> FileNotFoundError:

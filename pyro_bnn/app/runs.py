@@ -49,14 +49,9 @@ RunCalibration = ConformalIntervals | ConformalSets
 CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.safetensors"
 """Files of a run: the configuration, facts about the data, the history of a variational fit, and the posterior."""
 
-CHOICE = "choice.json"
-"""File of a run of chains, which says what was chosen."""
-
-VERDICT = "verdict.json"
-"""File with the first line of the report. `evaluate` and `report` write the file, and `predict` quotes it."""
-
-ACCURACY = "accuracy.json"
-"""File of a run that recorded its accuracy after each epoch."""
+CHOICE = "choice.json"  # what was chosen for a run of chains
+VERDICT = "verdict.json"  # the first line of the report by `evaluate` or `report`, which `predict` quotes
+ACCURACY = "accuracy.json"  # the accuracy after each epoch, if it was recorded
 
 
 def fit(
@@ -179,17 +174,10 @@ def _fit_svi(
     return model, posterior
 
 
-DRAW_SEED = 0
-"""Default seed of the weight draws in predictions."""
-
-NUM_DRAWS, MOST_STORED = 100, 800
-"""Heuristic: default number of weight draws in predictions, for variational posteriors and for chains."""
-
-SPACE = 4
-"""Disk space for a run, in multiples of the guide's size: the posterior, and a checkpoint with Adam's two moments."""
-
-WARM = 0.1
-"""Heuristic: ratio of the learning rate in the first epoch of `warm-cosine` to that in the second epoch."""
+DRAW_SEED = 0  # default seed of the weight draws in predictions
+NUM_DRAWS, MOST_STORED = 100, 800  # heuristic: default weight draws, for variational posteriors and for chains
+SPACE = 4  # disk space of a run in sizes of its guide: posterior, and checkpoint with Adam's two moments
+WARM = 0.1  # heuristic: learning rate of the first epoch of `warm-cosine`, relative to the second
 
 
 def _schedule(config: RunConfig) -> Callable[[Optimizer], LRScheduler] | None:

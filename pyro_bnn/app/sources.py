@@ -26,15 +26,11 @@ from .own.encoding import has_name_of_identifier, learned_encoding
 from .own.reading import Table, checksum, complete, feature_names, read_table
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 
-MOST_CERTAIN = 0.95
-"""The default level of the intervals of ``pyro-bnn predict``. With --calibrate, enough rows for this level must be held
-out."""
-
+MOST_CERTAIN = 0.95  # default level of `pyro-bnn predict`, for which --calibrate must hold out enough rows
 FEWEST_HELD_OUT = fewest_rows(MOST_CERTAIN)
 
 
-MOST_NAMED = 8
-"""Largest number of columns of which a sentence gives the numbers of inputs."""
+MOST_NAMED = 8  # largest number of columns of which a sentence gives the numbers of inputs
 
 
 def load(

@@ -23,15 +23,9 @@ if TYPE_CHECKING:
     from ..inference.guides import Init
 
 
-TABLES = (".csv", ".tsv", ".txt", ".parquet")
-"""Endings of the names of files that are read as tables."""
-
-PIXEL_SCALE_FLOOR = 0.003
-"""Number, about one grey level, that is added to the standard deviation of each pixel to avoid division by nearly 0."""
-
-OPTIMIZERS = ("adam", "sgd", "natural")
-"""Names of optimizers. In a specification, numbers may follow the name `natural`, as in ``natural:DECAY,CLIP``."""
-
+TABLES = (".csv", ".tsv", ".txt", ".parquet")  # files that are read as tables
+PIXEL_SCALE_FLOOR = 0.003  # about one grey level, added to the sd of each pixel against division by nearly 0
+OPTIMIZERS = ("adam", "sgd", "natural")  # numbers may follow `natural`, as in ``natural:DECAY,CLIP``
 PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
     "normal": (lambda *numbers: pb.NormalPrior(*numbers), "SCALE"),
     "mixture": (lambda *numbers: pb.ScaleMixturePrior(*numbers), "MIXING,SCALE1,SCALE2"),
@@ -43,9 +37,7 @@ PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
 PRIOR_CHOICES = " or ".join(", ".join(f"{name}:{numbers}" for name, (_, numbers) in PRIORS.items()).rsplit(", ", 1))
 """List of all priors for messages."""
 
-SMALLEST, LARGEST = 1e-18, 1e18
-"""Limits of numbers in specifications. The squares of both limits fit in single precision, which holds numbers from
-1.2e-38 to 3.4e38."""
+SMALLEST, LARGEST = 1e-18, 1e18  # of numbers in specifications: the squares fit in single precision, 1.2e-38 to 3.4e38
 
 
 def numbers_in(spec: str, text: str, count: int) -> list[float]:

@@ -16,12 +16,8 @@ from .own.reading import read_table
 from .recipes import OWN
 from .specs import stored
 
-NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000
-"""Heuristic: number of optimisation steps of a run on a table or arrays, and limits of the number of epochs."""
-
-MOST_COLUMNS = 20
-"""Largest number of columns that an error message lists."""
-
+NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000  # heuristic, for tables and arrays
+MOST_COLUMNS = 20  # largest number of columns in an error message
 VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.panel == FIT) - {
     "method",
     "seed",

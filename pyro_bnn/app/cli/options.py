@@ -14,8 +14,7 @@ from ..config import PICTURE_FORMATS, RunConfig, option_of, settings
 from ..remedies import no_run
 from ..specs import TABLES
 
-MOST_NAMED = 5
-"""Largest number of files that an error message lists."""
+MOST_NAMED = 5  # largest number of files in an error message
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
@@ -83,8 +82,7 @@ EvaluateDraws = Annotated[
 ]
 
 
-ALL = "pyro_bnn.help_all"
-"""Key in the `meta` dictionary of Typer's context, present if `--help-all` was given."""
+ALL = "pyro_bnn.help_all"  # key in the `meta` dictionary of Typer's context, present if `--help-all` was given
 
 
 class PlainFlags:

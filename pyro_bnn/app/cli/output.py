@@ -80,11 +80,8 @@ def has_colours(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-MOST_ROWS = 40
-"""A terminal shows at most this many rows of predictions."""
-
-PREDICTED = r"(mean|sd|aleatoric|epistemic|lower_|upper_|entropy|p\()"
-"""A pattern that matches the beginning of the names of columns with predicted numbers."""
+MOST_ROWS = 40  # largest number of rows of predictions on a terminal
+PREDICTED = r"(mean|sd|aleatoric|epistemic|lower_|upper_|entropy|p\()"  # starts of names of numbers
 
 
 def for_terminal(csv: str) -> str:

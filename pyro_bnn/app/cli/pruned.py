@@ -10,11 +10,8 @@ from ..reports.numbers import percent
 from ..reports.pruning import PruningGains
 from .tables import aligned
 
-SMALL_LOSS = 0.01
-"""Heuristic: a rise of the NLL by this number, in nats per row, counts as no loss."""
-
-SLOWER = 1.1
-"""Heuristic: a sparse network is slower if it takes more than this multiple of the time of a dense one."""
+SMALL_LOSS = 0.01  # heuristic: a rise of the NLL by this number, in nats per row, counts as no loss
+SLOWER = 1.1  # heuristic: a sparse network is slower if it takes more than this multiple of a dense one's time
 
 
 def conclusions_of(report: pruning.PruningReport, gains: PruningGains) -> str:

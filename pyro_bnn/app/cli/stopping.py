@@ -7,9 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C, which is the same as in shells."""
-
+INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 STOPPED = "error: stopped.\n"
 LOADING = "loading ...\r"  # shorter than the message after Ctrl-C, which replaces it
 

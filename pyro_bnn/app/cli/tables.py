@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from ..reports.numbers import together
 
-Cells = Sequence[Sequence[str]]
-"""The cells of a table, row by row. The first row has the headings."""
+Cells = Sequence[Sequence[str]]  # of a table, row by row; the first row has the headings
 
 
 def fitted(block: str, width: int) -> str:

@@ -17,8 +17,7 @@ from .reading import MISSING
 
 PARTS = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 
-Pair = tuple[np.ndarray, np.ndarray]
-"""A pair of arrays, the inputs and the targets."""
+Pair = tuple[np.ndarray, np.ndarray]  # inputs and targets
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-MOSTLY = 0.5
-"""Heuristic: if more than this share of a column's cells are numbers or dates, the other cells count as mistakes."""
-
+MOSTLY = 0.5  # heuristic: if more than this share of a column's cells are numbers or dates, the others are mistakes
 BLANKS = " '\u2019\u00a0\u202f"
 NUMBERS = {
     "1234,5": ("", ","),
@@ -19,11 +17,7 @@ NUMBERS = {
     "1 234,5": (BLANKS, ","),
     "1 234.5": (BLANKS, "."),
 }
-"""Formats of numbers.
-
-Each key is an example of a format. Each value has the characters that may separate groups of digits, and the decimal
-mark.
-"""
+"""Formats of numbers by an example: the characters that may separate groups of digits, and the decimal mark."""
 
 DATES = {
     "year first": (r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?=$|[ T])", r"\1-\2-\3"),

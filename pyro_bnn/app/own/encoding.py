@@ -12,26 +12,12 @@ from torch import Tensor
 from .cells import Cells, listed, training_without
 from .reading import Table
 
-MOST_CATEGORIES = 100
-"""Heuristic: a column of texts with more different values than this is encoded by the letters of the texts."""
-
-FEW = 10
-"""Heuristic: a column with at most this many rows is never treated as row labels or row numbers.
-
-If its texts all differ, they are categories. If its numbers rise, they are ordinary numbers.
-"""
-
-IDENTIFIERS = frozenset(("id", "ids", "identifier", "uid", "key", "index"))
-"""Heuristic: last words in the names of columns that identify the rows."""
-
-NUM_HASHED = 32
-"""Number of inputs for a column of texts with many different values, about as many as skrub takes."""
-
-PERIODS = (365.2425, 7.0, 1.0)
-"""Length of a year, a week and a day in days. For each of these periods, a date has a sine and a cosine as inputs."""
-
-LARGEST = 1e9
-"""Heuristic: a larger standardised number counts as a mistake. Squares of sums of such numbers could overflow."""
+MOST_CATEGORIES = 100  # heuristic: columns with more different texts are encoded by the letters of the texts
+FEW = 10  # heuristic: a column with at most so many rows never names or counts the rows
+IDENTIFIERS = frozenset(("id", "ids", "identifier", "uid", "key", "index"))  # heuristic: last words of names
+NUM_HASHED = 32  # number of inputs for a column of texts with many values, about as many as skrub takes
+PERIODS = (365.2425, 7.0, 1.0)  # a year, a week and a day in days; for each, a date has a sine and a cosine
+LARGEST = 1e9  # heuristic: a larger standardised number is a mistake; squares of sums of them could overflow
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,9 @@ import pandas as pd
 
 from .cells import Cells, listed, training_without
 
-MOST_NAMED = 5
-"""Largest number of rows that a note names."""
-
+MOST_NAMED = 5  # largest number of rows in a note
 SEPARATORS = ",;\t|"
-MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))
-"""The texts that mark missing cells, in lower case."""
+MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))  # in lower case
 
 
 @dataclass(frozen=True)

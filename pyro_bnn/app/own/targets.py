@@ -11,8 +11,7 @@ from torch import Tensor
 from .cells import Cells
 from .encoding import LARGEST, MOST_CATEGORIES, moments
 
-MOST_GUESSED_CLASSES = 10
-"""Heuristic: whole numbers are guessed to be classes if they have at most this many different values."""
+MOST_GUESSED_CLASSES = 10  # heuristic: so many different whole numbers, or fewer, are guessed to be classes
 
 
 @dataclass(frozen=True)

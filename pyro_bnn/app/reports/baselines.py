@@ -17,22 +17,13 @@ from ...scores.uncertainty import (
 )
 from ..datasets import Dataset
 
-TREES = "gradient-boosted trees"
-"""The name of the baseline that is compared by its errors only."""
-
-LINEAR = "linear regression"
-"""The name of the linear baseline for numbers."""
-
-MOST_NUMBERS = 4_000_000
-"""Heuristic: largest number of inputs (rows times columns) to which linear methods are fitted. The fits take a second
-or so."""
-
+TREES = "gradient-boosted trees"  # a baseline that is compared by its errors only
+LINEAR = "linear regression"  # the linear baseline for numbers
+MOST_NUMBERS = 4_000_000  # heuristic: inputs (rows times columns) to which linear methods are fitted in about a second
 MOST_HISTOGRAMS, MOST_TREE_NUMBERS = 100, 1_000_000
-"""Heuristic: trees are fitted if columns times outputs, and rows times columns times outputs, are at most these
-numbers. The fit then takes a second or two on one core."""
+"""Heuristic: largest columns * outputs, and rows * columns * outputs, for trees, which then take a second or two."""
 
-SMALLEST = 1e-12
-"""Smallest probability, rate or standard deviation of a baseline, so that its NLL is finite."""
+SMALLEST = 1e-12  # probability, rate or sd of a baseline, so that its NLL is finite
 
 
 def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:

@@ -13,22 +13,13 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ..runs import RunCalibration
 from .numbers import number, percent
 
-LEVEL = 0.9
-"""The level of the intervals in the picture of `pyro-bnn evaluate`."""
-
-COMPARED = (0.9, 0.95)
-"""The levels of the intervals and sets that are compared."""
-
+LEVEL = 0.9  # of the intervals in the picture of `pyro-bnn evaluate`
+COMPARED = (0.9, 0.95)  # levels of the intervals and sets
 CHANCE = 0.99
-"""Probability that the coverage of correct intervals lies in the range that counts as chance. With this value, the
-tests of several levels together reject correct intervals in less than one case in twenty."""
+"""Probability of the range of chance. Tests of several levels reject correct intervals in less than one in twenty."""
 
-OWN = "network"
-"""The name of the intervals and sets before calibration."""
-
-PARTS = ("smallest", "middle", "largest")
-"""Names of three equally large groups of rows. Rows are grouped by their predicted standard deviation, or by their
-predicted entropy if the target is a class."""
+OWN = "network"  # name of the intervals and sets before calibration
+PARTS = ("smallest", "middle", "largest")  # names of thirds of the rows by their predicted sd, or entropy
 
 
 def interval_of(prediction: RegressionPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:

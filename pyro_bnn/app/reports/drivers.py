@@ -10,16 +10,11 @@ from ...scores.uncertainty import ClassificationPrediction, Prediction, Regressi
 from ..own.arrays import input_name
 from .trained import Trained
 
-MOST_ROWS = 500
-"""Largest number of test rows to predict. If there are more, they are chosen at random."""
-
-MOST_COLUMNS = 50
-"""Data sets with more columns are not measured, since the table would take long and be hard to read."""
-
+MOST_ROWS = 500  # largest number of test rows to predict, chosen at random
+MOST_COLUMNS = 50  # with more columns, the table would take long and be hard to read
 NUM_PERMUTATIONS = 5
 
-TINY = 1e-30
-"""Smallest divisor. It avoids a division by 0 if all rows have the same prediction."""
+TINY = 1e-30  # smallest divisor, if all rows have the same prediction
 
 
 @dataclass(frozen=True)

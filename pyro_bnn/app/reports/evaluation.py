@@ -18,21 +18,16 @@ from .numbers import percent
 from .pictures import save_picture
 from .trained import Trained
 
-FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")
-"""The files that the report may write."""
-
+FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")  # all that may be written
 SCORES: dict[str, Callable[[ClassificationPrediction], Tensor]] = {
     "entropy": lambda prediction: prediction.total,
     "mutual information": lambda prediction: prediction.epistemic,
     "maximum probability": lambda prediction: 1 - prediction.max_probability,
     "logit variance": lambda prediction: prediction.logit_variance,
 }
-"""Functions that score the uncertainty of predictions. Each score should be larger for unknown images than for images
-like those of the training."""
+"""Scores of the uncertainty of predictions, which should be larger for unknown images."""
 
-NUM_COMPONENTS = 10
-"""Number of weight draws in the small ensemble. Each of these draws is also scored alone."""
-
+NUM_COMPONENTS = 10  # weight draws in the small ensemble, each of which is also scored alone
 LEGEND = [
     "ensemble: mean probability of several weight draws.",
     "NLL (nats), ECE (calibration error) and Brier score: lower is better.",

@@ -10,14 +10,9 @@ from torch import Tensor
 from .drivers import columns_of
 from .trained import Trained
 
-EXACT = 1e-3
-"""Heuristic: a formula is almost exact if its RMSE is at most this share of that of the mean of the targets."""
-
-MOST_ROWS = 20_000
-"""Heuristic: a formula is fitted to at most this many training rows, which takes a second or less."""
-
-MOST_NAMED = 5
-"""Largest number of columns that are named."""
+EXACT = 1e-3  # heuristic: a formula is almost exact up to this share of the RMSE of the mean of the targets
+MOST_ROWS = 20_000  # heuristic: training rows to which a formula is fitted, in a second or less
+MOST_NAMED = 5  # largest number of columns of a formula
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 import math
 
-LARGE, SMALL = 1e7, 1e-4
-"""Numbers of at least the first size, or below the second, are shown as powers of ten."""
+LARGE, SMALL = 1e7, 1e-4  # numbers of at least the first size, or below the second, are shown as powers of ten
 
 
 def percent(share: float, digits: int = 1) -> str:

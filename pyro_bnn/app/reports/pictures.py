@@ -17,11 +17,8 @@ from ..config import PICTURE_FORMATS
 from ..folders import PNG, Folder
 from .numbers import percent
 
-LARGEST_DRAWING = 120_000
-"""Heuristic: a vector drawing with more bytes than this is replaced by an image of pixels."""
-
-MOST_DRAWN = 200
-"""Largest number of rows that a picture of intervals shows."""
+LARGEST_DRAWING = 120_000  # heuristic: bytes of a vector drawing; a larger one becomes an image of pixels
+MOST_DRAWN = 200  # largest number of rows in a picture of intervals
 
 
 def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:

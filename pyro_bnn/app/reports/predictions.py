@@ -16,14 +16,9 @@ from ..sources import Sample
 from .calibrated import interval_of, sets_of
 from .scores import in_units, scores_of
 
-CHUNK = 2000
-"""Number of rows that are predicted together. All parts of a table have the same weight draws."""
-
-COPIED = " (input)"
-"""Suffix of a copied column whose name is also the name of a predicted column."""
-
-EVERY_DIGIT = "%.9g"
-"""Format of numbers in CSV, with nine digits, which distinguish all numbers in single precision."""
+CHUNK = 2000  # rows that are predicted together; all chunks have the same weight draws
+COPIED = " (input)"  # suffix of a copied column that has the name of a predicted column
+EVERY_DIGIT = "%.9g"  # format of numbers in CSV, which distinguishes all of single precision
 
 
 def as_csv(table: pd.DataFrame) -> str:

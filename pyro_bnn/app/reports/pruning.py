@@ -23,11 +23,8 @@ from ..own.targets import Target
 from ..runs import CONFIG, DATA, HISTORY, write_posterior
 from .pictures import save_picture
 
-FILES = ("pruning.csv", "pruning.json", "pruning.png", "snr.png")
-"""Files that a report consists of."""
-
-TIMED_IMAGES = 1000
-"""Number of rows that a timed call predicts."""
+FILES = ("pruning.csv", "pruning.json", "pruning.png", "snr.png")  # all that are written
+TIMED_IMAGES = 1000  # rows that a timed call predicts
 
 
 @dataclass(frozen=True)

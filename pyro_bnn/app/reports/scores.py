@@ -17,12 +17,8 @@ from .calibrated import LEVEL, BeforeAndAfter, before_and_after, interval_of
 from .numbers import number, percent
 from .trained import Trained
 
-FILES = ("metrics.json", "loss.png", "reliability.png", "predicted.png")
-"""Files that a report may contain."""
-
-LEVELS = (0.5, 0.9, 0.95)
-"""Levels of the intervals whose coverage is measured. The report judges the same levels."""
-
+FILES = ("metrics.json", "loss.png", "reliability.png", "predicted.png")  # all that may be written
+LEVELS = (0.5, 0.9, 0.95)  # of the intervals whose coverage is measured and judged
 COLUMNS = {
     "accuracy": "accuracy",
     "nll": "NLL",

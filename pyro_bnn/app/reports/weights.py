@@ -14,9 +14,7 @@ from ...results import plotting, pruning
 from ..folders import Folder
 from .pictures import save_picture
 
-FILES = ("weight.png", "weights.png")
-"""Files that the report writes."""
-
+FILES = ("weight.png", "weights.png")  # all that are written
 LEGEND = (
     "weights: their number; removed: how many of them were pruned. The other columns are about the weights that are "
     "left. SNR: signal-to-noise ratio |mean| / sd of a weight, in decibels (dB), of which 5 %, 50 % and 95 % of the "

@@ -10,18 +10,10 @@ from .section import Verdict, in_series, judged, sentence
 from .subject import Regressed
 from .verdicts import NUM_ERRORS, mean_and_error
 
-FEWEST = 20
-"""Heuristic: with fewer test rows than this, the report judges neither the mean error nor whether the uncertainty
-ranks the errors."""
-
-NOTABLE_BIAS = 0.1
-"""Heuristic: a mean error is notable if its size is more than this share of the RMSE."""
-
-NOTABLE_SHARE = 0.05
-"""Heuristic: intervals that contain impossible numbers are notable if more than this share of the rows has them."""
-
-ROUNDING = 1e-5
-"""A target is 0 up to rounding if its size is at most this share of the standard deviation of the targets."""
+FEWEST = 20  # heuristic: test rows for a verdict on the mean error, or on whether the uncertainty ranks errors
+NOTABLE_BIAS = 0.1  # heuristic: a mean error is notable above this share of the RMSE
+NOTABLE_SHARE = 0.05  # heuristic: impossible numbers are notable in the intervals of more rows than this share
+ROUNDING = 1e-5  # a target is 0 up to rounding at this share of the sd of the targets
 
 
 def of_leak(found: Regressed) -> list[Verdict]:

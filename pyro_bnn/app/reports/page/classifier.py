@@ -29,36 +29,24 @@ from .verdicts import (
     scores_of_ways,
 )
 
-MOST_CLASSES = 20
-"""If there are more classes, only those of lowest recall are listed, and the confusion matrix is left out."""
-
-SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)
-"""Shares of the test rows that are left to the network. A human would classify the other, least certain rows."""
-
+MOST_CLASSES = 20  # of more, only those of lowest recall are listed, without a confusion matrix
+SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)  # of the test rows, when a human classifies the least certain others
 MISSED, FOUND, BEHIND = 0.5, 0.75, 0.1
 """Heuristic: a class is mostly missed if the 95 % interval of its recall lies below `MISSED`. The recall of a class is
 low if it is below `FOUND`, or if the upper end of this interval is more than `BEHIND` below the accuracy."""
 
-FEWEST = 5
-"""Heuristic: smallest number of wrongly classified rows, and of rightly classified rows. With fewer rows of either
-kind, the report does not judge whether the uncertainty detects errors."""
-
+FEWEST = 5  # heuristic: wrong rows, and right rows, to judge whether the uncertainty detects errors
 USEFUL, POSSIBLE = 0.7, 0.6
 """Heuristic: errors are detected well if the area under the ROC curve is at least `USEFUL`. Errors can be detected if
 correct probabilities would give an area of at least `POSSIBLE`."""
 
-SHOWN_SCORES = ("entropy", "mutual information")
-"""Names of the scores that the section shows in pictures, for known and unknown images."""
-
-HEADLINE = "entropy"
-"""The score that is judged. It was chosen before any data were seen: the best of several scores would look too good."""
-
+SHOWN_SCORES = ("entropy", "mutual information")  # in pictures, for known and unknown images
+HEADLINE = "entropy"  # the judged score, chosen before any data were seen: the best of several would look too good
 NOTICED, PARTLY = 0.9, 0.75
 """Heuristic: unknown images are noticed if the area under the ROC curve is at least the first number, and hardly
 noticed if the area is clearly below the second number."""
 
-SHOWN_IMAGES, MOST_VOTED = 2, 4
-"""Number of example images of each kind, and largest number of classes listed beside an image."""
+SHOWN_IMAGES, MOST_VOTED = 2, 4  # images of each kind, and classes beside an image
 
 
 def accuracy_section(subject: Subject) -> Section | None:

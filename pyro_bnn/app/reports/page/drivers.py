@@ -11,15 +11,12 @@ from ..pictures import Drawing, panel
 from .section import Section, in_series
 from .subject import Subject
 
-MOST_DRAWN = 10
-"""Largest number of columns in the picture."""
-
+MOST_DRAWN = 10  # largest number of columns in the picture
 CLEAR = 0.2
 """Heuristic: the epistemic uncertainty has clearly changed if it changes by at least this share of its mean, and has
 clearly grown if its mean is larger by at least this share."""
 
-LONGEST = 20
-"""Largest number of letters of a column's name in the picture."""
+LONGEST = 20  # largest number of letters of a column's name in the picture
 
 
 def drivers_section(subject: Subject) -> Section | None:

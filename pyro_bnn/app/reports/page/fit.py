@@ -30,30 +30,19 @@ from .section import Section, Verdict, plural, sentence
 from .subject import Subject
 from .verdicts import NUM_ERRORS
 
-FEWEST_EPOCHS = 6
-"""Heuristic: with fewer epochs, it cannot be judged whether the training had settled."""
-
-LAST, FEWEST_LAST = 0.25, 3
-"""The end of a training is its last quarter, but at least three epochs: a line through two points has no residuals."""
-
-STILL_FALLING = 0.01
-"""Heuristic: a training has settled if, at its end, the loss falls by less than this share of the whole fall."""
-
-LOWERED = 0.1
-"""Heuristic: any loss settles if the learning rate falls below this share of the largest learning rate of the run."""
-
-SHORT = 0.5
-"""Heuristic: a training whose learning rate was lowered can be judged if it had this share of the default steps."""
-
-FEW_AT_PRIOR = 0.5
-"""Heuristic: the posterior is judged good if less than this share of the weights is still at the prior."""
-
-
+FEWEST_EPOCHS = 6  # heuristic: with fewer, it cannot be judged whether the training had settled
+LAST, FEWEST_LAST = (
+    0.25,
+    3,
+)  # the end of a training is this share of its epochs, but at least three, for a line with residuals
+STILL_FALLING = 0.01  # heuristic: a loss has settled if its fall at the end is less than this share of the whole
+LOWERED = 0.1  # heuristic: any loss settles if the learning rate falls below this share of the largest one
+SHORT = 0.5  # heuristic: with a lowered learning rate, a training needs this share of the default steps
+FEW_AT_PRIOR = 0.5  # heuristic: a posterior is good if less than this share of the weights is at the prior
 UNSET = {"time_limit": "none", "calibrate": "none", "test_fraction": "none", "features": "all", "split_by": "at random"}
 """The words for settings whose empty or zero value means that the user did not give them."""
 
-GUESSED = ("likelihood", "epochs", "batch_size", "estimator")
-"""The settings whose defaults for tables and arrays depend on the rows or on other settings."""
+GUESSED = ("likelihood", "epochs", "batch_size", "estimator")  # defaults depend on the rows or other settings
 
 
 def training_section(subject: Subject) -> Section | None:

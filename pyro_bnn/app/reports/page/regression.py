@@ -31,21 +31,11 @@ from .verdicts import (
     scores_of_ways,
 )
 
-HEADLINE = 0.95
-"""The probability of the interval that is drawn, as by `pyro-bnn predict`. The top of the report shows its coverage."""
-
-SMALL_MISS = 0.05
-"""Heuristic: intervals are called slightly wrong if the error of their coverage is less than this."""
-
-GROUPS = 4
-"""Number of groups into which the predicted uncertainty divides the rows."""
-
-NUM_SIMULATIONS = 100
-"""Number of simulations of the errors. Each simulation gives one rank correlation. With 100 test rows, the mean of the
-rank correlations has a standard error of 0.01."""
-
-MOST_OUTPUTS = 3
-"""Largest number of outputs with a picture."""
+HEADLINE = 0.95  # level of the interval that is drawn, as by `pyro-bnn predict`
+SMALL_MISS = 0.05  # heuristic: intervals are slightly wrong if the error of their coverage is less
+GROUPS = 4  # of rows by the predicted uncertainty
+NUM_SIMULATIONS = 100  # of errors; for 100 rows, the mean rank correlation has a standard error of 0.01
+MOST_OUTPUTS = 3  # largest number of outputs with a picture
 
 
 def errors_section(subject: Subject) -> Section | None:

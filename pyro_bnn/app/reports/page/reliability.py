@@ -15,15 +15,9 @@ from .verdicts import NUM_ERRORS
 
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
 
-LIMIT = 0.975
-"""Even calibrated networks have calibration errors by chance. A network passes if its calibration error is at most this
-quantile of the errors of calibrated networks."""
-
-SMALL_EXCESS = 0.01
-"""Heuristic: a calibration error is slight if it exceeds the mean error of calibrated networks by less than this."""
-
-MOST_ERRORS = 3.0
-"""A network also fails if its mean confidence and its accuracy differ by more than this number of standard errors."""
+LIMIT = 0.975  # a network passes up to this quantile of the calibration errors of calibrated networks
+SMALL_EXCESS = 0.01  # heuristic: a slight calibration error exceeds the mean of calibrated networks by less
+MOST_ERRORS = 3.0  # mean confidence and accuracy may differ by this number of standard errors
 
 
 def calibration_section(subject: Subject) -> Section | None:

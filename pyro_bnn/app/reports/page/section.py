@@ -11,11 +11,8 @@ About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "lim
 """What a verdict is about. The first line names the first fault of "baseline", "predictions" and "limit", and
 every note "unclear", which says that the rows are too few to tell whether the predictions are of use."""
 
-ELSEWHERE = "in the report"
-"""Where the first line says that more notes are, unless it is on the page of the report itself."""
-
-Case: TypeAlias = tuple[bool, Level, str, str]
-"""A possible verdict: whether it holds, its level, the finding in a few words, and the finding in sentences."""
+ELSEWHERE = "in the report"  # where the first line says that more notes are, unless it is on the page itself
+Case: TypeAlias = tuple[bool, Level, str, str]  # whether it holds, its level, and its finding in brief and in sentences
 
 
 @dataclass(frozen=True)

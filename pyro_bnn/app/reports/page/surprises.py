@@ -11,17 +11,10 @@ from .section import Section
 from .subject import Classified, Regressed, Subject
 from .verdicts import log_density
 
-MOST_ROWS = 10
-"""Largest number of rows in the table."""
-
-MOST_INPUTS = 4
-"""Largest number of inputs that are shown for a row: those on which the predictions depend most."""
-
-LONGEST = 24
-"""Largest number of letters of an input."""
-
-MOST_CLASSES = 3
-"""Largest number of classes whose probabilities are shown for a row."""
+MOST_ROWS = 10  # rows in the table
+MOST_INPUTS = 4  # inputs of a row: those on which the predictions depend most
+LONGEST = 24  # letters of an input
+MOST_CLASSES = 3  # classes of a row with their probabilities
 
 
 def surprises_section(subject: Subject) -> Section | None:

@@ -15,31 +15,18 @@ from .subject import Classified, Regressed
 
 P = TypeVar("P", bound=Prediction)
 
-NUM_ERRORS = 2.0
-"""Number of standard errors that a difference must exceed. By chance alone, one difference in twenty exceeds it."""
-
-SMALL_GAIN = 0.01
-"""Heuristic: a difference in NLL below this number, in nats per row, counts as a tie."""
-
-LARGE_LOSS = 0.1
-"""Heuristic: a network is called unusable if the NLL of a baseline is lower by this number of nats per row."""
-
-MUCH_BETTER = 0.5
-"""Heuristic: trees are much more accurate if their mean error (squared, or mistakes) is below this share of the
-network's."""
-
-WEAK = 0.5
-"""Heuristic: a network is called weak if it avoids less than this share of the errors of a guess. The errors are
-mistakes if the target is a class, and squared errors if the target is a number."""
-
+NUM_ERRORS = 2.0  # standard errors that a difference must exceed, which happens by chance in one of twenty
+SMALL_GAIN = 0.01  # heuristic: a smaller difference in NLL, in nats per row, counts as a tie
+LARGE_LOSS = 0.1  # heuristic: a network is unusable if a baseline's NLL is lower by this, in nats per row
+MUCH_BETTER = 0.5  # heuristic: trees are much better below this share of the network's mean error
+WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's mistakes or squared errors
 IN_A_SENTENCE = {
     "mean of the targets": "the mean of the targets",
     "shares of the classes": "the shares of the classes",
 }
 """For some baselines, the name in tables and the name in the sentences of the report."""
 
-SINGLE = {"mean weights": "the mean weights", "one draw": "one of them"}
-"""For each kind of single network, the name in tables and the name in the sentences of the report."""
+SINGLE = {"mean weights": "the mean weights", "one draw": "one of them"}  # in sentences
 
 
 def log_density(prediction: Prediction) -> Tensor:
