@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pyro_bnn.app.agreement import agreement
+from pyro_bnn.app.beside import agreement
 from pyro_bnn.inference.posterior import Status
 from pyro_bnn.results.comparison import Comparison, Estimate, Scores
 from pyro_bnn.scores.uncertainty import ClassificationPrediction

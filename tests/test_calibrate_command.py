@@ -15,7 +15,7 @@ from pyro_bnn.app import runs, sources
 from pyro_bnn.app.cli import main
 from pyro_bnn.app.reports import trained
 from pyro_bnn.app.reports.calibrated import BeforeAndAfter
-from pyro_bnn.app.reports.page.calibrated import limits_by_chance
+from pyro_bnn.app.reports.page.calibration import limits_by_chance
 
 from .own_data import houses, predictions_in, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import pyro_bnn as pb
-from pyro_bnn.app import study
+from pyro_bnn.app import demo
 from pyro_bnn.app.cli.output import Output, for_terminal, has_colours
 from pyro_bnn.app.reports.scores import shown_score
 
@@ -95,9 +95,9 @@ def test_each_command_gives_its_results_as_json(pyro_bnn, tmp_path):
 @pytest.mark.nightly
 def test_json_of_the_comparison(pyro_bnn, tmp_path, monkeypatch):
     """With two methods that take no time; `test_cli.py` runs them all."""
-    methods = study.RegressionStudy.methods
-    monkeypatch.setattr(study.RegressionStudy, "nuts", lambda self: methods(self)["laplace"]())
-    monkeypatch.setattr(study.RegressionStudy, "methods", lambda self: {"mean-field, LRT": methods(self)["laplace"]})
+    methods = demo.RegressionStudy.methods
+    monkeypatch.setattr(demo.RegressionStudy, "nuts", lambda self: methods(self)["laplace"]())
+    monkeypatch.setattr(demo.RegressionStudy, "methods", lambda self: {"mean-field, LRT": methods(self)["laplace"]})
     compared, words = result(pyro_bnn, "compare", "--out", tmp_path / "c", "--format", "svg")
     assert "mean-field, LRT" in words
     assert compared["statuses"].keys() == {"nuts", "mean-field, LRT"}

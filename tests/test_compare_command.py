@@ -9,7 +9,7 @@ import re
 import pytest
 import torch
 
-from pyro_bnn.app import study
+from pyro_bnn.app import demo
 from pyro_bnn.app.beside import side_by_side
 from pyro_bnn.inference.posterior import Status
 from pyro_bnn.results.comparison import Comparison, Estimate, Scores
@@ -20,8 +20,8 @@ from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 
 @pytest.mark.nightly
 def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "compare", functools.partial(study.compare, num_samples=80))
-    monkeypatch.setattr(study, "ENSEMBLE", 2)
+    monkeypatch.setattr(demo, "compare", functools.partial(demo.compare, num_samples=80))
+    monkeypatch.setattr(demo, "ENSEMBLE", 2)
     out = tmp_path / "compared"
     code, printed, err = pyro_bnn("compare", "--out", out, "--num-samples", 40, "--num-steps", 20)
     assert (code, err) == (0, "")

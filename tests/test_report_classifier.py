@@ -11,8 +11,8 @@ import torch
 from pyro_bnn import metrics
 from pyro_bnn.app.reports.evaluation import ClassifierScores, Evaluation
 from pyro_bnn.app.reports.page import page_of
+from pyro_bnn.app.reports.page.calibration import calibration_of, calibration_section, of_calibration
 from pyro_bnn.app.reports.page.classifier import accuracy_section, examples_section
-from pyro_bnn.app.reports.page.reliability import calibration_of, calibration_section, of_calibration
 from pyro_bnn.app.reports.page.subject import Classified
 from pyro_bnn.scores.uncertainty import ClassificationPrediction
 

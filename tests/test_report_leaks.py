@@ -12,7 +12,7 @@ import torch
 from pyro_bnn.app.datasets import Facts
 from pyro_bnn.app.own.encoding import Feature, TableEncoding
 from pyro_bnn.app.own.targets import Target
-from pyro_bnn.app.reports.leaks import Leak, leak_of
+from pyro_bnn.app.reports.drivers import Leak, leak_of
 
 from .own_data import write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture

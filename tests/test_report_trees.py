@@ -9,7 +9,7 @@ import torch
 from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.reports import page
 from pyro_bnn.app.reports.baselines import LINEAR, TREES
-from pyro_bnn.app.reports.leaks import Leak
+from pyro_bnn.app.reports.drivers import Leak
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section

@@ -10,10 +10,10 @@ import torch
 from scipy.stats import spearmanr
 from torch.distributions import Laplace, Normal, Poisson
 
+from pyro_bnn.app.reports.page.calibration import calibration_section
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.fit import of_temperature, of_weights
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, ranking_of
-from pyro_bnn.app.reports.page.reliability import calibration_section
 from pyro_bnn.app.reports.page.section import Verdict, first_line
 from pyro_bnn.app.reports.page.subject import Regressed
 from pyro_bnn.app.reports.page.verdicts import of_baseline

@@ -19,10 +19,10 @@ from pyro_bnn.app.config import RunConfig
 from pyro_bnn.app.datasets import Dataset, Facts
 from pyro_bnn.app.folders import creating
 from pyro_bnn.app.own.targets import Target
-from pyro_bnn.app.progress import FitProgress
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.reports.page.fit import training_command
 from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
+from pyro_bnn.app.tracking import FitProgress
 from pyro_bnn.auto import choosing
 from pyro_bnn.auto.choosing import Chosen, Deadline
 from pyro_bnn.inference.history import History

@@ -1,4 +1,4 @@
-"""Comparison of a run's posterior with chains of NUTS for the same network and data."""
+"""Comparison of a run's posterior with chains of NUTS for the same network and data, also before these converge."""
 
 import math
 from collections.abc import Callable
@@ -6,13 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ..inference.mcmc import fit_nuts
+from ..inference.posterior import Status
 from ..results.comparison import Comparison, Estimate, Scores, compare
-from ..scores.uncertainty import RegressionPrediction
+from ..scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from .config import RunConfig
 from .datasets import Dataset
 from .own.targets import Target
+from .reports.numbers import number
 from .reports.scores import COLUMNS, in_units
 from .runs import is_chains, load_run
 
@@ -28,6 +31,12 @@ REASON = (
 
 LENGTHS = ("epistemic sd", "total sd", "rms mean difference", "wasserstein")  # scores in the unit of the target
 
+CLOSE_CLASSES, CLOSE_NUMBERS, CLOSE_SD = 0.05, 0.2, 0.1
+"""Heuristic: predictions agree if their total variation, the difference of their means in total standard deviations,
+and the difference of the ratio of the standard deviations from 1 are at most this large."""
+
+FAR = 3  # heuristic: this multiple of the largest difference between chains of NUTS is beyond doubt
+
 
 def compare_with_chains(
     run: Path,
@@ -36,7 +45,7 @@ def compare_with_chains(
     *,
     num_samples: int,
     seed: int = 0,
-    report: Callable[[str], None] = print,
+    report: Callable[[str, Status], None],
 ) -> Comparison:
     """Draw four chains from the exact posterior of a run, and compare the predictions of the chains and the run.
 
@@ -57,7 +66,7 @@ def compare_with_chains(
     )
     entries = {"nuts": chains, "mclmc" if is_chains(posterior) else config.guide: posterior}
     for name, entry in entries.items():
-        report(f"{name}: {entry.status}")
+        report(name, entry.status)
     kind, x, y = ("test rows", rows.x_test, rows.y_test) if len(rows.x_test) else ("rows", rows.x_train, rows.y_train)
     x, y = x[:MOST_POINTS], y[:MOST_POINTS]
     regions = {kind: torch.ones(len(x), dtype=torch.bool)}
@@ -79,15 +88,16 @@ def _in_units(result: Comparison, target: Target) -> Comparison:
     if len(target.scale) != 1:
         return result
     scale = target.scale[0]
-    return replace(
-        result,
-        methods=[_scaled(row, scale) for row in result.methods],
-        pairs=[_scaled(row, scale) for row in result.pairs],
-        predictions={
-            name: in_units(prediction.as_kind(RegressionPrediction), target)
-            for name, prediction in result.predictions.items()
-        },
-    )
+    predictions = {
+        name: in_units(prediction.as_kind(RegressionPrediction), target)
+        for name, prediction in result.predictions.items()
+    }
+    return replace(_with_rows(result, lambda row: _scaled(row, scale)), predictions=predictions)
+
+
+def _with_rows(result: Comparison, change: Callable[[Scores], Scores]) -> Comparison:
+    """Return a comparison in which each row is changed by a function."""
+    return replace(result, methods=[*map(change, result.methods)], pairs=[*map(change, result.pairs)])
 
 
 def _scaled(row: Scores, scale: float) -> Scores:
@@ -123,25 +133,20 @@ def without_unknown_errors(result: Comparison) -> Comparison:
     if result.status:
         return result
     nuts = result.pairs[0].reference
-    methods, pairs = (
-        [_without_errors(row) if nuts in (row.method, row.reference) else row for row in rows]
-        for rows in (result.methods, result.pairs)
-    )
-    return replace(result, methods=methods, pairs=pairs)
 
+    def without_errors(row: Scores) -> Scores:
+        if nuts not in (row.method, row.reference):
+            return row
+        scores = {name: replace(score, standard_error=math.nan) for name, score in row.scores.items()}
+        return replace(row, scores=scores)
 
-def _without_errors(row: Scores) -> Scores:
-    return replace(row, scores={name: replace(score, standard_error=math.nan) for name, score in row.scores.items()})
+    return _with_rows(result, without_errors)
 
 
 def in_plain_names(result: Comparison) -> Comparison:
     """Return a comparison of a run with NUTS in which the methods have the names "NUTS" and "the run"."""
     names = {result.pairs[0].reference: "NUTS", result.pairs[0].method: "the run", "": ""}
-    methods, pairs = (
-        [replace(row, method=names[row.method], reference=names[row.reference]) for row in rows]
-        for rows in (result.methods, result.pairs)
-    )
-    return replace(result, methods=methods, pairs=pairs)
+    return _with_rows(result, lambda row: replace(row, method=names[row.method], reference=names[row.reference]))
 
 
 def _unknown(row: Scores) -> dict[str, str]:
@@ -151,3 +156,55 @@ def _unknown(row: Scores) -> dict[str, str]:
         for name, score in row.scores.items()
         if " sd" in name and score.standard_error > 0.5 * abs(score.value)
     }
+
+
+def agreement(result: Comparison, num_chains: int) -> str:
+    """Say in sentences whether the second method of a comparison predicts like the first method, NUTS.
+
+    More draws could change the result if the chains have not converged, so the text then tells how far they differ.
+    """
+    pair, nuts = result.pairs[0], next(iter(result.predictions.values()))
+    name, distance, close = _distance(pair, nuts)
+    between = _between_chains(nuts, num_chains)
+    ratio = pair.scores.get("total sd ratio")
+    is_close = distance <= close and (ratio is None or abs(ratio.value - 1) <= CLOSE_SD)
+    chains = f"each chain of NUTS differs from the others by at most {number(between)}"
+    if not result.status and not is_close and distance <= FAR * between:
+        return (
+            f"Not decided: the {name} between the run and NUTS is {number(distance)}, and a chain of NUTS differs from "
+            f"the others by up to {number(between)}. So the chains of NUTS are too short to compare with."
+        )
+    if is_close and (result.status or between <= close):
+        said = "The run predicts like NUTS."
+    elif is_close:
+        said = "The run predicts like all chains of NUTS together, but these chains do not agree yet."
+    else:
+        said = "The run does not predict like NUTS."
+    doubt = "" if result.status else f" NUTS has not converged, but {chains} ({name})."
+    differences = in_plain_names(result).differences
+    return f"{said} {differences[0].upper()}{differences[1:]}{doubt}"
+
+
+def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float]:
+    """Return the name and the value of the distance between two methods, and the largest distance of close methods."""
+    if "total variation" in pair.scores:
+        return "total variation", pair.scores["total variation"].value, CLOSE_CLASSES
+    size = float(nuts.as_kind(RegressionPrediction).total.sqrt().median())
+    return "root mean square difference of means", pair.scores["rms mean difference"].value, CLOSE_NUMBERS * size
+
+
+def _between_chains(nuts: Prediction, num_chains: int) -> float:
+    """Return the largest distance between the predictions of a chain and those of the other chains."""
+    if isinstance(nuts, ClassificationPrediction):
+        assert nuts.logits is not None
+        gaps = _gaps(nuts.logits.double().softmax(-1), num_chains)
+        return float(max(0.5 * gap.abs().sum(-1).mean() for gap in gaps))
+    components = nuts.as_kind(RegressionPrediction).components
+    assert components is not None
+    return float(max(gap.square().mean().sqrt() for gap in _gaps(components.mean.double(), num_chains)))
+
+
+def _gaps(draws: Tensor, num_chains: int) -> Tensor:
+    """Return each chain's mean minus that of the other chains, (K, N, ...), from draws (S, N, ...), chain by chain."""
+    means = draws.unflatten(0, (num_chains, -1)).mean(1)
+    return (means - means.mean(0)) * num_chains / (num_chains - 1)

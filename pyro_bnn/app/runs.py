@@ -35,11 +35,10 @@ from .datasets import Dataset, Facts, check_same
 from .folders import Folder, find_run
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
-from .progress import FitProgress
 from .recipes import CHOSEN
 from .remedies import MORE_EPOCHS, more_time, no_run
 from .specs import make_estimator, make_kl_weight, make_optimizer
-from .tracking import AccuracyCurve, AccuracyTracker
+from .tracking import AccuracyCurve, AccuracyTracker, FitProgress
 from .validation import parsed
 
 T = TypeVar("T")

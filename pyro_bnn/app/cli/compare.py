@@ -68,25 +68,24 @@ def compare(
         options.check_run(run)
     with loading():
         from ..._core.scope import silent_fits
+        from ...inference.posterior import Status
         from .. import runs, sources
-        from ..agreement import agreement
-        from ..beside import NUM_CHAINS, compare_with_chains, side_by_side, units_of, without_unknown_errors
+        from ..beside import NUM_CHAINS, agreement, compare_with_chains, side_by_side, units_of, without_unknown_errors
+        from ..demo import RegressionStudy, save_comparison
         from ..folders import creating
         from ..own.network import own_code
         from ..remedies import MORE
-        from ..study import RegressionStudy, save_comparison
 
     output = Output("compare", as_json=as_json)
     statuses: dict[str, str] = {}
 
-    def tell(line: str) -> None:
-        method, _, status = line.partition(": ")
-        statuses[method] = status
+    def tell(method: str, status: Status) -> None:
+        statuses[method] = str(status)
         if method == "nuts":
-            finding = status.partition(". ")[0]  # without remedies, which name arguments of Python
+            finding = str(status).partition(". ")[0]  # without remedies, which name arguments of Python
             output.say(f"{finding.rstrip('.')}.")
         elif run is None:
-            output.say(line)
+            output.say(f"{method}: {status}")
 
     config = None if run is None else runs.load_config(run)
     if run is not None:

@@ -8,7 +8,7 @@ from ..._core.summary import counted
 from ...results import pruning
 from ..reports.numbers import percent
 from ..reports.pruning import PruningGains
-from .tables import aligned
+from .output import aligned
 
 SMALL_LOSS = 0.01  # heuristic: a rise of the NLL by this number, in nats per row, counts as no loss
 SLOWER = 1.1  # heuristic: a sparse network is slower if it takes more than this multiple of a dense one's time

@@ -4,7 +4,7 @@ import math
 import shlex
 
 from ..baselines import LINEAR
-from ..leaks import EXACT
+from ..drivers import EXACT
 from ..numbers import number, percent, with_error
 from .section import Verdict, in_series, judged, sentence
 from .subject import Regressed

@@ -16,7 +16,7 @@ from ..calibrated import CHANCE
 from ..numbers import number, percent, with_error
 from ..pictures import Drawing, observed_against_predicted, panel
 from ..scores import LEVELS
-from .calibrated import limits_by_chance
+from .calibration import limits_by_chance
 from .cautions import FEWEST, of_bias, of_leak, of_negative
 from .section import Section, Tile, Verdict, in_series, judged
 from .subject import Regressed, Subject

@@ -17,9 +17,8 @@ from ... import runs
 from ...chains import Choice
 from ...config import RunConfig
 from ..calibrated import interval_of
-from ..drivers import Driver, drivers_of
+from ..drivers import Driver, Leak, drivers_of, leak_of
 from ..evaluation import Evaluation, evaluate_classifier
-from ..leaks import Leak, leak_of
 from ..scores import in_units, ways_to_predict
 from ..trained import Trained
 
