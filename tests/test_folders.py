@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyro_bnn.app import places
+from pyro_bnn.app import manifest
 from pyro_bnn.app.folders import creating, find_run, updating
 from pyro_bnn.app.manifest import verified
 
@@ -243,6 +243,6 @@ def test_an_addition_that_fails_leaves_the_earlier_file(good):
 
 
 def test_a_system_without_locks_is_refused_politely(tmp_path, monkeypatch):
-    monkeypatch.setattr(places, "fcntl", None)
+    monkeypatch.setattr(manifest, "fcntl", None)
     with pytest.raises(OSError, match="this system has no POSIX file locks; on Windows, use WSL"):
         make(tmp_path / "run")

@@ -234,7 +234,7 @@ def test_rows_that_lack_the_target_are_predicted_and_the_others_scored(
     options,
     chunk,
 ):
-    monkeypatch.setattr("pyro_bnn.app.reports.predictions.CHUNK", chunk)
+    monkeypatch.setattr("pyro_bnn.app.reports.scores.CHUNK", chunk)
     rows, others, out = new_rows(place / "new.csv", price=""), place / "others.csv", place / "out.csv"
     lines = rows.read_text().splitlines()
     others.write_text("\n".join([*lines[:2], *lines[3:]]))

@@ -114,7 +114,7 @@ import sys, torch
 import pyro_bnn as pb
 from pyro_bnn.app import runs, sources
 from pyro_bnn.app.own.targets import Target
-from pyro_bnn.app.reports.predictions import in_units
+from pyro_bnn.app.reports.scores import in_units
 x = torch.linspace(-1, 1, 20)[:, None]
 net = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
 model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.1), num_data=20)

@@ -10,8 +10,8 @@ from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegre
 from pyro_bnn.app.datasets import Dataset, Facts
 from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.reports import baselines, scores
-from pyro_bnn.app.reports.baselines import TREES, baselines_of
 from pyro_bnn.app.reports.scores import scores_of
+from pyro_bnn.app.reports.trained import TREES, baselines_of
 
 X = np.random.default_rng(0).normal(size=(60, 2))
 TRAIN, TEST = slice(0, 45), slice(45, 60)

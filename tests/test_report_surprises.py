@@ -10,7 +10,7 @@ import pytest
 from pyro_bnn.app import sources
 from pyro_bnn.app.reports.drivers import Driver
 from pyro_bnn.app.reports.page import page_of
-from pyro_bnn.app.reports.page.surprises import surprises_section
+from pyro_bnn.app.reports.page.drivers import surprises_section
 from pyro_bnn.app.starting import new_config
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture

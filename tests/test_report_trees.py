@@ -8,7 +8,6 @@ import torch
 
 from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.reports import page
-from pyro_bnn.app.reports.baselines import LINEAR, TREES
 from pyro_bnn.app.reports.drivers import Leak
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.classifier import accuracy_section
@@ -16,6 +15,7 @@ from pyro_bnn.app.reports.page.regression import errors_section, intervals_secti
 from pyro_bnn.app.reports.page.section import Verdict, first_line
 from pyro_bnn.app.reports.page.verdicts import of_baseline
 from pyro_bnn.app.reports.scores import scores_of
+from pyro_bnn.app.reports.trained import LINEAR, TREES
 from pyro_bnn.scores.uncertainty import RegressionPrediction
 
 from .test_report import Page

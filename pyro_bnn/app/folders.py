@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._core.files import DamagedFileError, synchronise
-from .manifest import CHECKPOINT, MANIFEST, PART, PROGRESS, Manifest, checksum, has_manifest
-from .places import Place, locked, told
+from .manifest import CHECKPOINT, MANIFEST, PART, PROGRESS, Manifest, Place, checksum, has_manifest, locked, told
 from .remedies import no_run
 
 PNG = ".png"  # ending of all pictures in lists of files, replaced by the folder's picture format when one is written

@@ -11,8 +11,7 @@ from torch import distributed
 
 from .._core.processes import Processes
 from .folders import Folder, creating, is_resumable, resuming
-from .manifest import Manifest
-from .places import Place
+from .manifest import Manifest, Place
 
 
 class Follower(Folder):

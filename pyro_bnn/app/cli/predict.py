@@ -95,8 +95,7 @@ def predict(
         from ..._core.files import write_atomically
         from .. import runs, sources
         from ..own.network import own_code
-        from ..reports.predictions import as_csv, table_of_predictions
-        from ..reports.scores import shown_name, shown_score
+        from ..reports.scores import as_csv, shown_name, shown_score, table_of_predictions
 
     output = Output("predict", as_json=as_json)
     device = options.check_device(device)

@@ -1,19 +1,112 @@
-"""A trained run with its test rows, for `evaluate` and `report`."""
+"""A trained run with its test rows, for `evaluate` and `report`, and predictions without a network to compare with."""
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
+from torch.distributions import Categorical, Distribution, Normal, Poisson
 
 from ...modelling.likelihoods import PoissonLikelihood
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict, predict_point
-from ...scores.uncertainty import Prediction
+from ...scores.uncertainty import Accumulator, ClassAccumulator, MomentAccumulator, Prediction, RegressionPrediction
 from .. import datasets, runs, sources
 from ..config import RunConfig
 from ..datasets import Dataset
-from .baselines import baselines_of
+
+TREES = "gradient-boosted trees"  # a baseline that is compared by its errors only
+LINEAR = "linear regression"  # the linear baseline for numbers
+MOST_NUMBERS = 4_000_000  # heuristic: inputs (rows times columns) to which linear methods are fitted in about a second
+MOST_HISTOGRAMS, MOST_TREE_NUMBERS = 100, 1_000_000
+"""Heuristic: largest columns * outputs, and rows * columns * outputs, for trees, which then take a second or two."""
+
+SMALLEST = 1e-12  # probability, rate or sd of a baseline, so that its NLL is finite
+
+
+def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
+    """Predict the test rows by methods without a network, and compute the log-densities of the targets.
+
+    Trees come last, and only if the data are small. For numbers that are not counts, they predict only the mean.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor  # late: takes long
+    from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor
+
+    chosen = torch.randperm(len(data.x_train), generator=torch.Generator().manual_seed(0))
+    chosen = chosen[: max(1, MOST_NUMBERS // data.x_train[0].numel())].sort().values
+    x, x_test = (part.flatten(1).double().cpu().numpy() for part in (data.x_train[chosen], data.x_test))
+    y, y_test = data.y_train[chosen].cpu(), data.y_test.cpu()
+    num_outputs = max(len(data.classes) if len(data.classes) > 2 else 1, *y.shape[1:], 1)
+    has_trees = x.shape[1] * num_outputs <= MOST_HISTOGRAMS and x.size * num_outputs <= MOST_TREE_NUMBERS
+    if data.facts.target.is_class:
+        shares = torch.bincount(data.y_train.cpu(), minlength=len(data.classes)).double() / len(data.y_train)
+        log_probs = {"shares of the classes": shares.log().expand(len(x_test), -1)}
+        if len(y.unique()) == len(data.classes):
+            fitted = LogisticRegression(max_iter=1000).fit(x, y.numpy())
+            log_probs["logistic regression"] = torch.from_numpy(fitted.predict_log_proba(x_test))
+            if has_trees and int(y.bincount().min()) > 1:  # of many rows, trees hold out some of each class
+                trees = HistGradientBoostingClassifier(random_state=0).fit(x, y.numpy())
+                log_probs[TREES] = torch.from_numpy(trees.predict_proba(x_test)).clamp_min(SMALLEST).log()
+        return {name: _classes(each, y_test) for name, each in log_probs.items()}
+    y, y_test, guess = y.double(), y_test.double(), "mean of the targets"
+    mean, scale = (part.expand(len(x_test), -1) for part in (y.mean(0), y.std(0)))
+    if is_count:
+        rates = {guess: mean, "Poisson regression": _by_column(PoissonRegressor(max_iter=1000), x, y, x_test)}
+        if has_trees:
+            rates[TREES] = _by_column(HistGradientBoostingRegressor(loss="poisson", random_state=0), x, y, x_test)
+        return {name: _counts(rate.clamp_min(SMALLEST), y_test) for name, rate in rates.items()}
+    pairs = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
+    moments = {guess: (mean, scale), LINEAR: torch.from_numpy(np.stack(pairs, -1)).unbind()}
+    found: dict[str, Prediction] = {name: _normal(m, s.clamp_min(SMALLEST), y_test) for name, (m, s) in moments.items()}
+    if has_trees:
+        found[TREES] = _mean_only(_by_column(HistGradientBoostingRegressor(random_state=0), x, y, x_test), y_test)
+    return found
+
+
+def _by_column(estimator: Any, x: np.ndarray, y: Tensor, x_test: np.ndarray) -> Tensor:
+    """Fit an estimator of scikit-learn to each column of the targets, and predict the test rows, shape (M, O)."""
+    return torch.from_numpy(np.stack([estimator.fit(x, column).predict(x_test) for column in y.T.numpy()], -1))
+
+
+def _mean_only(mean: Tensor, y: Tensor) -> Prediction:
+    """Make a prediction whose variance is unknown, so that it has no log-density."""
+    return RegressionPrediction(
+        num_samples=1,
+        log_density=None,
+        targets=y,
+        mean=mean,
+        aleatoric=torch.full_like(mean, torch.nan),
+        variance_of_means=None,
+        components=None,
+    )
+
+
+def _classes(log_probs: Tensor, y: Tensor) -> Prediction:
+    density = log_probs.gather(-1, y[:, None])
+    return _predicted(ClassAccumulator(), Categorical(logits=log_probs, validate_args=False), density, y)
+
+
+def _normal(mean: Tensor, scale: Tensor, y: Tensor) -> Prediction:
+    from scipy.stats import norm  # imported late: importing takes long
+
+    density = torch.from_numpy(norm.logpdf(y.numpy(), mean.numpy(), scale.numpy()))
+    return _predicted(MomentAccumulator(), Normal(mean, scale, validate_args=False), density, y)
+
+
+def _counts(rate: Tensor, y: Tensor) -> Prediction:
+    from scipy.stats import poisson  # imported late: importing takes long
+
+    density = torch.from_numpy(poisson.logpmf(y.numpy(), rate.numpy()))
+    return _predicted(MomentAccumulator(), Poisson(rate, validate_args=False), density, y)
+
+
+def _predicted(accumulator: Accumulator, observation: Distribution, density: Tensor, y: Tensor) -> Prediction:
+    """Make a prediction from the predictive distributions of the rows and the log-densities of the targets."""
+    accumulator.add(observation, keep=True)
+    return replace(accumulator.prediction(density.sum(-1)), targets=y)
 
 
 @dataclass(frozen=True)

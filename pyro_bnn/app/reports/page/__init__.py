@@ -9,12 +9,11 @@ from ..numbers import number, percent, together, with_error
 from .calibration import calibrated_section, calibration_section
 from .chains import chains_section
 from .classifier import accuracy_section, examples_section, unknown_section
-from .drivers import drivers_section
+from .drivers import drivers_section, surprises_section
 from .fit import about_section, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
 from .section import ELSEWHERE, Section, Verdict, first_line, plural
 from .subject import Subject
-from .surprises import surprises_section
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     accuracy_section,

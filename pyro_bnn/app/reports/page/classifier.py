@@ -13,21 +13,12 @@ from torch import Tensor
 from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
-from ..baselines import TREES
 from ..numbers import percent, with_error
 from ..pictures import Drawing, panel, pixels
+from ..trained import TREES
 from .section import Level, Section, Tile, Verdict, judged, plural, wilson
 from .subject import Classified, Subject
-from .verdicts import (
-    NUM_ERRORS,
-    WEAK,
-    best_of,
-    density_tile,
-    mean_and_error,
-    of_trees,
-    of_ways,
-    scores_of_ways,
-)
+from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_trees, of_ways, scores_of_ways
 
 MOST_CLASSES = 20  # of more, only those of lowest recall are listed, without a confusion matrix
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)  # of the test rows, when a human classifies the least certain others

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from ....scores.uncertainty import Prediction
-from ..baselines import TREES
 from ..numbers import number, percent, with_error
+from ..trained import TREES
 from .section import About, Level, Tile, Verdict, judged, sentence
 from .subject import Classified, Regressed
 
