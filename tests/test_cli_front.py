@@ -23,8 +23,8 @@ import pyro_bnn as pb
 from pyro_bnn.app import recipes
 from pyro_bnn.app.cli import compare, demo, evaluate, predict, prune, report, train, weights
 from pyro_bnn.app.cli import program as program_module
+from pyro_bnn.app.cli.options import BRIEF
 from pyro_bnn.app.cli.program import COMMANDS, program
-from pyro_bnn.app.cli.train import BRIEF
 from pyro_bnn.app.config import RunConfig
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -247,7 +247,7 @@ def test_the_shown_settings_are_read_from_the_recipes(monkeypatch):
 
 def test_the_help_of_train_shows_at_most_a_dozen_options_and_help_all_the_others(pyro_bnn, wide):
     brief, whole = (re.findall(r"│ (--[a-z-]+)", pyro_bnn("train", option)[1]) for option in ("--help", "--help-all"))
-    names = ("json" if name == "as_json" else name.replace("_", "-") for name in (*BRIEF, "help", "help_all"))
+    names = ("json" if name == "as_json" else name.replace("_", "-") for name in (*BRIEF, "help"))
     assert set(brief) == {f"--{name}" for name in names}
     assert {"--hidden", "--prior"} <= set(brief)
     assert len(brief) <= 12

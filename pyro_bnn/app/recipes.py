@@ -68,19 +68,15 @@ FAST_DIGITS = replace(DIGITS, optimizer="natural:0.99,1", init="network:0.03", e
 # https://github.com/zackchase/mxnet-the-straight-dope. Its pixels are grey levels / 126. `lr` multiplies the gradient
 # of its loss. The tutorial makes parameters for two hidden layers, but its function `net` skips the second;
 # `hidden=(400,)` repeats its results.
-TUTORIAL = RunConfig(
+TUTORIAL = replace(
+    ARTICLE,
     dataset="mnist",
     prior="normal:1",
-    guide="mean-field",
     init="normal",
     inputs="scaled:255/126",
-    hidden=(400, 400),
     epochs=10,
     batch_size=128,
-    lr=1e-3,
-    schedule="constant",
     num_particles=1,
-    kl_weight="1",
     optimizer="sgd",
     accuracy=True,
 )

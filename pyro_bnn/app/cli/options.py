@@ -82,6 +82,7 @@ EvaluateDraws = Annotated[
 ]
 
 
+BRIEF = ("out", "target", "ignore", "hidden", "prior", "method", "time_limit", "epochs", "seed", "force", "help_all")
 ALL = "pyro_bnn.help_all"  # key in the `meta` dictionary of Typer's context, present if `--help-all` was given
 
 
@@ -110,13 +111,11 @@ class PlainGroup(PlainFlags, TyperGroup):
 
 
 class BriefHelp(PlainCommand):
-    """A command with a short help: `--help` shows only the options in `brief`, and `--help-all` shows all options."""
-
-    brief: tuple[str, ...] = ()
+    """The command `train`, of which `--help` shows only the options in `BRIEF`, and `--help-all` shows all options."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help for the options in `brief`, or for all options if `--help-all` was given."""
-        others = [option for option in self.params if option.name not in self.brief and not ctx.meta.get(ALL)]
+        """Write the help for the options in `BRIEF`, or for all options if `--help-all` was given."""
+        others = [option for option in self.params if option.name not in BRIEF and not ctx.meta.get(ALL)]
         options = [option for option in others if isinstance(option, TyperOption) and not option.hidden]
         for option in options:
             option.hidden = True
@@ -125,11 +124,6 @@ class BriefHelp(PlainCommand):
         finally:
             for option in options:
                 option.hidden = False
-
-
-def brief_help(*names: str) -> type[BriefHelp]:
-    """Return the class of a command whose `--help` shows only the named options."""
-    return type("Brief", (BriefHelp,), {"brief": (*names, "help_all")})
 
 
 def _tell_all(ctx: typer.Context, is_asked: bool) -> None:

@@ -83,7 +83,7 @@ def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
 for command, examples in COMMANDS:
     paragraphs = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")  # Typer would show the line breaks
     lines = "\n\n".join(["Examples:", *examples])
-    shape = options.brief_help(*train.BRIEF) if command is train.train else options.PlainCommand
+    shape = options.BriefHelp if command is train.train else options.PlainCommand
     program.command(help=paragraphs, epilog=lines, cls=shape)(_saying_why(command))
 
 

@@ -36,12 +36,6 @@ EXAMPLES = (
     "pyro-bnn train data.npz --net lenet.py:make --out own",
 )
 
-BRIEF = (
-    *("out", "target", "ignore", "hidden", "prior"),
-    *("method", "time_limit", "epochs", "seed", "force"),
-)
-"""The options that `--help` shows."""
-
 
 @options.with_settings
 def train(

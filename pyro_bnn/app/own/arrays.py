@@ -137,7 +137,6 @@ def _check_numbers(name: str, array: np.ndarray, shown: str) -> None:
 
 def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown: str) -> ArrayEncoding:
     """Learn the encoding of arrays: a mean and a scale for each feature of vectors, or one of each for images."""
-    _check_numbers("x", x, shown)
     x = x[:, None] if x.ndim == 1 else x
     if not standardize:
         return ArrayEncoding([*x.shape[1:]], [], [], is_whole=keep_whole and x.dtype.kind in "iu")

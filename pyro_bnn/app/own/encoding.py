@@ -159,11 +159,13 @@ def _why_identifier(cells: Cells) -> str:
     """Return the reason why a column only identifies the rows, such as its name "id"; "" if it does not."""
     if cells.is_missing.all():
         return ""
-    numbers = cells.numbers()
-    if numbers:
-        if _counts_rows(numbers[0]):
-            return "counts the rows"
-        is_named = _names_rows(cells.name, numbers[0])
+    found = cells.numbers()
+    if found:
+        numbers = found[0]
+        are_whole = len(numbers) > FEW and bool((numbers == np.floor(numbers)).all())
+        if are_whole and bool((np.diff(numbers) > 0).all()) and numbers[0] >= 0 and numbers[-1] <= 2 * len(numbers):
+            return "counts the rows"  # of which up to half may be missing in the table
+        is_named = are_whole and has_name_of_identifier(cells.name) and len(np.unique(numbers)) == len(numbers)
         return "has the name of an identifier and a different number in each row" if is_named else ""
     labels = cells.labels[~cells.is_missing]
     return "has a different text in each row" if len({*labels}) == len(labels) > FEW and not cells.days() else ""
@@ -201,26 +203,10 @@ def _parts(values: np.ndarray) -> np.ndarray:
     return np.concatenate([values, np.sin(angles), np.cos(angles)], 1)
 
 
-def _counts_rows(numbers: np.ndarray) -> bool:
-    """Return whether the numbers in a column are row numbers, of which up to half may be missing."""
-    rises = len(numbers) > FEW and bool((np.diff(numbers) > 0).all())
-    return rises and bool((numbers == np.floor(numbers)).all()) and numbers[0] >= 0 and numbers[-1] <= 2 * len(numbers)
-
-
 def has_name_of_identifier(name: str) -> bool:
     """Return whether the last word of a column's name is a word for identifiers."""
     words = re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()
     return not IDENTIFIERS.isdisjoint(re.findall(r"[a-z]+", words)[-1:])
-
-
-def _names_rows(name: str, numbers: np.ndarray) -> bool:
-    """Return whether a column contains identifiers of the rows, judged by the column's name and its numbers."""
-    return (
-        has_name_of_identifier(name)
-        and len(numbers) > FEW
-        and bool((numbers == np.floor(numbers)).all())
-        and len(np.unique(numbers)) == len(numbers)
-    )
 
 
 def moments(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:

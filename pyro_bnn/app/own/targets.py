@@ -69,18 +69,16 @@ def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
     """Return the numbers in the cells, and their format; raise if the cells are texts."""
     numbers = cells.numbers(written)
     if numbers is None:
+        remedy = "choose another --target"
+        if cells.days() is not None:
+            remedy = f"{remedy}, or write the dates as numbers, such as days since the first"
+        elif cells.present.nunique() <= MOST_CATEGORIES:
+            remedy = "choose --likelihood categorical"
         raise ValueError(
             f"the target {cells.name!r} in {cells.shown} holds texts such as {cells.first_text}, and this "
-            f"likelihood needs numbers; {_remedy_for_texts(cells)}."
+            f"likelihood needs numbers; {remedy}."
         )
     return numbers
-
-
-def _remedy_for_texts(cells: Cells) -> str:
-    if cells.days() is not None:
-        return "choose another --target, or write the dates as numbers, such as days since the first"
-    few = cells.present.nunique() <= MOST_CATEGORIES
-    return "choose --likelihood categorical" if few else "choose another --target"
 
 
 def target_labels(cells: Cells) -> list[str]:

@@ -85,55 +85,39 @@ def shown_score(name: str, value: float | None) -> str:
 
 
 def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
-    """Measure a run on its test rows, and write `metrics.json` and pictures."""
+    """Measure a run on its test rows, and write `metrics.json` and pictures.
+
+    The picture of numbers has 90 % intervals, and shows only the first of several targets.
+    """
     from ...results import plotting  # imported late: `pyro-bnn predict` needs no pictures
-    from .pictures import save_picture
+    from .pictures import observed_against_predicted, save_picture
 
     target = run.rows.facts.target
-    ways = ways_to_predict(run)
+    ensemble = run.ensemble(keep_draws=not target.is_class)
+    ways = dict([run.single, (f"ensemble of {run.num_samples}", ensemble)])
+    ways |= {f"baseline: {name}": way for name, way in run.baselines.items()}
     rows = [{"name": name, "scores": scores_of(prediction, target)} for name, prediction in ways.items()]
-    compared = compared_coverage(run, ways[f"ensemble of {run.num_samples}"])
+    own: RegressionPrediction | ClassificationPrediction
+    if isinstance(ensemble, ClassificationPrediction):
+        own, y = ensemble, run.test[1]
+        pictures = {"reliability.png": plotting.reliability_diagram(own.probs, y)[0]}
+    else:
+        own = in_units(ensemble.as_kind(RegressionPrediction), target)
+        assert own.targets is not None
+        y = own.targets.to(own.mean)
+        parts = (part[:, 0] for part in (own.mean, y, *interval_of(own, LEVEL, run.calibration)))
+        pictures = {"predicted.png": observed_against_predicted(*parts, name=target.name, level=LEVEL)[0]}
+    compared = None
+    if run.calibration is not None:
+        is_count = isinstance(run.model.likelihood, PoissonLikelihood)
+        compared = before_and_after(own, y, run.calibration, is_count=is_count)
     report = OwnDataScores(target.name, len(run.rows.x_test), rows, target.is_class, compared)
     folder.write_json("metrics.json", asdict(report))
     if not is_chains(run.posterior):
-        save_picture(folder, "loss.png", plotting.loss_curves(run.rows.facts.in_units(run.posterior.history))[0])
-    if target.is_class:
-        probs = ways[f"ensemble of {run.num_samples}"].as_kind(ClassificationPrediction).probs
-        save_picture(folder, "reliability.png", plotting.reliability_diagram(probs, run.test[1])[0])
-    else:
-        save_picture(folder, "predicted.png", _picture(ways[f"ensemble of {run.num_samples}"], run))
+        pictures["loss.png"] = plotting.loss_curves(run.rows.facts.in_units(run.posterior.history))[0]
+    for name, ax in pictures.items():
+        save_picture(folder, name, ax)
     return report
-
-
-def _picture(ensemble: Prediction, run: Trained) -> Any:
-    """Plot observed against predicted numbers, with 90 % intervals. Of several targets, only the first is shown."""
-    from .pictures import observed_against_predicted  # imported late: `pyro-bnn predict` needs no pictures
-
-    target = run.rows.facts.target
-    own = in_units(ensemble.as_kind(RegressionPrediction), target)
-    assert own.targets is not None
-    low, high = interval_of(own, LEVEL, run.calibration)
-    parts = (part[:, 0] for part in (own.mean, own.targets.to(own.mean), low, high))
-    return observed_against_predicted(*parts, name=target.name, level=LEVEL)[0]
-
-
-def compared_coverage(run: Trained, ensemble: Prediction) -> BeforeAndAfter | None:
-    """Measure the coverage on the test rows before and after calibration; None if the run has no calibration."""
-    if run.calibration is None:
-        return None
-    if isinstance(ensemble, ClassificationPrediction):
-        return before_and_after(ensemble, run.test[1], run.calibration, is_count=False)
-    own = in_units(ensemble.as_kind(RegressionPrediction), run.rows.facts.target)
-    assert own.targets is not None
-    is_count = isinstance(run.model.likelihood, PoissonLikelihood)
-    return before_and_after(own, own.targets.to(own.mean), run.calibration, is_count=is_count)
-
-
-def ways_to_predict(run: Trained) -> dict[str, Prediction]:
-    """Predict the test rows by a single network, by the ensemble, and by baselines, in this order."""
-    ensemble = run.ensemble(keep_draws=not run.rows.facts.target.is_class)
-    named = {f"baseline: {name}": way for name, way in run.baselines.items()}
-    return {**dict([run.single]), f"ensemble of {run.num_samples}": ensemble, **named}
 
 
 def scores_of(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from ...._core.summary import counted
 from ...runs import is_chains
 from ..numbers import number, percent, together, with_error
 from .calibration import calibrated_section, calibration_section
@@ -12,7 +13,7 @@ from .classifier import accuracy_section, examples_section, unknown_section
 from .drivers import drivers_section, surprises_section
 from .fit import about_section, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
-from .section import ELSEWHERE, Section, Verdict, first_line, plural
+from .section import ELSEWHERE, Section, Verdict, first_line
 from .subject import Subject
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
@@ -41,7 +42,8 @@ def verdicts_on(subject: Subject) -> tuple[str, list[Verdict], list[Section]]:
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     posterior = subject.posterior
     found = [verdict for section in sections for verdict in section.verdicts]
-    verdicts = sorted([*(() if is_chains(posterior) else of_temperature(posterior.history)), *found], key=_rank)
+    temperature = () if is_chains(posterior) else of_temperature(posterior.history)
+    verdicts = sorted([*temperature, *found], key=lambda verdict: (ORDER.index(verdict.level), not verdict.is_cause))
     headline = first_line(verdicts, "; ".join(section.usable for section in sections if section.usable))
     return headline, verdicts, sections
 
@@ -54,11 +56,6 @@ def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
     return headline, verdicts, page_of(subject.title, subtitle, here, verdicts, sections)
 
 
-def _rank(verdict: Verdict) -> tuple[int, bool]:
-    """Return the key by which verdicts are sorted."""
-    return ORDER.index(verdict.level), not verdict.is_cause
-
-
 def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict], sections: Sequence[Section]) -> str:
     """Return the HTML of the whole page, in which all inserted texts are escaped."""
     environment = Environment(
@@ -68,9 +65,8 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": plural, "form": format}
-    environment.filters |= {"number": number, "with_error": with_error}
-    environment.filters["together"] = together
+    environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": counted, "form": format}
+    environment.filters |= {"number": number, "with_error": with_error, "together": together}
     return environment.get_template("page.html").render(
         title=title, subtitle=subtitle, headline=headline, verdicts=verdicts, sections=sections
     )

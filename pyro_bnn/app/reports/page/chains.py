@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ...._core.summary import counted
 from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Modes
 from ....results import plotting
 from ...chains import fault_of, finding_on, has_one_mode
@@ -13,7 +14,7 @@ from ...remedies import longer_chains
 from ...runs import is_chains
 from ..numbers import percent
 from ..pictures import Drawing, panel
-from .section import Section, Verdict, judged, plural, sentence
+from .section import Section, Verdict, judged, sentence
 from .subject import Subject
 
 
@@ -61,7 +62,7 @@ def diagnostics_of(
     rows = [("draws with a divergent step", divergences[0], f"at most {percent(MOST_DIVERGING, 0)}", divergences[1])]
     if modes is None:
         return [*rows, ("largest R-hat of a chain's halves", "unknown", limit, "too few draws to tell")]
-    count = plural(posterior.num_chains, "chain")
+    count = counted(posterior.num_chains, "chain")
     explored = "each chain has explored its mode"
     if modes.num_unexplored:
         explored = f"{modes.num_unexplored} of {count} too short to explore a mode; more time helps"
@@ -94,7 +95,7 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None, *, has_one_mode: bo
         "the chains of a linear model is, since such a model has one mode. How well such chains predict is seen from "
         "the scores on the test rows."
     )
-    count, share = plural(posterior.num_chains, "chain"), posterior.statistics.share_diverging
+    count, share = counted(posterior.num_chains, "chain"), posterior.statistics.share_diverging
     diverged = "the sampler does not report divergences" if share is None else f"{percent(share)} of the draws diverged"
     level, finding = fault_of(posterior)[0], finding_on(modes, has_one_mode=has_one_mode)
     least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f} at training rows"

@@ -10,13 +10,14 @@ import torch
 from sklearn.metrics import confusion_matrix, roc_auc_score
 from torch import Tensor
 
+from ...._core.summary import counted
 from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
 from ..numbers import percent, with_error
 from ..pictures import Drawing, panel, pixels
 from ..trained import TREES
-from .section import Level, Section, Tile, Verdict, judged, plural, wilson
+from .section import Level, Section, Tile, Verdict, judged, wilson
 from .subject import Classified, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_trees, of_ways, scores_of_ways
 
@@ -129,7 +130,7 @@ def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> 
         return text
     rest = "had no error" if row["right"] == 1 else f"are {percent(row['right'])} right"
     deferred = f"defer the least certain {percent(1 - row['share'], 0)}"
-    return f"{text}; {deferred} and the rest {rest} ({plural(row['rows'], noun)})"
+    return f"{text}; {deferred} and the rest {rest} ({counted(row['rows'], noun)})"
 
 
 def _of_accuracy(found: Classified, num_right: int) -> Verdict:

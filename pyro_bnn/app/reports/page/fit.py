@@ -15,6 +15,7 @@ from scipy.stats import linregress
 
 import pyro_bnn
 
+from ...._core.summary import counted
 from ....inference.guides import Diagnosis, MeanFieldGuide
 from ....inference.history import History
 from ....results import plotting, pruning
@@ -26,7 +27,7 @@ from ...runs import cut_short, is_chains, is_cut_short
 from ...starting import NUM_STEPS, VARIATIONAL
 from ..numbers import percent
 from ..pictures import Drawing, panel
-from .section import Section, Verdict, plural, sentence
+from .section import Section, Verdict, sentence
 from .subject import Subject
 from .verdicts import NUM_ERRORS
 
@@ -77,7 +78,9 @@ def training_section(subject: Subject) -> Section | None:
 def of_length(config: RunConfig, history: History) -> Verdict:
     """Judge whether a variational training was long enough. `train` and `report` both judge by this function."""
     if is_cut_short(config, history):
-        return was_cut_short(config, history)
+        done = cut_short(config, history)
+        text = f"{sentence(done)}. {more_time(config, history)}"
+        return Verdict("note", "limit", done, text, "Reported if the time limit ended the training.", is_cause=True)
     return has_settled(history, 0 if config.kind == "images" else NUM_STEPS)
 
 
@@ -95,19 +98,13 @@ def of_temperature(history: History) -> tuple[Verdict, ...]:
     return (Verdict("note", "fit", f"a {kind} posterior (KL weight {kl_weight:.3g})", text, rule),)
 
 
-def was_cut_short(config: RunConfig, history: History) -> Verdict:
-    """Return a note which says that the time limit ended the training, and how long all epochs would take."""
-    done = cut_short(config, history)
-    text = f"{sentence(done)}. {more_time(config, history)}"
-    return Verdict("note", "limit", done, text, "Reported if the time limit ended the training.", is_cause=True)
-
-
 def has_settled(history: History, usual_steps: int = 0) -> Verdict:
     """Judge whether the loss, with the last KL weight, was still falling in the last quarter of training.
 
     `usual_steps` is the number of steps with the default settings, or 0 if the number of steps is not judged.
     """
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
+    epochs, steps = counted(num_epochs, "epoch"), counted(len(history.elbo), "step")
     rule = (
         f"Note: there were fewer than {FEWEST_EPOCHS} epochs, or a straight line through the loss in the last quarter "
         f"of the epochs falls by more than {percent(STILL_FALLING, 0)} of the whole fall and {NUM_ERRORS:g} standard "
@@ -115,15 +112,12 @@ def has_settled(history: History, usual_steps: int = 0) -> Verdict:
         "made, and the learning rate was lowered."
     )
     if num_epochs < FEWEST_EPOCHS:
-        text = (
-            f"The training had {plural(num_epochs, 'epoch')} ({plural(len(history.elbo), 'step')}): too few to tell "
-            f"whether the loss had settled. {MORE_EPOCHS}"
-        )
+        text = f"The training had {epochs} ({steps}): too few to tell whether the loss had settled. {MORE_EPOCHS}"
         return Verdict("note", "fit", "too few epochs to tell whether training had settled", text, rule, is_cause=True)
     losses = [weight * record.kl - record.expected_log_likelihood for record in history.epochs]
     end = losses[-max(FEWEST_LAST, round(LAST * num_epochs)) :]
-    line, steps = linregress(range(len(end)), end), len(end) - 1
-    fall, error = -line.slope * steps, line.stderr * steps
+    line, length = linregress(range(len(end)), end), len(end) - 1
+    fall, error = -line.slope * length, line.stderr * length
     whole = losses[0] - statistics.fmean(end)
     share = fall / whole if whole > 0 else math.inf
     if fall > NUM_ERRORS * error and share > STILL_FALLING:
@@ -134,9 +128,7 @@ def has_settled(history: History, usual_steps: int = 0) -> Verdict:
     is_lowered = rates[-1] < LOWERED * max(rates)
     flat = f"the loss hardly fell any more over the last {len(end)} epochs"
     if is_lowered and len(history.elbo) < SHORT * usual_steps:
-        short = (
-            f"only {plural(num_epochs, 'epoch')} ({plural(len(history.elbo), 'step')}; the default is {usual_steps:,})"
-        )
+        short = f"only {epochs} ({steps}; the default is {usual_steps:,})"
         text = (
             f"The training had {short}. At its end {flat}, but the learning rate was lowered by then, which makes any "
             f"loss settle. {MORE_EPOCHS}"

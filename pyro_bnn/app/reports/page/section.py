@@ -6,6 +6,8 @@ from typing import Any, Literal, TypeAlias
 
 from scipy.stats import binomtest
 
+from ...._core.summary import counted
+
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear"]
 """What a verdict is about. The first line names the first fault of "baseline", "predictions" and "limit", and
@@ -73,7 +75,7 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     others -= sum(verdict.level == "note" for verdict in of_baseline)
     if not (unsure or unclear):  # the first reason is enough, and the others are below
         others += max(len(named_causes) + len(limits) - 1, 0)
-    below = f"; {plural(others, 'more note' if len(notes) > others else 'note')} {ELSEWHERE}" if others else ""
+    below = f"; {counted(others, 'more note' if len(notes) > others else 'note')} {ELSEWHERE}" if others else ""
     if others == len(notes) == 1:
         below = f"{below}: {notes[0].short}"
     if unsure:
@@ -100,17 +102,6 @@ def sentence(text: str) -> str:
 def in_series(words: Sequence[str]) -> str:
     """Return words with commas, and an "and" before the last one."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
-def plural(number: int, name: str) -> str:
-    """Return a number with a noun in the singular or plural.
-
-    Example:
-        >>> from pyro_bnn.app.reports.page.section import plural
-        >>> plural(1, "epoch"), plural(3000, "epoch")
-        ('1 epoch', '3,000 epochs')
-    """
-    return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:

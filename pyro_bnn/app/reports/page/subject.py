@@ -19,7 +19,7 @@ from ...config import RunConfig
 from ..calibrated import interval_of
 from ..drivers import Driver, Leak, drivers_of, leak_of
 from ..evaluation import Evaluation, evaluate_classifier
-from ..scores import in_units, ways_to_predict
+from ..scores import in_units
 from ..trained import Trained
 
 
@@ -162,9 +162,8 @@ def _modes_of(run: Trained) -> Modes | None:
 
 def _regressed(run: Trained, ignored: Sequence[str]) -> Regressed:
     target = run.rows.facts.target
-    ways = ways_to_predict(run)
-    name, *_ = ways
-    one, ensemble, *baselines = (in_units(way.as_kind(RegressionPrediction), target) for way in ways.values())
+    name, single = run.single
+    ensemble = in_units(run.ensemble(keep_draws=True).as_kind(RegressionPrediction), target)
     assert ensemble.targets is not None
     y = ensemble.targets.double()
     mean, scale = (torch.tensor(part, dtype=torch.double, device=y.device) for part in (target.mean, target.scale))
@@ -173,8 +172,8 @@ def _regressed(run: Trained, ignored: Sequence[str]) -> Regressed:
         y,
         (target.name,) if target.size == 1 else tuple(f"{target.name} {i + 1}" for i in range(target.size)),
         ensemble,
-        (name, one),
-        dict(zip((name.removeprefix("baseline: ") for name in [*ways][2:]), baselines, strict=True)),
+        (name, in_units(single.as_kind(RegressionPrediction), target)),
+        {name: in_units(way.as_kind(RegressionPrediction), target) for name, way in run.baselines.items()},
         train_mean=train.mean(0),
         train_scale=train.std(0),
         train_least=train.amin(0),
