@@ -44,7 +44,7 @@ KEYS = {
     "evaluate": {"folder", "headline", "num_test", "num_unknown", "ood", "pictures", "rows"},
     "prune": {"folder", "gains", "pictures", "pruned", "report"},
     "weights": {"folder", "pictures", "sites"},
-    "compare": {"folder", "pictures", "rows", "statuses"},
+    "compare": {"folder", "num_samples", "pictures", "rows", "seed", "statuses", "verdict"},
     "demo": {"digits", "folder", "pictures", "regression", "seconds"},
 }
 

@@ -47,12 +47,9 @@ def compare_with_chains(
     seed: int = 0,
     report: Callable[[str, Status], None],
 ) -> Comparison:
-    """Draw four chains from the exact posterior of a run, and compare the predictions of the chains and the run.
-
-    In the chains, parameters without a posterior, such as a learned noise scale, keep the values that the run learned.
-    """
+    """Draw four chains from the exact posterior of a run, and compare the predictions of the chains and the run."""
     model, posterior = load_run(run, rows)
-    model.requires_grad_(False)
+    model.requires_grad_(False)  # parameters without a posterior, such as a noise scale, keep what the run learned
     chains = fit_nuts(
         model,
         (rows.x_train, rows.y_train),
@@ -126,10 +123,7 @@ def side_by_side(result: Comparison) -> str:
 
 
 def without_unknown_errors(result: Comparison) -> Comparison:
-    """Return a comparison in which the errors of numbers from NUTS are NaN if its chains have not converged.
-
-    The errors are computed as if groups of successive draws were independent, so they would be far too small.
-    """
+    """Return a comparison without errors of NUTS if its chains have not converged, which would be far too small."""
     if result.status:
         return result
     nuts = result.pairs[0].reference
@@ -159,10 +153,7 @@ def _unknown(row: Scores) -> dict[str, str]:
 
 
 def agreement(result: Comparison, num_chains: int) -> str:
-    """Say in sentences whether the second method of a comparison predicts like the first method, NUTS.
-
-    More draws could change the result if the chains have not converged, so the text then tells how far they differ.
-    """
+    """Say in sentences whether the second method of a comparison predicts like the first method, NUTS."""
     pair, nuts = result.pairs[0], next(iter(result.predictions.values()))
     name, distance, close = _distance(pair, nuts)
     between = _between_chains(nuts, num_chains)

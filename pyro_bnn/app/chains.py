@@ -43,11 +43,7 @@ class Choice:
 def fit_chains(
     config: RunConfig, data: Dataset, *, given: Collection[str], deadline: Deadline | None, device: str
 ) -> tuple[RunConfig, Choice, BayesianModel, MCMCPosterior]:
-    """Choose the settings of `CHOSEN` that are not named in `given`, and explore the network's modes with chains.
-
-    Return the settings, how they were chosen, the model, and the chains. A run with the returned settings repeats the
-    fit. Raise :class:`UnsuitableError` if chains cannot run here, or if the time is too short.
-    """
+    """Choose the settings of `CHOSEN` that are not named in `given`, and explore the network's modes with chains."""
     if device != "cpu" or Processes.present().are_many:
         raise UnsuitableError("chains in C run on a CPU, in one process")
     fixed = _fixed(config, data, given)
@@ -132,16 +128,13 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
 
 
 def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good"], str]:
-    """Return the level of a fault of chains, and a clause that names the fault; the clause is empty without a fault.
-
-    Chains that are too short only get the level "note", since the scores on test rows show whether they predict well.
-    """
+    """Return the level of a fault of chains, and a clause that names the fault; the clause is empty without a fault."""
     if posterior.statistics.has_many_diverging:
         return "problem", "many steps of the chains diverged"
     if posterior.status:
         return "good", ""
     if posterior.modes is not None and posterior.modes.num_unexplored:
-        return "note", posterior.modes.unexplored
+        return "note", posterior.modes.unexplored  # no problem, since such chains often predict well
     return "note", "some chains are too short to explore their modes"
 
 

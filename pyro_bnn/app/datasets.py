@@ -80,10 +80,7 @@ class Dataset:
 
 
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
-    """Raise ValueError if the data do not have the checksum in `facts`.
-
-    `shown` is the path of the run for images, and the path of the data for tables and arrays.
-    """
+    """Raise ValueError if the data do not have the checksum in `facts`. The message has the path `shown`."""
     if facts is None or facts.sha256 == sha256:
         return
     if config.kind == "images":
@@ -155,10 +152,7 @@ def load_data(config: RunConfig, *, root: str | Path | None, download: bool = Fa
 def load_with_unknown(
     config: RunConfig, ood: str | None, *, root: str | Path | None, download: bool = False
 ) -> tuple[Dataset, Tensor, str]:
-    """Return the images of a run, unknown images, (M, H, W), M >= 0, and a description of the unknown images.
-
-    They come from the data set `ood`, or from the held-out classes, or from the data set in `SIBLINGS`.
-    """
+    """Return the images of a run, unknown images, (M, H, W), M >= 0, and a description of the unknown images."""
     known, unknown = load_data(config, root=root, download=download)
     name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)
     if name == config.dataset:

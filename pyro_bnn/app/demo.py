@@ -87,10 +87,7 @@ def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
 
 @dataclass(kw_only=True)
 class RegressionStudy:
-    """A comparison of methods with NUTS on 92 points of 10 sin(2 pi x), with known noise and a gap in the middle.
-
-    The methods with the mixture prior and with MC dropout have their own models, and the others share one posterior.
-    """
+    """A comparison of methods with NUTS on 92 points of 10 sin(2 pi x), with known noise and a gap in the middle."""
 
     seed: int = 0
     num_steps: int = 3000

@@ -19,13 +19,11 @@ def no_run(run: str | Path, why: str) -> FileNotFoundError:
 
 
 def more_time(config: RunConfig, history: "History") -> str:
-    """Return the remedy for a variational fit that the time limit ended before its last epoch.
-
-    For tables and arrays, it names the method svi, since the next run might otherwise draw chains instead.
-    """
+    """Return the remedy for a variational fit that the time limit ended before its last epoch."""
     num_done, epochs = len(history.epochs), config.epochs
     seconds = math.fsum(record.seconds for record in history.epochs) / num_done * (epochs - num_done)
     enough = 10 * math.ceil((config.time_limit + seconds) / 10)
+    # For tables and arrays, the next run might draw chains without --method svi.
     options = f"{'' if config.kind == 'images' else '--method svi '}--time-limit {enough}"
     return f"Train longer, such as with {options}: all {epochs:,} epochs take about that at this speed."
 

@@ -36,10 +36,7 @@ MOST_NAMED = 8  # largest number of columns of which a sentence gives the number
 def load(
     config: RunConfig, *, root: str | Path | None = None, download: bool = False, facts: Facts | None = None
 ) -> Dataset:
-    """Load the data of a run: images in the folder `root`, or the user's file `root`, by default that in `config`.
-
-    `facts` come from the folder of the run. For a new run, means, scales and categories are computed from the rows.
-    """
+    """Load the data of a run: the images in the folder `root`, or the user's file `root`, by default as in `config`."""
     if config.kind == "images":
         return datasets.load_data(config, root=root, download=download)[0]
     path = _near(config.dataset if root is None else root)
@@ -86,10 +83,7 @@ def _origin(facts: Facts) -> str:
 def split_rows(
     num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide rows at random; return the indices of training rows and of test rows, each in ascending order.
-
-    With `labels`, about the same share of each class becomes test rows, and each class keeps at least one training row.
-    """
+    """Divide rows at random, about alike in each class of `labels`; return sorted indices of training and test rows."""
     _check_enough(num_rows)
     order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed)).tolist()
     groups: dict[Hashable, list[int]] = {}
@@ -120,10 +114,7 @@ def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
 def without_held_out(
     training: Sequence[int], config: RunConfig, cells: Cells | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide the training rows into rows for the fit and rows for the calibration, without changing their order.
-
-    Given `cells`, the column of --split-by, the latest rows calibrate; otherwise rows that are chosen at random do.
-    """
+    """Divide training rows into rows for the fit and rows that calibrate: the latest by `cells`, or random ones."""
     if not config.calibrate:
         return [*training], []
     if cells is None:

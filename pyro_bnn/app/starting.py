@@ -26,18 +26,28 @@ VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.
 """Settings of a variational fit. If the user gives one of them, the run is variational."""
 
 
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """In the message of a ValueError, replace the names of settings by command-line options."""
+    try:
+        yield
+    except ValueError as error:
+        names = "|".join(declared())
+        said = re.sub(rf"`({names})(\.\d+)?`", lambda found: f"`{option_of(found[1])}`", str(error))
+        raise ValueError(said) from error
+
+
+@_naming_options()
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
     """Return the settings of a new run, and sentences that explain settings which are not in `given`."""
     settings = dict(given)
     if "net" in settings:
         if "hidden" in settings:
             raise ValueError("--hidden is for the network of fully connected layers; leave it out with --net.")
-        with _naming_options():
-            settings["net"] = stored(settings["net"]) if settings["net"] != "mlp" else "mlp"
+        settings["net"] = stored(settings["net"]) if settings["net"] != "mlp" else "mlp"
     if not Path(dataset).suffix or kind_of(dataset) == "images":
         config = replace(recipes.find_recipe(dataset, recipe or "default"), **settings)
-        with _naming_options():
-            config.check()
+        config.check()
         return config, []
     if recipe is not None:
         raise ValueError(f"recipes are for image sets; leave out --recipe {recipe} with data of your own.")
@@ -58,26 +68,12 @@ def _variational(settings: Mapping[str, Any]) -> list[str]:
     return [option_of(name) for name in settings if name in VARIATIONAL]
 
 
-def _columns_of(dataset: str) -> str:
-    """Say which columns a table has; return "" if there is no such file."""
-    return f" Its columns are {listed(read_table(dataset).names, MOST_COLUMNS)}." if Path(dataset).exists() else ""
-
-
-@contextmanager
-def _naming_options() -> Iterator[None]:
-    """In the message of a ValueError from a `with` block, replace the names of settings by command-line options."""
-    try:
-        yield
-    except ValueError as error:
-        names = "|".join(declared())
-        said = re.sub(rf"`({names})(\.\d+)?`", lambda found: f"`{option_of(found[1])}`", str(error))
-        raise ValueError(said) from error
-
-
 def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list[str]]:
     kind = kind_of(dataset)
     if kind == "table" and "target" not in settings:
-        raise ValueError(f"{dataset} needs --target: the name of the column to predict.{_columns_of(dataset)}")
+        names = read_table(dataset).names if Path(dataset).exists() else []
+        columns = f" Its columns are {listed(names, MOST_COLUMNS)}." if names else ""
+        raise ValueError(f"{dataset} needs --target: the name of the column to predict.{columns}")
     method = method_for(settings)
     guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve()), "method": method}
     if kind != "table":
@@ -86,8 +82,7 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     if settings.get("net", "mlp") != "mlp" or settings.get("guide", "mean-field") != "mean-field" or is_natural:
         guesses["estimator"] = "weights"  # the other estimators do not support every layer, guide and optimizer
     config = replace(OWN, **{**guesses, **settings})
-    with _naming_options():
-        config.check()
+    config.check()
     if not Path(dataset).exists():
         raise FileNotFoundError(f"there is no file {dataset}.")
     guesses["likelihood"], reason, num_rows, has_test_rows = sources.first_look(config)
@@ -102,8 +97,7 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     epochs = round(NUM_STEPS / math.ceil(num_train / settings.get("batch_size", guesses["batch_size"])))
     guesses["epochs"] = min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
     config = replace(OWN, **{**guesses, **settings})
-    with _naming_options():
-        config.check()
+    config.check()
     notes = [] if "likelihood" in settings else [reason]
     if config.method == "svi" and "method" not in settings:
         notes.append(f"The fit is variational (--method svi) because of {' and '.join(_variational(settings))}.")

@@ -27,11 +27,7 @@ class Output:
         return sys.stderr if self._as_json else sys.stdout
 
     def say(self, text: str = "", *, style: str = "", wraps: bool = True, indent: int = 0) -> None:
-        """Write lines of text, in one of rich's styles if the terminal has colours.
-
-        If `wraps` is true, long lines are wrapped to the width of the terminal, or to COLUMNS if this variable is set,
-        and continue after `indent` spaces. A number stays together with the sign % or ± beside it.
-        """
+        """Write lines of text in one of rich's styles. If `wraps`, they fit the terminal, or COLUMNS if it is set."""
         if wraps and (width := self._width()):
             bound = together(text)
             options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
@@ -85,10 +81,7 @@ PREDICTED = r"(mean|sd|aleatoric|epistemic|lower_|upper_|entropy|p\()"  # starts
 
 
 def for_terminal(csv: str) -> str:
-    """Turn predictions in CSV into an aligned table that fits the terminal.
-
-    Probabilities have three decimal places. Other numbers have so many that the sd keeps about three digits.
-    """
+    """Turn predictions in CSV into a table that fits the terminal, with about three digits of the sd."""
     import pandas as pd  # imported late: importing takes long
 
     frame = pd.read_csv(io.StringIO(csv), dtype=str, keep_default_na=False)

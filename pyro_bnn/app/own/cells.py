@@ -72,10 +72,7 @@ class Cells:
         return int(self.texts.index[which.argmax()])
 
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """Read the cells as numbers, NaN if missing. Return the numbers and their format, or None for texts.
-
-        The format is a key of `NUMBERS`, or "" for numbers such as 1234.5. If the format `preferred` fits, it is used.
-        """
+        """Return the cells as numbers, NaN if missing, and their format, a key of `NUMBERS` or ""; None for texts."""
         present = self.present
         readings = {"": pd.to_numeric(present, errors="coerce").astype(float)}
         for written, (groups, decimal) in NUMBERS.items() if preferred or readings[""].isna().any() else ():
@@ -126,10 +123,7 @@ class Cells:
         )
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """Read the cells as dates. Return the days since 1970, NaN if missing, and the format, or None for others.
-
-        The format is a key of `DATES`. The format `preferred` is used if it fits all cells.
-        """
+        """Return the cells as days since 1970, NaN if missing, and their format, a key of `DATES`; None for others."""
         present = self.present
         if len(present) and present.str.fullmatch(DATE_LIKE).sum() <= MOSTLY * len(present):
             return None

@@ -126,10 +126,7 @@ class TableEncoding:
 def learned_encoding(
     table: Table, names: Sequence[str], training: Sequence[int], *, wanted: Sequence[str]
 ) -> tuple[TableEncoding, list[str]]:
-    """Learn the encoding of a table. Return the encoding, and sentences that explain the encoding to the user.
-
-    The means and scales come from the rows in `training`. A column in `wanted` is used even if it names the rows.
-    """
+    """Learn the encoding of a table from the rows in `training`; also return sentences that explain it to the user."""
     reasons = {name: _why_identifier(table.column(name)) for name in names if name not in wanted}
     naming = {name: reason for name, reason in reasons.items() if reason}
     found = {name: naming.get(name) or _learned(table.column(name), training) for name in names}

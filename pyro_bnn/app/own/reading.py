@@ -158,10 +158,7 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
 
 
 def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str = "a value") -> Table:
-    """Return a table with the rows that have a value in each of the named columns, and a note on the other rows.
-
-    If `drop` is False, raise if there are other rows.
-    """
+    """Return a table with the rows that have a value in each of the named columns; unless `drop`, raise for others."""
     missing = table.frame[[*dict.fromkeys(names)]].isna()
     lacking = missing.any(axis=1).to_numpy()
     where, empty = list(missing.columns[missing.any()]), list(missing.columns[missing.all()])

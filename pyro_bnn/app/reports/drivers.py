@@ -43,8 +43,7 @@ def columns_of(run: Trained) -> dict[str, slice]:
 def drivers_of(run: Trained) -> list[Driver]:
     """Measure how much the predictions of the test rows depend on each column, the most important column first.
 
-    Breiman (2001, https://doi.org/10.1023/A:1010933404324) measures the change of the error instead. The list is empty
-    for images, and for data sets with more than `MOST_COLUMNS` columns.
+    Breiman (2001, https://doi.org/10.1023/A:1010933404324) measures the change of the error instead.
     """
     columns = columns_of(run)
     if not 0 < len(columns) <= MOST_COLUMNS or len(run.rows.x_test) < 2:

@@ -85,10 +85,7 @@ def shown_score(name: str, value: float | None) -> str:
 
 
 def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
-    """Measure a run on its test rows, and write `metrics.json` and pictures.
-
-    The picture of numbers has 90 % intervals, and shows only the first of several targets.
-    """
+    """Measure a run on its test rows, and write `metrics.json` and pictures."""
     from ...results import plotting  # imported late: `pyro-bnn predict` needs no pictures
     from .pictures import observed_against_predicted, save_picture
 
@@ -105,6 +102,7 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
         own = in_units(ensemble.as_kind(RegressionPrediction), target)
         assert own.targets is not None
         y = own.targets.to(own.mean)
+        # Of several targets, the picture shows the first.
         parts = (part[:, 0] for part in (own.mean, y, *interval_of(own, LEVEL, run.calibration)))
         pictures = {"predicted.png": observed_against_predicted(*parts, name=target.name, level=LEVEL)[0]}
     compared = None
@@ -174,11 +172,7 @@ def table_of_predictions(
     seed: int = 0,
     calibration: RunCalibration | None = None,
 ) -> tuple[pd.DataFrame, dict[str, float]]:
-    """Predict rows, and return a table with a line for each row, and mean scores over the rows with known targets.
-
-    The columns are those of `pyro-bnn predict`. The squares of ``aleatoric_sd`` and ``epistemic_sd`` add up to that of
-    ``sd``. With several targets, each name ends with the number of the target, from 0.
-    """
+    """Predict rows. Return a table with a line for each row, and mean scores over the rows with known targets."""
     tables = []
     scores: list[tuple[int, dict[str, float]]] = []  # number of scored rows and their scores, by chunk
     for start in range(0, len(sample.x), CHUNK):

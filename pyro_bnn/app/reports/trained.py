@@ -28,10 +28,7 @@ SMALLEST = 1e-12  # probability, rate or sd of a baseline, so that its NLL is fi
 
 
 def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
-    """Predict the test rows by methods without a network, and compute the log-densities of the targets.
-
-    Trees come last, and only if the data are small. For numbers that are not counts, they predict only the mean.
-    """
+    """Predict the test rows by methods without a network, and compute the log-densities of the targets."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor  # late: takes long
     from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor
 
@@ -140,12 +137,9 @@ class Trained:
 
     @functools.cached_property
     def single(self) -> tuple[str, Prediction]:
-        """The name and the prediction of a single network: that of mean weights, or of one draw from chains.
-
-        The mean of several modes would predict poorly.
-        """
+        """The name and the prediction of a single network, for comparison with the ensemble."""
         x, y = self.test
-        if runs.is_chains(self.posterior):
+        if runs.is_chains(self.posterior):  # the mean of several modes would predict poorly
             return "one draw", predict_point(self.model, next(self.posterior.draws(1)), x, y=y)
         return "mean weights", predict_point(self.model, self.posterior.median(), x, y=y)
 

@@ -71,10 +71,7 @@ def report_weights(
     site: str | None = None,
     index: Sequence[int] = (),
 ) -> list[SiteSummary]:
-    """Summarise the weights of a trained network, and write two pictures: of one weight, and of all tensors.
-
-    The default weight is that of highest signal-to-noise ratio in the first tensor from which not all were removed.
-    """
+    """Summarise the weights of a trained network, and write two pictures: of one weight, and of all tensors."""
     guide = pruning.mean_field(posterior)
     ratios = pruning.signal_to_noise(guide)
     if site is None:

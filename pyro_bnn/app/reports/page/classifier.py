@@ -118,13 +118,11 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """Return a text with the accuracy on all rows, and on the surest rows if it is higher.
-
-    The surest rows remain if a human classifies as many rows as the network predicts wrongly, but at most half of them.
-    """
+    """Return a text with the accuracy on all rows, and on the surest rows if it is higher."""
     text = f"{percent(accuracy)} right"
     if not certainty:
         return text
+    # A human classifies as many rows as the network predicts wrongly, but at most half of them.
     row = next((row for row in certainty if 1 - row["share"] >= 1 - accuracy), certainty[-1])
     if row["share"] == 1 or row["right"] <= accuracy:
         return text
@@ -186,10 +184,7 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
 
 
 def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) -> Verdict:
-    """Judge whether the entropy of wrong predictions is larger than that of right ones.
-
-    The area under the ROC curve is compared with the area to expect if the predicted probabilities were correct.
-    """
+    """Judge whether the entropy of wrong predictions is larger than that of right ones."""
     entropy, confidence = prediction.total.detach().cpu(), prediction.max_probability.detach().double().cpu()
     measured = metrics.ood_scores(entropy[is_right], entropy[~is_right])
     area, error = measured.auroc, measured.auroc_standard_error

@@ -136,11 +136,9 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
 
 
 def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], bool]]:
-    """Return the cells of each row, and whether its target lies outside the interval.
-
-    Of several targets, a row shows the one with the largest error, measured in predicted standard deviations.
-    """
+    """Return the cells of each row, and whether its target lies outside the interval."""
     mean, y, (low, high) = found.prediction.mean, found.y, found.interval(HEADLINE)
+    # Of several targets, a row shows the one with the largest error in predicted standard deviations.
     outputs = ((y - mean).abs() / found.prediction.total.sqrt()).argmax(-1).tolist()
     widths = (high - low).median(0).values.tolist()
     cells = []

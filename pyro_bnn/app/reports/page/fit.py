@@ -156,10 +156,7 @@ def weights_section(subject: Subject) -> Section | None:
 
 
 def of_weights(found: Diagnosis, *, is_trained: bool = True) -> tuple[Verdict, ...]:
-    """Judge whether the weights collapsed to point estimates, or stayed at the prior.
-
-    A training that was cut short gets no verdict "good", since weights differ from the prior even before its end.
-    """
+    """Judge whether the weights collapsed to point estimates, or stayed at the prior."""
     rule = (
         "Problem: the diagnosis of the posterior has a warning (most weights collapsed, or a layer is at the prior). "
         f"Note: {percent(FEW_AT_PRIOR, 0)} of the weights or more are still at the prior. Such a weight learned less "
@@ -183,7 +180,7 @@ def of_weights(found: Diagnosis, *, is_trained: bool = True) -> tuple[Verdict, .
             learned = "All weights learned from the data."
         collapsed = f"{percent(found.share_collapsed)} of all weights" if found.share_collapsed else "None"
         good = Verdict("good", "fit", "", f"{learned} {collapsed} collapsed to a point.", rule)
-        return (good,) if is_trained else ()
+        return (good,) if is_trained else ()  # weights differ from the prior even before the end of training
     text = f"Few weights learned from the data: {shares}. A smaller network or a narrower prior may predict as well."
     return (Verdict("note", "fit", f"{percent(found.share_at_prior, 0)} of the weights learned nothing", text, rule),)
 

@@ -144,10 +144,7 @@ def intervals_section(subject: Subject) -> Section | None:
 
 
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
-    """Return the share of the targets inside the intervals, and two limits between which this share should lie.
-
-    Uncalibrated intervals of counts promise more than the level: the mean of their predicted probabilities.
-    """
+    """Return the share of the targets inside the intervals, and two limits between which this share should lie."""
     low, high = found.interval(level)
     promised, number = level, len(found.y)
     if found.calibration is not None:
@@ -155,7 +152,7 @@ def _coverage(found: Regressed, level: float) -> dict[str, Any]:
         if found.is_count:
             limits = limits[0], 1.0  # whole numbers have equal scores, so intervals may contain more
     else:
-        if found.is_count:
+        if found.is_count:  # intervals of whole numbers have a larger probability than the level
             promised = min(1.0, float((found.prediction.cdf(high) - found.prediction.cdf(low - 1)).mean()))
         limits = tuple(part / number for part in binom.interval(CHANCE, number, promised))
     return {
