@@ -4,7 +4,7 @@ import pytest
 
 from pyro_bnn.app.cli.output import fitted
 from pyro_bnn.app.cli.pruned import conclusions_of, tables_of
-from pyro_bnn.app.reports.pruning import Gain, PruningGains
+from pyro_bnn.app.reports.weights import Gain, PruningGains
 from pyro_bnn.results.pruning import PruningReport, PruningRow
 
 

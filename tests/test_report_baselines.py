@@ -9,7 +9,7 @@ from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegre
 
 from pyro_bnn.app.datasets import Dataset, Facts
 from pyro_bnn.app.own.targets import Target
-from pyro_bnn.app.reports import baselines, scores
+from pyro_bnn.app.reports import scores, trained
 from pyro_bnn.app.reports.scores import scores_of
 from pyro_bnn.app.reports.trained import TREES, baselines_of
 
@@ -87,12 +87,12 @@ def test_trees_are_left_out_where_their_fit_would_take_long(limit, monkeypatch):
     """Two inputs of three classes, in 45 rows: six histograms, and 270 numbers."""
     size = {"MOST_HISTOGRAMS": 6, "MOST_TREE_NUMBERS": 270}[limit]
     for largest, is_fitted in ((size, True), (size - 1, False)):
-        monkeypatch.setattr(baselines, limit, largest)
+        monkeypatch.setattr(trained, limit, largest)
         assert (TREES in baselines_of(dataset(LABELS, CLASSES))) == is_fitted
 
 
 def test_a_linear_method_is_fitted_to_as_many_rows_as_it_can_be_in_seconds(monkeypatch):
-    monkeypatch.setattr(baselines, "MOST_NUMBERS", 60)  # 30 of 45 rows
+    monkeypatch.setattr(trained, "MOST_NUMBERS", 60)  # 30 of 45 rows
     found = baselines_of(dataset(LABELS, CLASSES))["logistic regression"]
     rows = np.sort(torch.randperm(45, generator=torch.Generator().manual_seed(0))[:30].numpy())
     probs = LogisticRegression(max_iter=1000).fit(X[rows], LABELS[rows]).predict_proba(X[TEST])

@@ -94,8 +94,6 @@ def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path)
     )
 
 
-# --- image sets -------------------------------------------------------------------------------------------------------
-
 SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}  # unknown images without held-out classes
 
 

@@ -156,9 +156,8 @@ def _fit_svi(
             resume=checkpoint if is_resumed else None,
             seed=config.seed,
         )
-    if is_cut_short(config, posterior.history):
-        remedy = more_time(config, posterior.history)
-        posterior.status = Status(False, f"{cut_short(config, posterior.history)}.", remedy=remedy)
+    if words := cut_short(config, posterior.history):
+        posterior.status = Status(False, f"{words}.", remedy=more_time(config, posterior.history))
     elif posterior.status:
         done = f"completed after {len(posterior.history.epochs)} of {config.epochs} epochs{posterior.status.detail}."
         posterior.status = Status(True, done)  # without the ELBO, which `train` prints in the units of the target
@@ -306,14 +305,11 @@ def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
     return isinstance(posterior, MCMCPosterior)
 
 
-def is_cut_short(config: RunConfig, history: History) -> bool:
-    """Return whether the time limit of a variational run ended the fit before the last epoch."""
-    return config.time_limit > 0 and len(history.epochs) < config.epochs
-
-
 def cut_short(config: RunConfig, history: History) -> str:
-    """Return the words which say that the time limit ended a variational fit."""
-    return f"the time limit ended the training after {len(history.epochs):,} of {config.epochs:,} epochs"
+    """Return words which say that the time limit ended a variational fit before its last epoch; "" if it did not."""
+    num_epochs = len(history.epochs)
+    is_early = config.time_limit > 0 and num_epochs < config.epochs
+    return f"the time limit ended the training after {num_epochs:,} of {config.epochs:,} epochs" if is_early else ""
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:

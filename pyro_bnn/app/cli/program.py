@@ -1,6 +1,5 @@
 """The program `pyro-bnn`, which runs the commands and reports errors."""
 
-import functools
 import inspect
 import platform
 import re
@@ -69,22 +68,11 @@ def _top(
 ) -> None: ...
 
 
-def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that writes a message after Ctrl-C, since Typer writes none."""
-
-    @functools.wraps(command)
-    def run(*arguments: Any, **options: Any) -> None:
-        with stoppable():
-            command(*arguments, **options)
-
-    return run
-
-
 for command, examples in COMMANDS:
     paragraphs = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")  # Typer would show the line breaks
     lines = "\n\n".join(["Examples:", *examples])
     shape = options.BriefHelp if command is train.train else options.PlainCommand
-    program.command(help=paragraphs, epilog=lines, cls=shape)(_saying_why(command))
+    program.command(help=paragraphs, epilog=lines, cls=shape)(stoppable()(command))  # Typer writes nothing after Ctrl-C
 
 
 def run() -> None:

@@ -67,7 +67,7 @@ def prune(
         from ..folders import creating, updating
         from ..own.network import own_code
         from ..reports.pictures import pictures_of
-        from ..reports.pruning import FILES, report_pruning, save_pruned_run
+        from ..reports.weights import PRUNING_FILES, report_pruning, save_pruned_run
         from .pruned import conclusions_of, tables_of
 
     output = Output("prune", as_json=as_json)
@@ -75,7 +75,7 @@ def prune(
     config = runs.load_config(run)
     if out is not None:
         runs.check_apart(out, run)
-    opened = updating(run, command="prune", writes=FILES, picture_format=picture_format)
+    opened = updating(run, command="prune", writes=PRUNING_FILES, picture_format=picture_format)
     making = nullcontext() if out is None else creating(out, command="prune", force=force)
     with opened as folder, making as copy, own_code(config.net):
         known = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
@@ -86,7 +86,7 @@ def prune(
         report, gains = report_pruning(
             model, posterior, known, folder, fractions=shares, num_samples=num_samples, per=per, seed=seed
         )
-        pictures = pictures_of(folder, FILES)
+        pictures = pictures_of(folder, PRUNING_FILES)
         pruned = None
         if keep is not None and copy is not None:
             status = save_pruned_run(run, copy, model, posterior, known, fraction=1 - keep, per=per)

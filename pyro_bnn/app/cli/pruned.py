@@ -7,7 +7,7 @@ import torch
 from ..._core.summary import counted
 from ...results import pruning
 from ..reports.numbers import percent
-from ..reports.pruning import PruningGains
+from ..reports.weights import PruningGains
 from .output import aligned
 
 SMALL_LOSS = 0.01  # heuristic: a rise of the NLL by this number, in nats per row, counts as no loss

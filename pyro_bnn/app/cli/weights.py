@@ -50,18 +50,18 @@ def weights(
         from ..folders import updating
         from ..own.network import own_code
         from ..reports.pictures import pictures_of
-        from ..reports.weights import FILES, LEGEND, SiteSummary, least_certain, report_weights
+        from ..reports.weights import LEGEND, WEIGHT_FILES, SiteSummary, least_certain, report_weights
 
     output = Output("weights", as_json=as_json)
     config = runs.load_config(run)
-    opened = updating(run, command="weights", writes=FILES, picture_format=picture_format)
+    opened = updating(run, command="weights", writes=WEIGHT_FILES, picture_format=picture_format)
     with opened as folder, own_code(config.net):
         is_image = config.kind == "images"
         known = datasets.load_data(config, root=data, download=download)[0] if is_image else None
         model, trained = runs.load_run(run, known)
         posterior = runs.variational(trained, "weights")
         rows = report_weights(model, posterior, folder, site=site, index=place)
-        pictures = pictures_of(folder, FILES)
+        pictures = pictures_of(folder, WEIGHT_FILES)
     output.table("\n".join([SiteSummary.header(), *map(str, rows)]))
     output.say(f"\n{LEGEND}", style="dim")
     output.say(least_certain(rows))

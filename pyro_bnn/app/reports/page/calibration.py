@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from scipy.stats import betabinom
 from torch import Tensor
@@ -116,7 +115,7 @@ def calibrated_section(subject: Subject) -> Section | None:
     if classified is not None and classified.calibration is not None:
         y = classified.y.to(classified.prediction.probs.device)
         found = before_and_after(classified.prediction, y, classified.calibration, is_count=False)
-        row = _calibrated(found)[-1]
+        row = found.rows[-1]
         name = f"In the calibrated {percent(row['level'], 0)} set"
         return _section(found, (_of_sets(found),), (Tile(name, percent(row["inside"]), "of the test labels"),))
     if regressed is not None and regressed.calibration is not None:  # the section on intervals has verdict and tile
@@ -126,18 +125,13 @@ def calibrated_section(subject: Subject) -> Section | None:
     return None
 
 
-def _calibrated(found: BeforeAndAfter) -> list[Mapping[str, Any]]:
-    """Return the rows after calibration, one for each level."""
-    return [*found.rows[1::2]]
-
-
 def _section(found: BeforeAndAfter, verdicts: tuple[Verdict, ...] = (), tiles: tuple[Tile, ...] = ()) -> Section:
     return Section("Before and after calibration", "calibrated.html", {"found": found}, verdicts, tiles)
 
 
 def _of_sets(found: BeforeAndAfter) -> Verdict:
     """Judge whether conformal sets contain at least the promised share of the labels."""
-    rows = _calibrated(found)
+    rows = found.rows[1::2]  # after calibration
     lows = [limits_by_chance(row["level"], found.num_calibration, found.num_test)[0] for row in rows]
     numbers = "; ".join(
         f"{percent(row['inside'])} of the labels are in their {percent(row['level'], 0)} set, where chance gives at "

@@ -23,7 +23,7 @@ from ... import recipes
 from ...chains import OF_NET
 from ...config import RunConfig, option_of, settings
 from ...remedies import MORE_EPOCHS, more_time
-from ...runs import cut_short, is_chains, is_cut_short
+from ...runs import cut_short, is_chains
 from ...starting import NUM_STEPS, VARIATIONAL
 from ..numbers import percent
 from ..pictures import Drawing, panel
@@ -77,8 +77,7 @@ def training_section(subject: Subject) -> Section | None:
 
 def of_length(config: RunConfig, history: History) -> Verdict:
     """Judge whether a variational training was long enough. `train` and `report` both judge by this function."""
-    if is_cut_short(config, history):
-        done = cut_short(config, history)
+    if done := cut_short(config, history):
         text = f"{sentence(done)}. {more_time(config, history)}"
         return Verdict("note", "limit", done, text, "Reported if the time limit ended the training.", is_cause=True)
     return has_settled(history, 0 if config.kind == "images" else NUM_STEPS)
@@ -151,7 +150,7 @@ def weights_section(subject: Subject) -> Section | None:
         "Weights",
         "weights.html",
         {"found": found, **_signal_to_noise(subject.posterior.guide)},
-        of_weights(found, is_trained=not is_cut_short(subject.config, subject.posterior.history)),
+        of_weights(found, is_trained=not cut_short(subject.config, subject.posterior.history)),
     )
 
 
@@ -244,7 +243,7 @@ def about_section(subject: Subject) -> Section:
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
     posterior, config = subject.posterior, subject.config
-    is_timed = config.time_limit > 0 and (is_chains(posterior) or is_cut_short(config, posterior.history))
+    is_timed = config.time_limit > 0 and (is_chains(posterior) or bool(cut_short(config, posterior.history)))
     made = subject.choice.made if is_timed and subject.choice is not None else ()
     repeated = replace(config, method="auto") if made else config
     values = {

@@ -134,6 +134,13 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
         "classes": ", ".join(rows.classes),
         "checksum of the rows": f"SHA-256 {rows.facts.sha256}",
     }
+    history, choice, modes = None, None, None
+    if runs.is_chains(found.posterior):
+        choice = runs.load_choice(run)
+        x_train = rows.x_train.to(found.model.device)  # `train` judges predictions of the same rows
+        modes = modes_of_predictions(found.model, found.posterior.chains, x_train)
+    else:
+        history = rows.facts.in_units(found.posterior.history)
     return Subject(
         run,
         title,
@@ -146,18 +153,11 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
         classified,
         regressed,
         drivers_of(found) if has_drivers else (),
-        None if runs.is_chains(found.posterior) else rows.facts.in_units(found.posterior.history),
-        runs.load_choice(run) if runs.is_chains(found.posterior) else None,
+        history,
+        choice,
         rows.test_inputs,
-        _modes_of(found),
+        modes,
     )
-
-
-def _modes_of(run: Trained) -> Modes | None:
-    """Return the agreement of predictions of training rows in chains, as `train` judges it; None without chains."""
-    if not runs.is_chains(run.posterior):
-        return None
-    return modes_of_predictions(run.model, run.posterior.chains, run.rows.x_train.to(run.model.device))
 
 
 def _regressed(run: Trained, ignored: Sequence[str]) -> Regressed:
