@@ -1,4 +1,1 @@
-"""The command-line program: settings, training runs, reports and demonstrations.
-
-The program uses the library, and leaves all mathematics to it. No module of the library imports the program.
-"""
+"""The command-line program, which uses the library, and leaves all mathematics to it. No module imports the program."""

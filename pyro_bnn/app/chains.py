@@ -94,8 +94,7 @@ def has_one_mode(config: RunConfig) -> bool:
 
 Finding: TypeAlias = Literal["unknown", "short", "disagreeing", "in modes", "agreeing"]
 """Whether chains were long enough: "unknown" (too few draws to tell), "short" (some have not explored their mode),
-"disagreeing" (they are in different places although there is one mode, so they are too short), "in modes" (each has
-explored its mode, and the modes differ) or "agreeing"."""
+"disagreeing" (apart though there is one mode, so too short), "in modes" (each has explored another) or "agreeing"."""
 
 
 def finding_on(modes: Modes | None, *, has_one_mode: bool) -> Finding:

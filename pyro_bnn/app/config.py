@@ -1,7 +1,4 @@
-"""The settings of a training run, declared once for the options, their help, the checks, the files and the report.
-
-`pyro-bnn --help` imports this module and must appear at once, so torch is loaded only when settings are checked.
-"""
+"""The settings of a training run, declared once for all of the program. Only checking them loads torch."""
 
 from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -27,7 +24,6 @@ from .specs import (
 from .validation import checked, parsed
 
 PICTURE_FORMATS = ("png", "pdf", "svg")
-
 VERSION = 2  # of the format of `config.json`; a file of any other version is refused
 
 
@@ -75,7 +71,6 @@ NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your
 
 KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}  # as named in messages
 IMAGES, TABLE, ROWS = ("images",), ("table",), ("table", "arrays")
-
 Whole = Annotated[int, Ge(0), Lt(2**63)]  # the limit is that of torch's seeds
 Count = Annotated[int, Ge(1), Lt(2**63)]
 Name = Annotated[str, MinLen(1)]

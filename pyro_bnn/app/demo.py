@@ -35,7 +35,6 @@ from .reports.trained import Trained
 from .runs import fit
 
 Fit = Posterior | tuple[BayesianModel, Posterior]
-
 GAP, NOISE, NUM_UNITS, PRIOR_SCALE = 0.5, 2.0, 20, 2.0
 MIXTURE = ScaleMixturePrior(mixing=0.5, scale1=2.5, scale2=0.25)
 DROPOUT, ENSEMBLE = 0.05, 5

@@ -65,7 +65,6 @@ class Folder:
             path.write_text(text, encoding="utf-8")
 
     def __contains__(self, name: str) -> bool:
-        """Return whether the program wrote the file `name` to the folder, and the file still exists."""
         return name in self.manifest.files and (self.path / name).is_file()
 
     def discard(self, name: str) -> None:
@@ -103,8 +102,7 @@ class Folder:
 def creating(out: str | Path, *, command: str, force: bool = False, picture_format: str = "png") -> Iterator[Folder]:
     """Yield a new folder to write to, which appears at the path `out` at the end of the `with` block.
 
-    An exception leaves an earlier folder at `out` unchanged, and removes the new folder unless it has a checkpoint.
-    With `force`, the new folder replaces an earlier folder that the program wrote.
+    After an exception, an earlier folder at `out` is unchanged, and the new folder is kept only if it has a checkpoint.
     """
     place = Place.of(out)
     _check_target(place)
@@ -256,7 +254,6 @@ def _manifest_of(folder: Path) -> Manifest | None:
 
 
 def _progress(place: Place) -> str:
-    """Return the progress of an unfinished run, in words."""
     with suppress(OSError, UnicodeDecodeError):
         return (place.part / PROGRESS).read_text()
     return "its training has begun"

@@ -62,11 +62,10 @@ def fit(
     deadline: Deadline | None = None,
     device: str = "cpu",
 ) -> tuple[BayesianModel, RunPosterior]:
-    """Train a model, and write the configuration and the posterior to a folder.
+    """Train a model, and write its files to a folder, continuing from a checkpoint in it.
 
     The method "auto" chooses the settings that are not named in `given`, and the written configuration has them.
-    Without `deadline`, the time limit of the configuration begins with this call. A variational fit also writes its
-    history, and continues from a checkpoint in the folder.
+    Without `deadline`, the time limit of the configuration begins with this call.
     """
     deadline = deadline or Deadline.after(config.time_limit or None)
     if config.method == "svi":
@@ -238,7 +237,6 @@ def known_verdict(run: str | Path) -> str:
 
 
 def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
-    """Read a file of a run, and convert the content with the function `make`."""
     path = verified(folder, name)
     try:
         return make(path.read_bytes())

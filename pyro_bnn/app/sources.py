@@ -28,8 +28,6 @@ from .own.targets import Target, guessed, learned_classes, learned_numbers, targ
 
 MOST_CERTAIN = 0.95  # default level of `pyro-bnn predict`, for which --calibrate must hold out enough rows
 FEWEST_HELD_OUT = fewest_rows(MOST_CERTAIN)
-
-
 MOST_NAMED = 8  # largest number of columns of which a sentence gives the numbers of inputs
 
 
@@ -328,7 +326,6 @@ def num_trained_on(config: RunConfig, facts: Facts, sample: Sample) -> int:
 
 
 def _row_bytes(x: Tensor, y: Tensor) -> list[bytes]:
-    """Return for each row of data the bytes of its inputs and targets."""
     parts = [part.flatten(1).numpy() if part.dim() > 1 else part[:, None].numpy() for part in (x, y)]
     return [a.tobytes() + b.tobytes() for a, b in zip(*parts, strict=True)]
 

@@ -1,7 +1,4 @@
-"""Specifications: short texts on the command line that name a prior, an initialisation and other settings.
-
-The program imports this module even if it only prints its help, so it loads the library only to read one.
-"""
+"""Specifications: short texts on the command line that name a prior and others. Only reading one loads the library."""
 
 from __future__ import annotations
 

@@ -3,15 +3,13 @@
 The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the first line of `pyro-bnn report`, null for
 image sets), and the items of metrics.json.
 
-For image sets, the items of metrics.json are `rows`, `ood`, `num_test` and `num_unknown`. Each item of `rows` has the
-`name` of a prediction and its `accuracy`, `nll` (nats), `ece` and `brier`. The keys of `ood` are the names of the
-scores that should detect unknown images. Each score in `ood` has `auroc`, `aupr` and `fpr95`. `num_test` and
-`num_unknown` count images.
+For image sets, these are `rows` with the `name`, `accuracy`, `nll` (nats), `ece` and `brier` of each prediction, `ood`
+with the `auroc`, `aupr` and `fpr95` of each score that should detect unknown images, and the numbers of images
+`num_test` and `num_unknown`.
 
-For tables and arrays, the items of metrics.json are `target`, `num_test`, `is_class`, `rows` and `calibration`. Each
-item of `rows` has the `name` of a prediction and its `scores`. `calibration` is null without --calibrate, and otherwise
-has `num_calibration` and `rows`. Each row of `calibration` has `level`, `name`, `inside` (a share), `width`, and
-`thirds` (a share for each third of the test rows).
+For tables and arrays, these are `target`, `num_test`, `is_class`, `rows` with the `name` and `scores` of each
+prediction, and `calibration`. It is null without --calibrate, and otherwise has `num_calibration` and `rows` with
+`level`, `name`, `inside` (a share), `width`, and `thirds` (a share for each third of the test rows).
 """
 
 from . import options

@@ -93,7 +93,6 @@ def run() -> None:
 
 
 def _in_plain_words(error: Any) -> str:
-    """Return a sentence that says what is wrong in a command line."""
     message = str(error.format_message())
     if option := getattr(error, "option_name", ""):
         near = nearest(option, getattr(error, "possibilities", None) or ())
@@ -109,20 +108,14 @@ def _in_plain_words(error: Any) -> str:
     wrong = re.match(rf"(Invalid value for .*): (?:Input should be|('.*') is not) {number}", message)
     if wrong:
         kind = "whole number" if wrong[3] == "integer" else "number"
-        return f"{wrong[1]}: it must be a {kind}, got {wrong[2] or _typed(error)}."
+        faults: list[Any] = getattr(error.__context__, "errors", list)()  # of Pydantic, with which Typer reads numbers
+        typed = wrong[2] or (repr(faults[0]["input"]) if faults else "another text")
+        return f"{wrong[1]}: it must be a {kind}, got {typed}."
     return message if message.endswith(("?", ".")) else f"{message}."
 
 
 def _did_you_mean(near: str) -> str:
     return f"; did you mean {near}?" if near else "."
-
-
-def _typed(error: Any) -> str:
-    """Return the text that Typer could not convert to a number."""
-    faults: list[Any] = getattr(
-        error.__context__, "errors", list
-    )()  # an error of Pydantic, with which Typer reads numbers
-    return repr(faults[0]["input"]) if faults else "another text"
 
 
 def _fail(message: str, code: int) -> None:
@@ -134,16 +127,12 @@ def _fail(message: str, code: int) -> None:
 def _explained(error: Exception) -> tuple[str, int] | None:
     """Return the message and the exit code for an error, or None if the error is a bug."""
     if "torch" in sys.modules:  # if torch is not loaded, the library did not raise the error
-        import torch
-
         from ..._core.files import DamagedFileError
         from ...inference.svi import NonFiniteError
 
         if isinstance(error, DamagedFileError | NonFiniteError):
             return str(error), 1
-        if isinstance(error, torch.cuda.OutOfMemoryError):
-            return EXHAUSTED, 1
-    words = ("can't allocate memory", "Storage size calculation overflowed")  # of torch on the CPU
+    words = ("CUDA out of memory", "can't allocate memory", "Storage size calculation overflowed")  # of torch
     is_of_memory = isinstance(error, RuntimeError) and any(part in str(error) for part in words)
     if is_of_memory or isinstance(error, MemoryError):
         return EXHAUSTED, 1

@@ -1,9 +1,8 @@
 """`pyro-bnn prune`.
 
 The JSON of `prune` has `folder`, `pictures` (file names), `report`, `gains` and `pruned`. For each share of removed
-weights, `report` contains the scores, and `gains` contains the size in bytes and the times in seconds. `report` and
-`gains` are the same as in pruning.json. `pruned` has the `folder` and the `status` of the pruned copy, or is null
-without --keep.
+weights, `report` has the scores, and `gains` the size in bytes and the times in seconds, as in pruning.json. `pruned`
+has the `folder` and the `status` of the pruned copy, or is null without --keep.
 """
 
 from contextlib import nullcontext

@@ -1,9 +1,8 @@
 """`pyro-bnn weights`.
 
-The JSON of `weights` has `folder`, `pictures` (file names) and the list `sites`. Each item of `sites` describes a
-tensor of weights by `site` (the tensor's name), `num_weights`, `num_removed`, `mean_size`, `median_scale` and
-`decibel`, which has the 5 %, 50 % and 95 % quantiles of the signal-to-noise ratio. If all weights of a tensor were
-removed, `mean_size`, `median_scale` and `decibel` are null.
+The JSON of `weights` has `folder`, `pictures` (file names) and the list `sites`. Each item describes a tensor of
+weights by `site` (its name), `num_weights`, `num_removed`, and, null if all weights were removed, `mean_size`,
+`median_scale` and `decibel`, the 5 %, 50 % and 95 % quantiles of the signal-to-noise ratio.
 """
 
 from typing import Annotated

@@ -16,7 +16,6 @@ from .encoding import LARGEST, moments
 from .reading import MISSING
 
 PARTS = ("x", "y", "x_train", "y_train", "x_test", "y_test")
-
 Pair = tuple[np.ndarray, np.ndarray]  # inputs and targets
 
 

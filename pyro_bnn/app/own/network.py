@@ -108,7 +108,6 @@ def _own_line(error: BaseException) -> str | None:
 
 @contextmanager
 def _found_in(folder: Path) -> Iterator[None]:
-    """In a `with` block, let Python import modules from a folder."""
     sys.path.insert(0, str(folder))
     try:
         yield

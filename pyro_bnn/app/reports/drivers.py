@@ -15,7 +15,6 @@ from .trained import Trained
 MOST_ROWS = 500  # largest number of test rows to predict, chosen at random
 MOST_COLUMNS = 50  # with more columns, the table would take long and be hard to read
 NUM_PERMUTATIONS = 5
-
 TINY = 1e-30  # smallest divisor, if all rows have the same prediction
 
 

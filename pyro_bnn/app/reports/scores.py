@@ -197,7 +197,6 @@ def table_of_predictions(
 
 
 def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
-    """Return the names of the copied columns, which differ from those of computed columns."""
     found = []
     for name in names:
         new = name

@@ -156,7 +156,6 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
 
 
 def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: float) -> Verdict:
-    """Judge whether the recall of every class is high enough."""
     lowest = min(classes, key=lambda row: row["recall"])
     limits = {f"“{row['name']}”": wilson(row["hits"], row["rows"])[1] for row in classes}
     missed = ", ".join(name for name, limit in limits.items() if limit < MISSED)
@@ -241,7 +240,6 @@ def unknown_section(subject: Subject) -> Section | None:
 
 
 def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
-    """Judge whether unknown images are detected."""
     area, error = found.auroc, found.auroc_standard_error
     numbers = (
         f"AUROC {with_error(area, error)} by {HEADLINE}; to find 95 % of them, {percent(found.fpr95)} of the known "

@@ -72,8 +72,8 @@ def doubt_after(driver: Driver) -> str:
     return f"± {percent(driver.epistemic, 0)}"
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _bars(drivers: Sequence[Driver]) -> Drawing:
@@ -83,7 +83,7 @@ def _bars(drivers: Sequence[Driver]) -> Drawing:
     for offset, color, kind, label in ((0.2, 0, "mean", "prediction"), (-0.2, 1, "epistemic", "epistemic uncertainty")):
         sizes = np.array([getattr(driver, kind) for driver in drivers])
         ax.barh(place + offset, sizes / max(sizes.max(), TINY), 0.38, color=plotting.PALETTE[color], label=label)
-    ax.set_yticks(place, [_short(driver.name) for driver in drivers])
+    ax.set_yticks(place, [_short(driver.name, LONGEST) for driver in drivers])
     ax.set(xlabel="share of the largest change of the same colour")
     with plotting.style():
         ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)  # above the bars
@@ -132,7 +132,7 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
         return []
     cells = [subject.inputs[name].iloc[row] for name in names]
     texts = ["missing" if pandas.isna(cell) else cell if isinstance(cell, str) else f"{cell:.6g}" for cell in cells]
-    return [text if len(text) <= LONGEST_INPUT else f"{text[: LONGEST_INPUT - 1]}…" for text in texts]
+    return [_short(text, LONGEST_INPUT) for text in texts]
 
 
 def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], bool]]:

@@ -98,10 +98,7 @@ def of_temperature(history: History) -> tuple[Verdict, ...]:
 
 
 def has_settled(history: History, usual_steps: int = 0) -> Verdict:
-    """Judge whether the loss, with the last KL weight, was still falling in the last quarter of training.
-
-    `usual_steps` is the number of steps with the default settings, or 0 if the number of steps is not judged.
-    """
+    """Judge whether the loss still fell at the end of training, which usually has `usual_steps` (0 if unknown)."""
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     epochs, steps = counted(num_epochs, "epoch"), counted(len(history.elbo), "step")
     rule = (

@@ -165,7 +165,6 @@ def _coverage(found: Regressed, level: float) -> dict[str, Any]:
 
 
 def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> Verdict:
-    """Judge whether the intervals of all levels have their nominal coverage."""
     wrong = [row for row in rows if not row["limits"][0] <= row["held"] <= row["limits"][1]]
     misses = [row["held"] - row["promised"] for row in wrong]
     numbers = ", ".join(f"{percent(row['held'])} for {percent(row['promised'], 0)}" for row in rows)

@@ -14,18 +14,12 @@ from .section import About, Level, Tile, Verdict, judged, sentence
 from .subject import Classified, Regressed
 
 P = TypeVar("P", bound=Prediction)
-
 NUM_ERRORS = 2.0  # standard errors that a difference must exceed, which happens by chance in one of twenty
 SMALL_GAIN = 0.01  # heuristic: a smaller difference in NLL, in nats per row, counts as a tie
 LARGE_LOSS = 0.1  # heuristic: a network is unusable if a baseline's NLL is lower by this, in nats per row
 MUCH_BETTER = 0.5  # heuristic: trees are much better below this share of the network's mean error
 WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's mistakes or squared errors
-IN_A_SENTENCE = {
-    "mean of the targets": "the mean of the targets",
-    "shares of the classes": "the shares of the classes",
-}
-"""For some baselines, the name in tables and the name in the sentences of the report."""
-
+IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", "shares of the classes")}  # guesses
 SINGLE = {"mean weights": "the mean weights", "one draw": "one of them"}  # in sentences
 
 
@@ -112,10 +106,7 @@ def of_ways(
     lead: tuple[float, float],
     score: str,
 ) -> list[Verdict]:
-    """Judge the ensemble against a baseline and, if they clearly differ, against a single network.
-
-    `lead` is the mean error of the baseline minus that of the network, with its standard error. `score` is its name.
-    """
+    """Judge the ensemble against a baseline, with the difference and error `lead`, and against a single network."""
     ahead, noise = lead[0], NUM_ERRORS * lead[1]
     one, single = found.single
     own, theirs, alone = (log_density(way) for way in (found.prediction, baseline, single))
