@@ -66,9 +66,7 @@ def _inputs(spec: str) -> None:
     make_inputs(spec, torch.zeros(2, 1))
 
 
-NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your own"
-"""The headings of the options in the help of `pyro-bnn train`."""
-
+NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your own"  # headings in the help
 KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}  # as named in messages
 IMAGES, TABLE, ROWS = ("images",), ("table",), ("table", "arrays")
 Whole = Annotated[int, Ge(0), Lt(2**63)]  # the limit is that of torch's seeds

@@ -21,9 +21,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
-CHECKPOINT, PROGRESS = "checkpoint", ".progress"
-"""Names of files in an unfinished folder: the state from which training continues, and the progress in words."""
-
+CHECKPOINT, PROGRESS = "checkpoint", ".progress"  # names of files while a folder is unfinished
 PART = ".part-"  # beginning of the name of a file that is being written
 FORMAT, VERSION = "pyro_bnn folder", 1
 

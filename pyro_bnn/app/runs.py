@@ -45,9 +45,7 @@ T = TypeVar("T")
 RunPosterior = GuidePosterior | MCMCPosterior
 RunCalibration = ConformalIntervals | ConformalSets
 
-CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.safetensors"
-"""Files of a run: the configuration, facts about the data, the history of a variational fit, and the posterior."""
-
+CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.safetensors"  # files of a run
 CHOICE = "choice.json"  # what was chosen for a run of chains
 VERDICT = "verdict.json"  # the first line of the report by `evaluate` or `report`, which `predict` quotes
 ACCURACY = "accuracy.json"  # the accuracy after each epoch, if it was recorded

@@ -32,7 +32,6 @@ PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
 """For each prior, the function that makes the prior, and the names of this function's arguments."""
 
 PRIOR_CHOICES = " or ".join(", ".join(f"{name}:{numbers}" for name, (_, numbers) in PRIORS.items()).rsplit(", ", 1))
-"""List of all priors for messages."""
 
 SMALLEST, LARGEST = 1e-18, 1e18  # of numbers in specifications: the squares fit in single precision, 1.2e-38 to 3.4e38
 
@@ -146,16 +145,12 @@ def make_estimator(spec: str) -> Estimator | None:
 
 
 def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.Parameter]], Optimizer]:
-    """Return the function for `fit_svi` that makes the optimizer of a specification.
-
-    `fit_svi` minimises the loss of a batch times the number of batches, by which the rate of SGD is therefore divided.
-    The steps of Adam and of natural gradients do not depend on the scale of the loss.
-    """
+    """Return the function for `fit_svi` that makes the optimizer of a specification."""
     import torch  # imported late: importing takes long
 
     if spec == "adam":
         return functools.partial(torch.optim.Adam, lr=lr, fused=True)
-    if spec == "sgd":
+    if spec == "sgd":  # unlike the others, its steps grow with the loss, which `fit_svi` multiplies by `num_batches`
         return functools.partial(torch.optim.SGD, lr=lr / num_batches, fused=True)
     name, colon, rest = spec.partition(":")
     if name != "natural":

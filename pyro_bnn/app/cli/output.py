@@ -29,12 +29,9 @@ class Output:
     def say(self, text: str = "", *, style: str = "", wraps: bool = True, indent: int = 0) -> None:
         """Write lines of text in one of rich's styles. If `wraps`, they fit the terminal, or COLUMNS if it is set."""
         if wraps and (width := self._width()):
-            bound = together(text)
-            options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-            lines = (
-                textwrap.wrap(line, width, subsequent_indent=" " * indent, **options) for line in bound.split("\n")
-            )
-            text = "\n".join("\n".join(line) for line in lines).replace("\xa0", " ")
+            wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+            wrapper.subsequent_indent = " " * indent
+            text = "\n".join(map(wrapper.fill, together(text).split("\n"))).replace("\xa0", " ")
         if not has_colours(self._stream):
             typer.echo(text, file=self._stream)
             return

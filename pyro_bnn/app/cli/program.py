@@ -32,9 +32,7 @@ COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
 MISUSE = ValueError | FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError
 EXHAUSTED = "the memory is exhausted; make --hidden, --batch-size or --num-samples smaller."
 
-UsageError: Any = typer.BadParameter.__mro__[1]
-"""The class of the error that Typer raises for a wrong command line. Typer does not export it by name."""
-
+UsageError: Any = typer.BadParameter.__mro__[1]  # for a wrong command line; Typer does not export it by name
 program = typer.Typer(
     cls=options.PlainGroup,
     help="Bayesian neural networks on Pyro: train and evaluate a network, and see what it does not know.",

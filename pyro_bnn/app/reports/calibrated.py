@@ -15,19 +15,14 @@ from .numbers import number, percent
 
 LEVEL = 0.9  # of the intervals in the picture of `pyro-bnn evaluate`
 COMPARED = (0.9, 0.95)  # levels of the intervals and sets
-CHANCE = 0.99
-"""Probability of the range of chance. Tests of several levels reject correct intervals in less than one in twenty."""
-
+CHANCE = 0.99  # probability of the range of chance; tests of several levels err in less than one in twenty
 OWN = "network"  # name of the intervals and sets before calibration
 PARTS = ("smallest", "middle", "largest")  # names of thirds of the rows by their predicted sd, or entropy
 
 
 def interval_of(prediction: RegressionPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
-    """Return the ends of calibrated intervals, or else of central ones, of the probability `level`, (2, N, O).
-
-    A calibration on standardised targets is also valid in the target's units, since conformal scores have no unit.
-    """
-    if calibration is not None:
+    """Return the ends of calibrated intervals, or else of central ones, of the probability `level`, (2, N, O)."""
+    if calibration is not None:  # valid in all units of the target, since conformal scores have none
         assert isinstance(calibration, ConformalIntervals)
         return calibration.interval(prediction, level)
     return prediction.quantile([(1 - level) / 2, (1 + level) / 2])

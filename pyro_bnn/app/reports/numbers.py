@@ -22,8 +22,7 @@ def number(value: float, sign: str = "") -> str:
 def with_error(value: float, error: float, sign: str = "") -> str:
     """Return a number ± its standard error, with the same decimal places.
 
-    The number has four significant digits, as from :func:`number`, unless the error would then have fewer than two or
-    more than three. Whole digits are never cut.
+    They give the number four significant digits, unless the error would then have fewer than two or more than three.
     """
     if not (math.isfinite(error) and error >= 1e-12):
         return f"{number(value, sign)} ± {number(error)}"

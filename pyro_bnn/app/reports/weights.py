@@ -31,7 +31,6 @@ LEGEND = (
     "left. SNR: signal-to-noise ratio |mean| / sd of a weight, in decibels (dB), of which 5 %, 50 % and 95 % of the "
     "weights have less. At 0 dB, mean and sd are equal in size."
 )
-"""Explanation of the columns of a table of summaries."""
 
 
 @dataclass(frozen=True)

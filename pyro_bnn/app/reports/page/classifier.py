@@ -28,16 +28,10 @@ MISSED, FOUND, BEHIND = 0.5, 0.75, 0.1
 low if it is below `FOUND`, or if the upper end of this interval is more than `BEHIND` below the accuracy."""
 
 FEWEST = 5  # heuristic: wrong rows, and right rows, to judge whether the uncertainty detects errors
-USEFUL, POSSIBLE = 0.7, 0.6
-"""Heuristic: errors are detected well if the area under the ROC curve is at least `USEFUL`. Errors can be detected if
-correct probabilities would give an area of at least `POSSIBLE`."""
-
+USEFUL, POSSIBLE = 0.7, 0.6  # heuristic: areas under the ROC curve for errors that are detected well, or could be
 SHOWN_SCORES = ("entropy", "mutual information")  # in pictures, for known and unknown images
 HEADLINE = "entropy"  # the judged score, chosen before any data were seen: the best of several would look too good
-NOTICED, PARTLY = 0.9, 0.75
-"""Heuristic: unknown images are noticed if the area under the ROC curve is at least the first number, and hardly
-noticed if the area is clearly below the second number."""
-
+NOTICED, PARTLY = 0.9, 0.75  # heuristic: areas under the ROC curve for unknown images, noticed or partly
 SHOWN_IMAGES, MOST_VOTED = 2, 4  # images of each kind, and classes beside an image
 
 

@@ -16,10 +16,7 @@ from .subject import Classified, Regressed, Subject
 from .verdicts import log_density
 
 MOST_DRAWN = 10  # largest number of columns in the picture
-CLEAR = 0.2
-"""Heuristic: the epistemic uncertainty has clearly changed if it changes by at least this share of its mean, and has
-clearly grown if its mean is larger by at least this share."""
-
+CLEAR = 0.2  # heuristic: share of its mean by which the epistemic uncertainty clearly changes, or grows
 LONGEST = 20  # largest number of letters of a column's name in the picture
 
 

@@ -227,8 +227,7 @@ def _words(value: object) -> str:
 def about_section(subject: Subject) -> Section:
     """Make the section on how to repeat the run, with commands, versions and the date."""
     again = subject.run.with_name(f"{subject.run.name}-again")
-    report = ["pyro-bnn", "report", str(again), "--num-samples", str(subject.num_samples)]
-    report += ["--seed", str(subject.seed)]
+    options = ["--num-samples", str(subject.num_samples), "--seed", str(subject.seed)]
     environment = {
         "pyro_bnn": pyro_bnn.__version__,
         "torch": torch.__version__,
@@ -247,7 +246,7 @@ def about_section(subject: Subject) -> Section:
         # a limit that cut nothing short would only make the repetition depend on the machine
         "commands": [
             training_command(repeated if is_timed else replace(repeated, time_limit=0.0), again, made),
-            shlex.join(report),
+            shlex.join(["pyro-bnn", "report", str(again), *options]),
         ],
         "environment": environment,
         "is_timed": is_timed,
