@@ -85,7 +85,7 @@ def _in_units(result: Comparison, target: Target) -> Comparison:
     if len(target.scale) != 1:
         return result
     scale = target.scale[0]
-    predictions = {
+    predictions: dict[str, Prediction] = {
         name: in_units(prediction.as_kind(RegressionPrediction), target)
         for name, prediction in result.predictions.items()
     }

@@ -75,9 +75,6 @@ def _origin(facts: Facts) -> str:
     return f" from {len(features)} columns ({shown}{others})"
 
 
-# --- training rows and test rows --------------------------------------------------------------------------------------
-
-
 def split_rows(
     num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None
 ) -> tuple[list[int], list[int]]:
@@ -132,9 +129,6 @@ def _check_enough(num_rows: int) -> None:
         raise ValueError(f"there are too few rows to learn from: at least 4 are needed, got {num_rows}.")
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
 def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     table = read_table(path)
     names = feature_names(table, target=config.target, features=config.features, ignore=config.ignore)
@@ -187,9 +181,6 @@ def _on_numbers(written: Mapping[str, str]) -> list[str]:
     ]
 
 
-# --- arrays -----------------------------------------------------------------------------------------------------------
-
-
 def _load_arrays(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     arrays, shown = read_arrays(path), str(path)
     digest = array_checksum(arrays)
@@ -237,9 +228,6 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
     return target.standardized(numbers, shown)
 
 
-# --- new runs ---------------------------------------------------------------------------------------------------------
-
-
 def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
     """Return a suggested likelihood, the reason, the number of rows that are no test rows, and whether it has those."""
     path = _near(config.dataset)
@@ -254,9 +242,6 @@ def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
         likelihood = "categorical"
         reason = f"`y` holds labels ({y.dtype}): classification (for numbers: --likelihood gaussian)."
     return likelihood, reason, len(x), test is not None
-
-
-# --- new rows ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
