@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.app import recipes, specs
+from pyro_bnn.app import specs
 from pyro_bnn.app.config import settings
 from pyro_bnn.app.reports import numbers, scores
 from pyro_bnn.app.reports.page import section
@@ -49,20 +49,15 @@ def test_the_choices_are_a_sentence():
     assert " or " in specs.PRIOR_CHOICES.rsplit(", ", 1)[1]
 
 
-def test_a_specification_may_have_other_numbers_for_some_names():
+def test_the_numbers_of_other_specifications_arrive():
     priors = {"**.bias": pb.NormalPrior(1.0), "**": pb.NormalPrior(0.1)}
     assert specs.make_prior("**.bias=normal:1;**=normal:0.1") == pb.PriorByName(priors)
-
-
-def test_the_numbers_of_other_specifications_arrive():
     inits = [specs.make_init(spec) for spec in ("network:0.3*prior", "network:0.1*weight")]
     assert (inits[0].prior_fraction, inits[1].weight_fraction) == (0.3, 0.1)
     [scale] = specs.make_inputs("scaled:5/2", torch.zeros(2, 1))
     assert float(scale(torch.tensor([1.0]))) == 2.5
     assert specs.make_kl_weight("warmup:2", 10)(0, 0, 1) == 0.5
     assert specs.make_kl_weight("per-weight", 10)(0, 0, 1) == 0.1
-    assert recipes.default("guide") == "mean-field"
-    assert recipes.default("epochs") == "images 50, digits 100; tables and arrays by the number of rows"
 
 
 def test_numbers_have_as_many_digits_as_they_need():
