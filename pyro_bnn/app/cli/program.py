@@ -130,7 +130,7 @@ def _explained(error: Exception) -> tuple[str, int] | None:
 
         if isinstance(error, DamagedFileError | NonFiniteError):
             return str(error), 1
-    words = ("CUDA out of memory", "can't allocate memory", "Storage size calculation overflowed")  # of torch
+    words = ("out of memory", "can't allocate memory", "Storage size calculation overflowed")  # of torch
     is_of_memory = isinstance(error, RuntimeError) and any(part in str(error) for part in words)
     if is_of_memory or isinstance(error, MemoryError):
         return EXHAUSTED, 1

@@ -91,7 +91,8 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
 
     target = run.rows.facts.target
     ensemble = run.ensemble(keep_draws=not target.is_class)
-    ways = dict([run.single, (f"ensemble of {run.num_samples}", ensemble)])
+    name, single = run.single
+    ways = {name: single, f"ensemble of {run.num_samples}": ensemble}
     ways |= {f"baseline: {name}": way for name, way in run.baselines.items()}
     rows = [{"name": name, "scores": scores_of(prediction, target)} for name, prediction in ways.items()]
     own: RegressionPrediction | ClassificationPrediction
