@@ -32,27 +32,22 @@ class Evidence:
               - \tfrac12 \Big[\sum_i \delta_i (w^*_i - m_i)^2 + \log\det(G + \mathrm{diag}\,\delta)
               - \sum_i \log \delta_i\Big].
 
-    Args:
-        squares: Squared distances of the weights from their prior means, shape (P,), in double precision.
-        curvature: Curvature of minus the log-likelihood.
+    `squares` are the squared distances of the weights from their prior means, shape (P,), in double precision.
     """
 
     squares: Tensor
     curvature: Curvature
 
     def penalty(self, noise: Tensor, prior: Tensor) -> Tensor:
-        """Return the log-likelihood minus the log evidence, by the formula of :class:`Evidence`.
-
-        For the arguments see :meth:`FullCurvature.log_det`.
-        """
+        """Return the log-likelihood minus the log evidence; for the arguments see :meth:`FullCurvature.log_det`."""
         all_priors = prior.expand(len(self.squares))
         return 0.5 * (all_priors @ self.squares + self.curvature.log_det(noise, prior) - all_priors.log().sum())
 
     def best(self, prior: Tensor, groups: Tensor | None, noise: "NoiseEvidence") -> tuple[Tensor, Tensor]:
         """Return the prior precisions, shape (P,), and log noise scales, shape (K,), that maximise the log evidence.
 
-        The search starts at the precisions `prior`. Weights with the same index in `groups`, shape (P,), share a
-        precision. If `groups` is None, the precisions stay at `prior`. See MacKay (1992), Bayesian Interpolation.
+        The search starts at `prior`. Weights with the same index in `groups`, shape (P,), share a precision; without
+        groups, the precisions stay as they are. See MacKay (1992), Bayesian Interpolation.
         """
         sizes = torch.zeros(0).to(prior) if groups is None else groups.bincount().to(prior)
         start = torch.zeros_like(sizes)
@@ -95,17 +90,13 @@ def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NoiseEvidence:
-    r"""Log-likelihood as a function of Gaussian noise scales, at fixed weights.
-
-    There are K scales: one for each output, or one for all.
+    r"""Log-likelihood as a function of K Gaussian noise scales, one for each output or one for all, at fixed weights.
 
     .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
 
-    Args:
-        start: Logarithms of the scales, shape (K,). If the scales are not given, a search starts here.
-        counts: Numbers n of the targets of each scale, shape (K,); None if the scales are given.
-        squares: Sums r of the squared residuals of the targets of each scale, shape (K,); None if the scales are given.
-        log_prior: Log-density of the log scales; None without a prior.
+    `start` are the log scales, at which a search starts unless they are given. `counts` are the numbers n of targets,
+    and `squares` the sums r of squared residuals; both are None for given scales. `log_prior` is a density of the log
+    scales.
     """
 
     start: Tensor
@@ -119,7 +110,7 @@ class NoiseEvidence:
         return self.counts is not None
 
     def log_density(self, log_scales: Tensor) -> Tensor:
-        """Return the log-likelihood plus the log prior density of the noise scales. Return 0 for given scales."""
+        """Return the log-likelihood plus the log prior density of the noise scales; 0 for given scales."""
         if self.counts is None or self.squares is None:
             return log_scales.new_zeros(())
         found = -(self.counts * (log_scales + LOG_ROOT_TAU) + 0.5 * self.squares * (-2 * log_scales).exp()).sum()
@@ -141,11 +132,8 @@ def latent_noise(model: BayesianModel) -> TorchDistributionMixin | None:
 def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) -> NoiseEvidence:
     """Return the log-likelihood as a function of a model's noise scales, with the weights fixed at `values`.
 
-    If the likelihood is not Gaussian, the result has a single scale, fixed at 1. A learned or latent scale needs one
-    pass over all rows.
-
-    Raises:
-        ValueError: If all residuals of an output are 0 and the scale has no prior, so that the evidence has no maximum.
+    If the likelihood is not Gaussian, there is one scale, fixed at 1. A learned or latent scale needs a pass over all
+    rows.
     """
     zero, likelihood = torch.zeros(1, dtype=torch.float64, device=model.device), model.likelihood
     if type(likelihood) is not GaussianLikelihood:

@@ -41,11 +41,7 @@ MAX_FULL = 6000
 """Largest number of random weights for which a full matrix is used. The matrix takes 288 MB in double precision."""
 
 FAR = 10.0
-"""Heuristic: the status of a fit is ok if the point lies at most this far from the mode.
-
-The distance is a root mean square over the weights, in posterior standard deviations. Networks whose training stopped
-early lie at distances of 1 to 10 from the mode, and predict well.
-"""
+"""Heuristic: largest distance from the mode of a point with status ok. Training that stopped early ends at 1 to 10."""
 
 EVIDENCE = "evidence"
 

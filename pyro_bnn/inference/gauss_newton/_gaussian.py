@@ -10,11 +10,7 @@ from torch import Tensor
 
 
 class Covariance(ABC):
-    """The covariance matrix of P weights.
-
-    Args:
-        tensors: The tensors that define the matrix, by name. A file stores the tensors under these names.
-    """
+    """The covariance matrix of P weights, defined by `tensors`, which a file stores under their names."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = dict(tensors)
@@ -32,20 +28,17 @@ class Covariance(ABC):
         """Return the variance of each weight, shape (P,)."""
 
     def to(self, like: Tensor) -> "Covariance":
-        """Return a copy of the covariance in contiguous memory, with the device and dtype of the tensor `like`.
+        """Return a contiguous copy with the device and dtype of `like`.
 
-        The last bits of a product depend on the memory layout of its factors. A covariance from a file has contiguous
-        tensors. Contiguous copies therefore give the same draws before saving and after loading.
+        The last bits of a product depend on the memory layout of its factors, and a covariance from a file is
+        contiguous.
         """
         contiguous = torch.contiguous_format
         return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})
 
 
 class Full(Covariance):
-    """A full covariance matrix.
-
-    The inverse of the matrix is L L^T, and `factor` is the lower Cholesky factor L, shape (P, P).
-    """
+    """A full covariance matrix, whose inverse is L L^T; `factor` is the lower Cholesky factor L, shape (P, P)."""
 
     def deviation(self, noise: Tensor) -> Tensor:
         return torch.linalg.solve_triangular(self.tensors["factor"].mT, noise[:, None], upper=True)[:, 0]
@@ -60,19 +53,13 @@ class Full(Covariance):
 class AlongAxes(Covariance):
     r"""A covariance that is diagonal along orthogonal axes. The standard deviations are `scales`, shape (P,).
 
-    Without Kronecker factors each weight has an axis of its own. With Kronecker factors, a parameter of shape (m, n)
-    has the axes :math:`u_i \otimes v_j`. For the first parameter, the columns of `left.0`, shape (m, m), are the
-    vectors u, and the columns of `right.0`, shape (n, n), are the vectors v. The vectors for the second parameter are
-    in `left.1` and `right.1`.
+    Without Kronecker factors each weight has an axis of its own. With Kronecker factors, parameter number i, of shape
+    (m, n), has the axes :math:`u \otimes v`: the vectors u are the columns of `left.i`, and the vectors v those of
+    `right.i`.
     """
 
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Yield a tuple for each parameter of shape (m, n).
-
-        The tuple begins with two matrices: the columns of the first are the vectors u, and the columns of the second
-        are the vectors v. The tuple then has one matrix of shape (m, n) for each vector in `vectors`. This matrix holds
-        the entries of the vector that belong to the parameter.
-        """
+        """Yield the matrices `left` and `right` of each parameter, and its part of each vector, shape (m, n)."""
         names = range(len(self.tensors) // 2)
         axes = [(self.tensors[f"left.{i}"], self.tensors[f"right.{i}"]) for i in names]
         shapes = [(len(left), len(right)) for left, right in axes]
@@ -119,11 +106,10 @@ def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[i
 
 @dataclass(frozen=True)
 class FullCurvature:
-    r"""The positive semi-definite matrix :math:`G = \sum_k \beta_k G_k`. The `matrices` are G_k, shape (K, P, P).
+    r"""The positive semi-definite matrix :math:`G = \sum_k \beta_k G_k`, given the `matrices` G_k, shape (K, P, P).
 
     Each G_k comes from the outputs that share a noise scale, and beta_k is the precision of their noise. Most
     likelihoods have a single G_k, with beta = 1. The precision matrix of the posterior is G + diag(prior precision).
-    All numbers are in double precision.
     """
 
     matrices: Tensor
@@ -155,9 +141,7 @@ class FullCurvature:
 
 @dataclass(frozen=True)
 class CurvatureAlongAxes:
-    """Curvature as in :class:`FullCurvature`, stored as the diagonals of the matrices G_k.
-
-    Each G_k is diagonal along the axes of :class:`AlongAxes`. The diagonals of all G_k are `values`, shape (K, P).
+    """Curvature as in :class:`FullCurvature`, diagonal along the axes of :class:`AlongAxes`: `values`, shape (K, P).
 
     With Kronecker factors, all weights of a parameter need the same prior precision.
     """

@@ -22,12 +22,8 @@ def kronecker_curvature(net: nn.Module, batches: Iterable[Pair], likelihood: Lik
               A = \frac{1}{N T} \sum_{n, t} a_{nt} a_{nt}^\top.
 
     At each of the T positions of a row, a is the vector that the weight matrix multiplies, and g is the gradient in the
-    layer's output. There is one gradient for each column r of the root of the curvature in the outputs
-    (:func:`root_of`). The matrix of a bias is B. If rows or classes have weights, A is the weighted mean, so that a row
-    of weight 2 counts as two rows. The scale of Gaussian noise is taken to be 1.
-
-    Raises:
-        ValueError: If there are no Kronecker factors for a layer.
+    layer's output, for each column r of :func:`root_of`. The matrix of a bias is B. If rows or classes have weights, A
+    is the weighted mean. The scale of Gaussian noise is taken to be 1.
 
     References:
         Martens and Grosse (2015), https://arxiv.org/abs/1503.05671, for linear layers. Eschenhagen et al. (2023),
@@ -74,10 +70,7 @@ def _factors(
 
 
 def _require_standard(net: nn.Module, x: Inputs) -> None:
-    """Raise if x contains an input shared by all rows, or if a layer does not compute what its class defines.
-
-    With a shared input, a layer may get rows that are not rows of the data, such as the nodes of a graph.
-    """
+    """Raise if rows of a layer may not be rows of the data, or if a layer does not compute what its class defines."""
     if has_shared(x):
         raise ValueError(
             "Kronecker factors need layers with one row for each row of the data, but a shared input may have other "
@@ -91,11 +84,7 @@ def _require_standard(net: nn.Module, x: Inputs) -> None:
 
 
 def _require_layers(net: nn.Module) -> None:
-    """Raise if Kronecker factors do not support a layer with random weights.
-
-    The layer must have a known class and a formula (:func:`has_formula`). All of its parameters must be random, and it
-    must not share them with other layers.
-    """
+    """Raise unless all random weights belong to whole layers with a formula, which share no parameter."""
     seen: set[int] = set()
     for name, module in net.named_modules():
         own = list(module.parameters(recurse=False))

@@ -11,11 +11,10 @@ KNOWN_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 """Layers whose gradients have explicit formulas. The formulas do not hold for a subclass with its own forward pass."""
 
 NUM_TRIED = 16
-"""Number of rows on which the gradients from the formulas of layers are compared with those from autograd."""
+"""Number of rows on which gradients from formulas are compared with those from autograd."""
 
 TOLERANCE = 1e-3
-"""Largest difference between the gradients from the formulas of layers and those from autograd, relative to the largest
-gradient. Rounding errors are much smaller."""
+"""Largest difference between gradients from formulas and from autograd, relative to the largest gradient."""
 
 
 def has_formula(layer: nn.Module) -> bool:
@@ -31,11 +30,7 @@ def has_formula(layer: nn.Module) -> bool:
 
 
 def inputs_at(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return the vectors, shape (N, T, D), that a layer with the input x multiplies by its weight matrix.
-
-    T counts the positions in the output of a convolution. For a linear layer, T counts the entries of the input along
-    all axes between the first and the last. The layer must have a formula (:func:`has_formula`).
-    """
+    """Return the vectors, shape (N, T, D), that a layer with the input x multiplies by its weights at T positions."""
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         sizes = [layer.kernel_size, layer.dilation, layer.padding, layer.stride]
         if isinstance(layer, nn.Conv1d):  # a convolution of images of height 1
@@ -46,20 +41,16 @@ def inputs_at(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def slopes_at(layer: nn.Module, slope: Tensor) -> Tensor:
-    """Reshape a gradient with respect to the output of a layer to (N, T, O).
-
-    The axes N and T are those of :func:`inputs_at`.
-    """
+    """Reshape a gradient with respect to the output of a layer to (N, T, O), with N and T as in :func:`inputs_at`."""
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         return slope.flatten(2).mT
     return slope.reshape(len(slope), -1, slope.shape[-1])
 
 
 def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
-    """Return whether all parameters that need gradients are used only in standard linear and convolutional layers.
+    """Return whether, on 16 rows, the formulas of standard layers give the same gradients as autograd.
 
-    On 16 rows, the formulas of standard layers must give the same gradients as autograd. The gradients differ if a
-    layer has its own forward pass, or if a weight is also used elsewhere.
+    They differ if a layer has its own forward pass, or if a weight is also used elsewhere.
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
     if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):

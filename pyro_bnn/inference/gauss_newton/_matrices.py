@@ -38,10 +38,7 @@ MOST_NUMBERS = 2**24
 def summed_matrices(
     net: nn.Module, batches: Iterable[Pair], likelihood: Likelihood, *, is_full: bool, num_scales: int
 ) -> Tensor:
-    """Sum the Gauss-Newton matrix of each noise scale over all rows, in float64.
-
-    The result has shape (K, P, P), or (K, P) if only the diagonals are computed.
-    """
+    """Sum the Gauss-Newton matrices of K noise scales over all rows, in float64: (K, P, P), or the diagonals (K, P)."""
     total: Tensor | None = None
     matrix: Callable[[nn.Module, Inputs, Tensor], Tensor] | None = None
     for x, y in batches:
@@ -58,11 +55,7 @@ def summed_matrices(
 
 
 def _matrix_for(net: nn.Module, x: Inputs, *, is_full: bool) -> Callable[[nn.Module, Inputs, Tensor], Tensor]:
-    """Return the fastest function that computes the Gauss-Newton matrix of a batch.
-
-    If `is_full` is false, the function computes only the diagonal of this matrix. The arguments of the function are
-    (net, x, root), where `root` comes from :func:`root_of`.
-    """
+    """Return the fastest function of (net, x, root) that computes a batch's Gauss-Newton matrix, or its diagonal."""
     if is_full:
         is_layer = type(net) is nn.Linear and all(p.requires_grad for p in net.parameters()) and isinstance(x, Tensor)
         return _full_of_layer if is_layer else _full
@@ -84,8 +77,7 @@ DIAGONALS: dict[type, Callable[[Tensor], Tensor]] = {
     PoissonLikelihood: torch.exp,
     HeteroscedasticGaussianLikelihood: _of_two_halves,
 }
-"""Likelihoods with a diagonal curvature. Each function computes the diagonal from outputs, both of shape (N, C).
-Gaussian noise has scale 1."""
+"""Likelihoods with a diagonal curvature, computed from outputs, both of shape (N, C). Gaussian noise has scale 1."""
 
 SERVED = (CategoricalLikelihood, *DIAGONALS)
 """Likelihoods for which there is a formula of the curvature in the outputs."""
@@ -94,10 +86,8 @@ SERVED = (CategoricalLikelihood, *DIAGONALS)
 def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
     r"""Return L, shape (N, C, C), such that :math:`L L^\top` is the curvature of each row with respect to the outputs.
 
-    The curvature is the expected Hessian of the negative log-likelihood. As in a fit, the curvature of a row is
-    multiplied by the weight of the row and by the weight of the row's class. Gaussian noise has scale 1. The targets y
-    matter only for the weights of rows and classes. For all likelihoods except heteroscedastic noise, the curvature
-    equals the Hessian.
+    The curvature is the expected Hessian of the negative log-likelihood, times the weights of the row and of its class.
+    Gaussian noise has scale 1. The targets y matter only for the weights.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:
@@ -171,8 +161,8 @@ def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     """Return the matrix of :func:`_full` for a single linear layer whose parameters all need gradients.
 
-    The block of the matrix for the weights of outputs c and k is sum_n (L_n L_n^T)[c, k] x_n x_n^T. The bias is the
-    weight of an additional input 1.
+    The block for the weights of outputs c and k is sum_n (L_n L_n^T)[c, k] x_n x_n^T. The bias is the weight of an
+    input 1.
     """
     assert isinstance(layer, nn.Linear)
     assert isinstance(x, Tensor)
@@ -192,12 +182,9 @@ def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     r"""Return the result of :func:`_diagonal`, for networks that pass the check :func:`acts_by_layers`.
 
-    The diagonal is the sum of the squares of :math:`J_n^\top L_{n \cdot r}` over rows n and columns r. For each n and
-    r, the vector :math:`J_n^\top L_{n \cdot r}` is a gradient for a single row. For linear layers and for most
-    convolutions, one backward pass per column computes the gradients of all rows. Other networks use :func:`_diagonal`.
-
-    References:
-        Dangel, Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
+    It is the sum of the squares of :math:`J_n^\top L_{n \cdot r}` over rows n and columns r. For linear layers and most
+    convolutions, one backward pass per column computes these gradients of all rows; see Dangel, Kunstner and Hennig
+    (2020), BackPACK, https://arxiv.org/abs/1912.10985.
     """
     output, calls = watched(net, x)
     if not all(len(s) == 1 and len(s[0][0]) == len(root) and has_formula(layer) for layer, s in calls.items()):

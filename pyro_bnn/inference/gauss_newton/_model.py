@@ -17,15 +17,11 @@ from ._evidence import LATENT, latent_noise
 from ._matrices import SERVED
 
 MANY_ROWS = 4096
-"""Heuristic: number of rows in a batch of inputs of the last layer. Large batches save time, since each batch costs a
-pass over the whole matrix."""
+"""Heuristic: number of rows in a batch of inputs of the last layer. Each batch costs a pass over the whole matrix."""
 
 
 def check_model(model: BayesianModel, structure: str) -> None:
-    """Raise if the likelihood, a latent variable or the number of noise scales is not supported.
-
-    The latent variables must be weights or a noise scale. Kronecker factors need one noise scale for all outputs.
-    """
+    """Raise if the likelihood, a latent variable or the number of noise scales is not supported."""
     likelihood, remedy = model.likelihood, "use `fit_laplace` for a small network, or `fit_svi`"
     if type(likelihood) not in SERVED:
         names = ", ".join(kind.__name__ for kind in SERVED)
@@ -49,11 +45,7 @@ def check_model(model: BayesianModel, structure: str) -> None:
 
 
 def gaussian_prior(model: BayesianModel, sites: Sequence[str], *, is_kronecker: bool) -> tuple[Tensor, Tensor]:
-    """Return the prior means and the prior precisions of some sites, each of shape (P,), in double precision.
-
-    Raises:
-        ValueError: If the prior is not Gaussian, is not fixed, or (for Kronecker factors) varies within a parameter.
-    """
+    """Return the prior means and the prior precisions of some sites, each of shape (P,), in double precision."""
     remedy = "use NormalPrior, FanInNormalPrior, NetworkNormalPrior or PosteriorPrior, or `fit_laplace` or `fit_svi`"
     if not model.has_fixed_priors:
         raise ValueError(
@@ -129,10 +121,7 @@ def check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
 def expansion(
     model: BayesianModel, rows: Pairs, values: Mapping[str, Tensor], sites: Sequence[str]
 ) -> tuple[float, Tensor]:
-    """Return the log-likelihood of all rows in nats, and its gradient, shape (P,), in float64.
-
-    The gradient is with respect to the values of `sites`.
-    """
+    """Return the log-likelihood of all rows in nats, and its gradient in the values of `sites`, shape (P,)."""
     leaves = [values[site].detach().clone().requires_grad_() for site in sites]
     given = {**values, **dict(zip(sites, leaves, strict=True))}
     total = 0.0

@@ -41,10 +41,7 @@ class Layout:
 
 
 class Coordinates:
-    """The map between values of all latent variables and flat vectors of real numbers.
-
-    Each row of z, shape (K, P), is a point: the unconstrained values of the sites, one site after the other.
-    """
+    """The map between values of all latent variables and unconstrained vectors z, shape (K, P)."""
 
     def __init__(self, sites: list[Site]) -> None:
         self.sites = [replace(site, prior=unvalidated(site.prior)) for site in sites]

@@ -1,8 +1,7 @@
 """Prior densities: their logarithms, their gradients, and KL divergences between Gaussians and priors.
 
-All latent variables, in unconstrained space, are stored in one flat vector. A :class:`Density` is the prior density of
-a contiguous part of the flat vector. Common densities have explicit gradients. :class:`AnyDensity` uses autograd.
-Samplers evaluate many points at once with :meth:`Density.rows`.
+All latent variables, in unconstrained space, are stored in one flat vector. Common densities have explicit gradients;
+:class:`AnyDensity` uses autograd.
 """
 
 import math
@@ -27,7 +26,7 @@ LARGEST_LOG_ODDS = 80.0
 
 
 class Density(ABC):
-    """The prior density of P consecutive numbers."""
+    """The prior density of P consecutive numbers of the flat vector."""
 
     is_closed = False
     """Whether the divergence of Gaussians from the prior has a closed form. Only then :meth:`divergence` works."""
@@ -37,7 +36,7 @@ class Density(ABC):
 
     @abstractmethod
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """Return the log-density in nats, summed in double precision, and write its gradient into `slope`.
+        """Return the log-density in nats, in double precision, and write its gradient into `slope`.
 
         All vectors have shape (P,). `scratch` contains two or more vectors, which may be overwritten.
         """
@@ -54,24 +53,20 @@ class Density(ABC):
     ) -> Tensor:
         """Return KL(N(loc, scale^2) || prior) in nats, and write its gradients into `loc_slope` and `scale_slope`.
 
-        The sum is in double precision. All vectors have shape (P,). `scratch` contains two or more vectors, which may
-        be overwritten.
+        The arguments are as in :meth:`log_prob`.
         """
         raise NotImplementedError
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Return whether the formulas of this class work for the given arguments of a prior.
-
-        Each argument is a single number, or has one number per weight.
-        """
+        """Return whether the formulas work for a prior's arguments: single numbers, or one number per weight."""
         return True
 
     @staticmethod
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
         """Return a differentiable function from points, shape (K, P), to log-densities, shape (K,).
 
-        The function has no branches that depend on values, so that it can be recorded and written in C.
+        It has no branches that depend on values, so that it can be recorded and written in C.
         """
         prior = kind(*arguments, validate_args=False)
         return lambda z: prior.log_prob(z).sum(-1)
@@ -123,8 +118,7 @@ class NormalDensity(Density):
     ) -> Tensor:
         r"""Return half the sum of :math:`r - 1 - \log r + (d / s)^2`, with :math:`r = (\sigma / s)^2` and d = loc - m.
 
-        The prior has mean m and scale s. No term is negative, so no digits are lost if guide and prior are nearly
-        equal.
+        No term is negative, so no digits are lost if guide and prior N(m, s^2) are nearly equal.
         """
         deviation = self.centred(loc, scratch[0])
         torch.mul(deviation, self.precision, out=loc_slope)
@@ -137,8 +131,8 @@ class NormalDensity(Density):
     def expected_energy(self, loc: Tensor, precision: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         r"""Return half the sum of :math:`P / S + P (m - m_0)^2 - \log P`, for Gaussians with means m and precisions S.
 
-        The prior has mean :math:`m_0` and precision P. The result is minus the expected log-density, without the
-        constant :math:`\tfrac12 \log 2\pi` of each number.
+        This is minus the expected log-density under the prior, with mean :math:`m_0` and precision P, without a
+        constant.
         """
         variance = torch.reciprocal(precision, out=scratch[0])
         deviation = self.centred(loc, scratch[1])
@@ -167,7 +161,7 @@ class ScaleMixtureDensity(Density):
 
     .. math:: \frac{d \log p}{dw} = -w \left(\sigma_a^{-2} + s(z) (\sigma_b^{-2} - \sigma_a^{-2})\right),
 
-    where s is the logistic function. Softplus and its slope are computed from the same :math:`e^z`.
+    where s is the logistic function.
     """
 
     @classmethod
@@ -202,8 +196,7 @@ class AnyDensity(Density):
     """Any other prior. Its gradients come from autograd.
 
     For a constrained variable, the density is that of the unconstrained value. If `jacobian` is false, the Jacobian
-    determinant of the transform is omitted. Set `jacobian` to false for a point estimate that is the mode in
-    constrained space.
+    determinant of the transform is omitted, for a point estimate that is the mode in constrained space.
     """
 
     def __init__(self, site: Site, *, jacobian: bool = True) -> None:
@@ -277,13 +270,10 @@ def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
 def groups_of(
     sites: Sequence[Site], layout: Layout, children: Collection[str]
 ) -> Iterator[tuple[list[str], Callable[[Tensor], Tensor]]]:
-    """Yield the sites whose elements are independent, in one group for each kind of prior.
+    """Yield the names of the sites with each kind of independent prior, and a function that computes their log-density.
 
-    Each group is a pair: the list of the names of its sites, and the function that computes the log-density of these
-    sites. The function maps points, shape (K, P), to log-densities, shape (K,).
-
-    Sites inside plates belong to no group. The sites in `children` belong to no group, either, since their priors
-    depend on other sites.
+    The function maps points, shape (K, P), to log-densities, shape (K,). Sites inside plates, and sites in `children`,
+    whose priors depend on other sites, belong to no group.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}

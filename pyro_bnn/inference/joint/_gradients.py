@@ -16,8 +16,7 @@ from ...modelling.model import BayesianModel, random_paths
 from ._sites import find_sites
 
 MAX_ROWS = 32
-"""Heuristic: largest number of rows in the check. A check with this number of rows takes little time, but reaches most
-parts of a network."""
+"""Heuristic: largest number of rows in the check, which are few for speed, but reach most parts of a network."""
 
 MAX_WEIGHTS = 10_000_000
 """Heuristic: larger networks are not checked, because their copy in double precision takes more than 80 MB."""
@@ -35,31 +34,24 @@ SUSPICIOUS = 1e-3
 """Each site is checked alone if the relative disagreement for all sites together is larger than this."""
 
 WRONG = 0.1
-"""Relative disagreement above which a gradient is wrong. A kink that `SMOOTH` allows causes a disagreement of at most
-`SMOOTH` / 2."""
+"""Relative disagreement above which a gradient is wrong. Kinks that `SMOOTH` allows cause at most half of `SMOOTH`."""
 
 SMOOTH = 0.05
-"""Largest relative difference of two slopes at which a function counts as smooth. If the difference is larger, the
-function has a kink. The check compares the slopes of the two steps. For the shorter step, the check also compares the
-slopes on the two sides of the point."""
+"""A function has a kink if the slopes of both steps, or on both sides of a point, differ by more than this share."""
 
 
 @dataclass(frozen=True)
 class _Direction:
-    """A direction in the space of the weights of some sites.
-
-    `moves` is the change of the weights per unit step. `slope` is the derivative along the direction, computed by
-    autograd.
-    """
+    """A direction in the space of the weights: the change of each site per unit step, and autograd's slope along it."""
 
     moves: dict[str, Tensor]
     slope: float
 
 
 class _Function:
-    """The log-likelihood of some rows as a function of the weights.
+    """The log-likelihood of some rows as a function of the weights, in float64, always with the same random numbers.
 
-    Every call uses float64 and the same random numbers. The function changes the model, so pass a copy.
+    The function changes the model, so pass a copy.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
@@ -138,17 +130,14 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
 
     .. math:: \nabla \ell \cdot d \overset?= \frac{\ell(w + h d) - \ell(w - h d)}{2 h},
 
-    in double precision, on a copy of the model, at a point near the sites' initial values. All evaluations use the same
-    random numbers. Two directions are tried for each site. One direction moves all weights whose gradient is exactly 0
-    according to autograd, in order to find hidden gradients. The other direction follows the signs of the gradient.
-    First, all sites are moved together. Each site is moved alone only if this first check shows a disagreement.
+    in double precision, on a copy of the model, near the sites' initial values, with the same random numbers. One
+    direction moves all weights whose gradient is exactly 0 according to autograd. The other follows the signs of the
+    gradient. Each site is moved alone only if a move of all sites together shows a disagreement.
 
-    Doubtful cases pass, since a false alarm would be worse than a miss. The function has a kink if the slopes of two
-    step sizes disagree, or if the slopes on the two sides of a point disagree. At a kink the check passes. The check
-    also passes if the network does not run in double precision, gives different values for the same weights and seed,
-    or is constant where autograd has a slope (a straight-through estimator). Networks with more than ten million random
-    weights, and models with an estimator applied, are not checked. The check does not change the model, and uses its
-    present mode (train or eval).
+    Doubtful cases pass, since a false alarm would be worse than a miss: kinks, networks that do not run in double
+    precision or give different values for the same weights and seed, and straight-through estimators, which are
+    constant where autograd has a slope. Networks with more than ten million random weights, and models with an
+    estimator applied, are not checked.
 
     Raises:
         ValueError: If a gradient is wrong, or if the network changes its weights or its input in place; the message
@@ -190,11 +179,7 @@ class _WrongGradientError(Exception):
 
 
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:
-    """Return two directions for each site.
-
-    The first direction changes only weights whose gradient is 0, by random amounts. The second direction follows the
-    signs of the gradient.
-    """
+    """Return two directions for each site: random where the gradient is 0, and with the signs of the gradient."""
     hidden: dict[str, _Direction] = {}
     along_gradient: dict[str, _Direction] = {}
     with seeded(1, next(iter(gradients.values())).device):
@@ -209,10 +194,7 @@ def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[di
 
 
 def _joined(directions: Mapping[str, _Direction]) -> _Direction:
-    """Join the directions of all sites into a single direction.
-
-    Sites with large slopes move less, so that the effect of the other sites remains visible.
-    """
+    """Join the directions of all sites. Sites with large slopes move less, so that the others remain visible."""
     slopes = sorted(direction.slope for direction in directions.values())
     median = slopes[len(slopes) // 2] if slopes else 0.0
     total = 0.0
@@ -225,10 +207,7 @@ def _joined(directions: Mapping[str, _Direction]) -> _Direction:
 
 
 def _rounding(start: float, step: float) -> float:
-    """Return the largest rounding error of a difference quotient.
-
-    Heuristic: 1000 rounding errors of the log-likelihood, divided by the step.
-    """
+    """Return the largest rounding error of a difference quotient; heuristic: that of `start`, times 1000."""
     return 1e3 * torch.finfo(torch.float64).eps * max(abs(start), 1.0) / step
 
 

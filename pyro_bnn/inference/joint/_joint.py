@@ -29,8 +29,7 @@ class Piece:
 class Joint:
     r"""The joint density :math:`p(y \mid w)\, p(w)` of a :class:`~pyro_bnn.BayesianModel` with fixed priors.
 
-    A flat vector holds the latent variables in unconstrained space, in the order in which the model draws them. For
-    `jacobian` see :class:`AnyDensity`.
+    A flat vector holds the latent variables in unconstrained space, in the order in which the model draws them.
     """
 
     def __init__(self, model: BayesianModel, *, jacobian: bool = True) -> None:
@@ -43,9 +42,8 @@ class Joint:
     def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
         """Divide the vector into pieces with one prior density each.
 
-        Neighbouring sites with equal densities and labels share a piece, and long pieces are cut.
-
-        The function `kind` returns the label of a site. `longest` is the largest length of a piece on a CPU.
+        Neighbouring sites with equal densities and equal labels by `kind` share a piece. On a CPU, pieces longer than
+        `longest` are cut.
         """
         runs: list[Piece] = []
         for site in self.sites:
@@ -63,10 +61,7 @@ class Joint:
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """On a CPU, cut a piece of a flat vector into parts of at most `longest` elements.
-
-    A piece whose density has no `key` stays whole, since its density may have separate parameters for each weight.
-    """
+    """On a CPU, cut a piece. One without a `key` stays whole, since its density may have parameters for each weight."""
     size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):
         yield Piece(slice(start, min(start + size, run.part.stop)), run.density, run.kind)

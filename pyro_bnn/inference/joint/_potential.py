@@ -1,7 +1,4 @@
-"""Potentials: minus the log joint density as a function of a flat vector, for samplers and Laplace's method.
-
-Where possible, a model runs without Pyro's effect handlers, for many draws of its latent variables at once.
-"""
+"""Potentials: minus the log joint density as a function of a flat vector, for samplers and Laplace's method."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -29,17 +26,15 @@ from ._gradients import check_gradients
 from ._sites import Site, find_sites
 
 DRAWS_AT_ONCE = 256
-"""Heuristic: number of draws in a batch. Batches of this size need little memory, and their matrix products are
-efficient."""
+"""Heuristic: number of draws in a batch. Batches of this size need little memory and are efficient."""
 
 
 def batched_observation(
     model: BayesianModel, example: Mapping[str, Tensor], x: Inputs
 ) -> Callable[[Mapping[str, Tensor], Inputs], Distribution]:
-    """Return a function that maps K draws, ``{site: shape (K, *event)}``, and x to the distribution of the targets.
+    """Return a function from K draws, ``{site: shape (K, *event)}``, and x to the distribution of the targets.
 
-    The distribution has batch shape (K, N, ...). `example` contains two draws. The model must already have the mode,
-    device and dtype of later runs.
+    Its batch shape is (K, N, ...). `example` contains two draws. The model must have the mode and dtype of later runs.
     """
     paths = {path: name for name, paths in model.parameter_paths.items() for path in paths}
 
@@ -55,10 +50,8 @@ def draw_batches(
 ) -> Iterator[Distribution]:
     """Yield the distributions of the targets at x for batches of stored draws, ``{site: shape (K, S, *event)}``.
 
-    `stream` contains the generators of random numbers inside the network; None uses torch's generators.
-
-    Yields:
-        Distributions of batch shape ``(number of draws, N, ...)``, chain after chain.
+    Each has batch shape ``(number of draws, N, ...)``, chain after chain. `stream` contains the generators of random
+    numbers inside the network; None uses torch's generators.
 
     Raises:
         ValueError: If the draws or x do not match the model.
@@ -83,11 +76,9 @@ def draw_batches(
 
 
 class Potential(Coordinates, ABC):
-    r"""Negative log joint density in unconstrained space, in nats.
+    r"""Negative log joint density in unconstrained space, in nats, at each row of z, shape (K, P).
 
     .. math:: U(z) = -\log p(y \mid w) - \log p(w) - \log \left| \det \frac{dw}{dz} \right|, \qquad w = w(z).
-
-    Each row of z, shape (K, P), is a point; see :class:`Coordinates`.
     """
 
     @abstractmethod
@@ -155,10 +146,7 @@ class NetworkPotential(Potential):
         return self.unconstrain(draws)
 
     def _prior_given(self, site: Site, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """Return the prior of a site, given the values of all sites.
-
-        If the prior depends on other sites, it has separate parameters for each of the K rows of `values`.
-        """
+        """Return the prior of a site; if it depends on other sites, with parameters for each of the K rows."""
         if site.name not in self._children:
             return site.prior
         prior: TorchDistributionMixin = unvalidated(self._model.prior_given(site.name, values))
@@ -166,9 +154,7 @@ class NetworkPotential(Potential):
 
 
 def network_potential(model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.dtype | None) -> NetworkPotential:
-    """Return the potential of a copy of the model on all rows of data.
-
-    The copy is in eval mode and, if `dtype` is given, has the given dtype.
+    """Return the potential of a copy of the model, in eval mode and in `dtype` if it is given, on all rows of data.
 
     Raises:
         ValueError: If the data do not match the model or are not the whole data set, if the network is random, or if

@@ -64,10 +64,7 @@ class Site:
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:
-        """Return a context in which the site's plates are active.
-
-        A new plate is kept in `plates` for the other sites.
-        """
+        """Return a context with the site's plates. A new plate is kept in `plates` for the other sites."""
         stack = ExitStack()
         for name, size, dim in self.plates:
             if name not in plates:
@@ -85,9 +82,8 @@ def constrained(sites: Iterable[Site], free: Mapping[str, Tensor]) -> dict[str, 
 def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
     """Find the latent variables of a model, in the order in which the model draws them.
 
-    Each variable gets an initial value: the weights of the network, or a median of the prior. The priors of later
-    variables are conditioned on the initial values of earlier variables, not on draws. After an extreme draw of a
-    heavy-tailed parent, the initial values of its children would be extreme as well.
+    The priors of later variables are conditioned on the initial values of earlier variables, not on draws, since the
+    children of an extreme draw would be extreme as well.
 
     Raises:
         ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
@@ -122,10 +118,7 @@ def _require_arguments(model: Callable[..., object], args: tuple[object, ...], k
 
 
 def _plain_sites(model: BayesianModel) -> list[Site]:
-    """Find the latent variables of a BayesianModel without tracing the model.
-
-    The list is empty if the latent variables can be found only by tracing the model.
-    """
+    """Find the latent variables of a BayesianModel without tracing it; an empty list if that is impossible."""
     if overridden_names(type(model), BayesianModel):
         return []
     sites: list[Site] = []

@@ -32,19 +32,7 @@ FindStep = Callable[[Tensor, Tensor], float]
 
 
 def windows(num_warmup: int) -> list[int]:
-    """Return the numbers of draws after which the mass matrix is updated.
-
-    Each interval between two updates has about twice as many draws as the interval before. The first and the last draws
-    of warm-up adapt only the step size.
-
-    References:
-        Stan reference manual, "HMC algorithm parameters: automatic parameter tuning".
-
-    Example:
-        >>> from pyro_bnn.inference.mcmc._adaptation import windows
-        >>> windows(1000), windows(100), windows(30)
-        ([100, 150, 250, 450, 950], [80], [])
-    """
+    """Return the numbers of draws after which the mass matrix is updated, as in the Stan reference manual."""
     if num_warmup < SHORTEST_WITH_MASS:
         return []
     if num_warmup < INITIAL_BUFFER + FIRST_WINDOW + FINAL_BUFFER:
@@ -60,12 +48,9 @@ def windows(num_warmup: int) -> list[int]:
 
 @dataclass
 class DualAveraging:
-    r"""A step size that is adapted towards a target acceptance rate.
+    r"""A step size that is adapted towards a target acceptance rate; Hoffman and Gelman (2014), section 3.2.
 
     .. math:: \log \epsilon_{t+1} = \mu - \frac{\sqrt t}{\gamma (t + t_0)} \sum_{s \le t} (\delta - \alpha_s).
-
-    References:
-        Hoffman and Gelman (2014), The No-U-Turn Sampler, section 3.2, with the same constants.
     """
 
     step_size: float
@@ -129,13 +114,10 @@ class AnyAdaptation(ABC):
 
     @abstractmethod
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Begin to learn the step size of a chain whose position is z, shape (P,).
-
-        This method is called before the first draw of warm-up, and whenever the mass matrix has changed.
-        """
+        """Begin to learn the step size at z, shape (P,): before warm-up, and whenever the mass matrix has changed."""
 
     def apply(self, kernel: Any, chain: int) -> None:
-        """Copy the settings that one chain has learned, such as its step size, to a kernel."""
+        """Copy what one chain has learned to a kernel."""
         kernel.step_size[chain], kernel.inverse_mass[chain] = self.step_size, self.inverse_mass
 
     @abstractmethod

@@ -1,8 +1,7 @@
 """Finds the part of a recorded function that computes each row by itself; this part can then run on blocks of rows.
 
-A likelihood is a sum over rows. If C computed one operation for all rows and then the next, it would read and write
-each result in main memory. C computes all operations for one block of rows instead, so the results stay in the
-processor's cache. The C code does not contain the number of rows, so it is compiled once for tables of any length.
+All operations are computed for one block of rows, and then for the next, so the results stay in the processor's cache.
+The C code does not contain the number of rows, so it is compiled once for tables of any length.
 """
 
 import itertools
@@ -18,13 +17,10 @@ from torch.fx import Node
 aten = torch.ops.aten
 
 ROWS = 248
-"""Heuristic: largest number of rows in a block. With 50 units, each result of a block takes 100 kB. A power of two
-would be slower: the results of all units for one row would then share few sets of the processor's cache."""
+"""Heuristic: largest number of rows in a block. A power of two is slower, since results would share few cache sets."""
 
 STEP = 8
-"""Number of rows that vector instructions treat in one step of a loop. The last step of a block may go beyond the last
-row, so that the C compiler needs no second loop for the remaining rows. Numbers beyond the last row do not contribute
-to sums over rows."""
+"""Number of rows in a step of a loop, for vector instructions. Numbers beyond the last row do not count in sums."""
 
 FEWEST_ROWS = 32
 """Heuristic: a function with fewer rows has no blocks, and its C text is only valid for its own number of rows."""
@@ -67,10 +63,7 @@ class Blocks:
     with_rows: set[Node]  # nodes whose results have an axis of rows
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return, for each block, its first row and the row after its last row.
-
-        The number of rows in a block is a multiple of `STEP`, except in the last block.
-        """
+        """Return the first row of each block and the row after its last; all blocks but the last hold whole steps."""
         count, steps = math.ceil(self.num_rows / self.size), math.ceil(self.num_rows / STEP)
         ends = [min(number * steps // count * STEP, self.num_rows) for number in range(count + 1)]
         return list(itertools.pairwise(ends))
@@ -89,16 +82,11 @@ class Blocks:
 
 
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
-    """Divide a recorded function into the parts of :class:`Blocks`.
+    """Divide a recorded function into blocks; None if it has few rows, or if an operation may mix rows.
 
-    The result is None if the function has fewer than `FEWEST_ROWS` rows, or if an operation may mix rows.
-
-    The first of `nodes` is the argument of the function, the vector z. The operation of each node is in the node's
-    `meta`.
-
-    A constant has an axis of rows if the length of one of its axes is the number of rows. A tensor that repeats the
-    same numbers for each row also has an axis of rows. The result of any other operation has an axis of rows if an
-    argument has one, unless the operation sums over the rows.
+    The first of `nodes` is the argument of the function, the vector z. A constant has an axis of rows if the length of
+    one of its axes is the number of rows. The result of any other operation has an axis of rows if an argument has one,
+    unless the operation sums over the rows.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}
@@ -111,10 +99,7 @@ def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | No
 
 
 def row_axis(shape: Sequence[int], num_rows: int) -> int | None:
-    """Return the axis that has length `num_rows`; None if there is no such axis.
-
-    Raise a `ValueError` if several axes have the length `num_rows`.
-    """
+    """Return the axis that has length `num_rows`; None if there is none. Raise a `ValueError` if there are several."""
     axes = [axis for axis, size in enumerate(shape) if size == num_rows]
     if len(axes) > 1:
         raise ValueError(f"a tensor must have one axis of {num_rows} rows, got shape {tuple(shape)}.")

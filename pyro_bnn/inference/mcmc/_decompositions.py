@@ -1,8 +1,4 @@
-"""Replaces operations of networks, while a density is recorded, by simpler ones that can be written in C.
-
-Convolutions and their gradients become convolutions without padding. Pooling becomes operations on slices.
-Normalisation and softmax become sums and elementwise operations.
-"""
+"""Replaces operations of networks, while a density is recorded, by simpler ones that can be written in C."""
 
 import functools
 import itertools
@@ -18,10 +14,7 @@ aten = torch.ops.aten
 
 
 def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tensor:
-    """Copy the slices of x along one axis into a tensor of zeros.
-
-    Along the axis, the result has the length `size`, and the slices are at `begin`, `begin + step` and so on.
-    """
+    """Copy slices of x to `begin`, `begin + step` and so on, along one axis of a tensor of zeros with length `size`."""
     shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
     end = begin + step * (x.shape[axis] - 1) + 1
     placed: Tensor = aten.slice_backward(x, shape, axis, begin, end, step)
@@ -82,11 +75,10 @@ def convolution_backward(
     groups: int,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    r"""Compute the gradients of :math:`y = x * w` by convolutions.
+    """Compute the gradients of :math:`y = x * w` by convolutions.
 
-    For the gradient of the weights, x is convolved with the gradient of y; the stride and the dilation of the forward
-    convolution are exchanged. For the gradient of x, zeros are placed between the elements of the gradient of y, and
-    the result is convolved with the reversed weights.
+    For the gradient of w, x is convolved with the gradient of y; stride and dilation are exchanged. For the gradient of
+    x, the gradient of y, with zeros between its elements, is convolved with the reversed weights.
     """
     if transposed:
         return NotImplemented
@@ -123,20 +115,12 @@ def _is_pooled_simply(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> bool:
-    """Return whether a pooling is simple enough for :class:`_Windows`.
-
-    The input must have four axes. All windows must lie within the padded input. An average must divide by the size of
-    the window.
-    """
+    """Return whether a pooling is simple enough for :class:`_Windows`: four axes, whole windows and plain averages."""
     return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
 
 
 class _Windows:
-    """The windows of a pooling.
-
-    A loop over this object yields each position in a window, as a tuple of indices. The elements at the same position
-    in all windows form a tensor of shape (N, C, *windows).
-    """
+    """The windows of a pooling. A loop yields each position in a window, as a tuple of indices."""
 
     def __init__(self, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> None:
         whole = ([*sizes] * (x.dim() - 2 if len(sizes) == 1 else 1) for sizes in (kernel, stride or kernel, padding))
@@ -149,33 +133,21 @@ class _Windows:
         return itertools.product(*map(range, self.kernel))
 
     def of(self, padded: Tensor, place: Sequence[int]) -> Tensor:
-        """Return the element at `place` in each window of an input that is already padded."""
+        """Return the element at `place` in each window of a padded input, shape (N, C, *windows)."""
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """Compute the gradient with respect to x from the gradients of the results of :meth:`of`.
-
-        `parts` contains one tensor of shape (N, C, *windows) for each position p in a window. The tensor has one
-        element for each window. This method adds each element to the result, which has the shape of x, at the position
-        p of the element's window.
-        """
+        """Return the gradient with respect to x, given the gradient of :meth:`of` for each position in a window."""
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:
-        """Copy the elements of `part` into a tensor of zeros with the shape of the padded x.
-
-        Each window receives one element of `part`, at the position `place` in the window.
-        """
+        """Copy one element for each window to its place in the window, in a tensor of zeros shaped as the padded x."""
         for axis, (size, first, step) in enumerate(zip(self.sizes, place, self.stride, strict=True), 2):
             part = _placed(part, axis, size, first, step)
         return part
 
     def largest(self) -> tuple[Tensor, Tensor]:
-        """Return two tensors: the largest element of each window, and the position of this element in the window.
-
-        The positions are numbered from 0. If several elements are equally large, the position is that of the first, as
-        in torch.
-        """
+        """Return the largest element of each window, and its position in the window."""
         padded = _padded(self.x, self.padding)
         if any(self.padding):
             outside = _padded(torch.ones_like(self.x), self.padding) == 0
@@ -196,10 +168,7 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return two tensors: the largest element of each window, and the position of this element in the window.
-
-    The position differs from the index that torch returns. Only :func:`max_pool_backward` uses the position.
-    """
+    """Return the largest elements and, unlike torch, their positions in the windows (for the backward pass)."""
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     return _Windows(x, kernel, stride, padding).largest()
@@ -325,5 +294,4 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
         [aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.native_batch_norm_backward]
     ),
 }
-"""For each operation, the function that replaces the operation when a density is recorded. The functions for the
-gradients of normalisation come from torch."""
+"""The function that replaces each operation when a density is recorded."""

@@ -24,8 +24,7 @@ SMALLEST_ESS_PER_CHAIN = 100
 """Limits of R-hat and of the effective sample size, by Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
 
 FEWEST_DRAWS = 4
-"""R-hat and effective sample sizes need this many draws in each of several chains, or in each half of a single
-chain."""
+"""R-hat and effective sample sizes need this many draws in each of several chains, or in each half of a single one."""
 
 NUM_PREDICTION_CHECKS = 50
 """Heuristic: number of inputs at which the predictions of the chains are compared."""
@@ -34,8 +33,7 @@ MAX_QUANTITIES = 400
 """Heuristic: largest number of quantities to judge. ArviZ takes a millisecond for each quantity."""
 
 SMALLEST_BFMI = 0.3
-"""Smallest Bayesian fraction of missing information at which the momentum explores the energies fast enough: Betancourt
-(2016), https://arxiv.org/abs/1604.00695."""
+"""Limit of the Bayesian fraction of missing information, by Betancourt (2016), https://arxiv.org/abs/1604.00695."""
 
 MAX_QUANTITIES_OF_MODES = 50
 """Heuristic: largest number of predicted quantities to judge if each chain is judged by itself."""
@@ -43,12 +41,10 @@ MAX_QUANTITIES_OF_MODES = 50
 
 @dataclass(frozen=True, repr=False)
 class Convergence(Shown):
-    """R-hat and effective sample sizes of M scalar quantities.
+    """R-hat and effective sample sizes of M scalar quantities; NaN for a quantity that is the same in all draws.
 
-    R-hat and sample sizes are NaN for a quantity that is the same in all draws.
-
-    All values are NaN if there are too few draws: fewer than four in each of several chains, or fewer than eight in a
-    single chain.
+    All values are NaN if there are fewer than four draws in each of several chains, or fewer than eight in a single
+    chain.
 
     Args:
         r_hat: Rank-normalised split R-hat, shape (M,).
@@ -243,10 +239,7 @@ def modes(values: Tensor) -> Modes:
 
 
 def modes_of_predictions(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs) -> Modes | None:
-    """Find out, from predictions at up to 50 rows of x, whether chains have explored their modes.
-
-    `samples` contains the draws of the chains, ``{site: shape (K, S, *event)}``. Return None if S is less than 8.
-    """
+    """Find out from predictions at up to 50 rows of x whether chains have explored their modes; None if S < 8."""
     if next(iter(samples.values())).shape[1] < 2 * FEWEST_DRAWS:
         return None
     return modes(_predicted(model, samples, _few_rows(model, x), MAX_QUANTITIES_OF_MODES))
@@ -268,10 +261,7 @@ def diagnose(
     *,
     max_quantities: int | None = None,
 ) -> Diagnostics:
-    """See :meth:`MCMCPosterior.diagnose`.
-
-    At most `max_quantities` latent numbers and at most `max_quantities` predictions are judged.
-    """
+    """See :meth:`MCMCPosterior.diagnose`; at most `max_quantities` latent numbers and predictions are judged."""
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
     arviz = optional("arviz", "ArviZ", "mcmc")
@@ -321,12 +311,11 @@ def judge(
     *,
     at_modes: bool = False,
 ) -> Judgement:
-    """Judge chains, ``{site: shape (K, S, *event)}``, and warn of problems.
+    """Judge chains, ``{site: shape (K, S, *event)}``, of the algorithm `sampler`, and warn of problems.
 
-    `sampler` is the name of the algorithm. If a model and inputs are given, this function judges predictions at up to
-    50 of the inputs. Without a model and inputs, this function judges the latent variables. If `at_modes` is true, each
-    chain began at its own mode. Chains at different modes need not agree, so each chain is judged by itself, and a few
-    divergent steps are tolerated.
+    With a model and inputs, predictions at up to 50 of the inputs are judged, else the latent variables. If `at_modes`
+    is true, each chain began at its own mode. Such chains need not agree: each is judged by itself, and a few divergent
+    steps are tolerated.
     """
     num_divergences, done = statistics.num_diverging, in_short(samples, statistics, sampler)
     try:

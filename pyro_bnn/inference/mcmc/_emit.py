@@ -1,7 +1,4 @@
-"""Writes recorded functions of small tensors as loops in C, without calls, allocations or transposed copies.
-
-`_writer.py` writes expressions and loops, and `_operations.py` has a function for each operation.
-"""
+"""Writes recorded functions of small tensors as loops in C, without calls, allocations or transposed copies."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,10 +30,7 @@ class Emitted:
         return 0 if self.blocks is None else self.blocks.num_rows
 
     def laid_out(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """Return the constants in the layout that C reads.
-
-        The longest axis of each constant is innermost. A constant that has an axis of rows is cut into blocks of rows.
-        """
+        """Return the constants as C reads them: the longest axis is innermost, and rows are cut into blocks."""
         result = []
         for node, value in zip(self.constants, values, strict=True):
             if self.blocks is None or node not in self.blocks.with_rows:
@@ -49,17 +43,14 @@ class Emitted:
 
 
 Values = dict[Node, Any]
-"""The value in C of each node so far. A node with several results has a list of values."""
 
 Results = Mapping[Node, Any]
-"""The result of each node in the example run."""
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[Any, Operation]) -> Emitted:
     """Write a recorded function in C.
 
-    The function takes a point, shape (1, P), and constants; it returns a number and the gradient of this number. C
-    reads the constants from `data`, in the layout of :meth:`Emitted.laid_out`.
+    The function takes a point, shape (1, P), and constants; it returns a number and the gradient of this number.
 
     Raises:
         UnsupportedError: If an operation is not in the table of operations; the message names the operation.
@@ -120,11 +111,7 @@ def _write_blocks(
     values: Values,
     results: Results,
 ) -> None:
-    """Write a loop that performs the operations on rows, one block of rows after the other.
-
-    `Blocks.bounds` defines the blocks. If an operation sums over the rows of a block, its results for all blocks are
-    added up.
-    """
+    """Write a loop over the blocks, with the operations on rows. Sums over rows are added up over all blocks."""
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():
         with writer.loops(total.shape) as index:

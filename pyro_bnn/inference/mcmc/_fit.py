@@ -282,7 +282,7 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
 
 
 def pair_of(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
-    """Return inputs and targets as tensors; a checkpoint uses them to recognise the data."""
+    """Return inputs and targets as tensors."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         got = f"{len(data)} parts" if isinstance(data, tuple | list) else _checks.described(data)
         raise ValueError(
@@ -302,7 +302,7 @@ def _arguments(data: object) -> tuple[Any, ...]:
 
 
 def constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return values of latent variables, ``{site: shape (K, S, *event)}``, from unconstrained z, shape (K, S, P)."""
+    """Return the sites' values, ``{site: shape (K, S, *event)}``, from unconstrained z, shape (K, S, P)."""
     values = potential.constrain(z.flatten(0, 1))
     return {name: value.unflatten(0, z.shape[:2]).to(dtype).contiguous() for name, value in values.items()}
 
@@ -321,11 +321,7 @@ class ChainProcesses(Processes):
         return num_chains // self.count + (self.rank < num_chains % self.count)
 
     def own_seed(self, seed: int | None) -> int:
-        """Return the seed of this process.
-
-        Different processes have different seeds. If `seed` is None, the first process draws a number from which all
-        seeds are computed.
-        """
+        """Return the seed of this process. All seeds differ; if `seed` is None, the first process draws them."""
         return self.seed(self.of_first(lambda: int(torch.randint(2**62, ())) if seed is None else seed))
 
     def file(self, path: str | Path) -> Path:
@@ -359,10 +355,7 @@ def _together(
 
 
 def starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    """Draw the first positions of K chains, shape (K, P).
-
-    The potential and its gradient are finite at each of these positions.
-    """
+    """Draw the first positions of K chains, shape (K, P), at which the potential and its gradient are finite."""
     z = _draw(potential, init, num_chains)
     for _ in range(MAX_TRIALS):
         value, gradient = potential.value_and_grad(z)

@@ -24,8 +24,7 @@ from ._start import Descent
 from ._traced import UnsupportedError
 
 NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.05, 1e-3
-"""Heuristic: the time of a step is measured with this number of chains, over at least this time, with this step
-size."""
+"""Heuristic: steps of this size are timed with this number of chains, over at least this time."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ Compile = bool | Literal["auto"]
 """Whether to draw in C; see :func:`~pyro_bnn.fit_mcmc`."""
 
 DIVERGENCE = 1000.0
-"""Energy error in nats above which a trajectory is divergent, as in Stan. For MCLMC, `DIVERGENCE` limits the squared
-energy error of a step, divided by P."""
+"""Energy error in nats above which a trajectory diverges, as in Stan; for MCLMC, a step's squared error over P."""
 
 
 @dataclass(frozen=True)
@@ -152,28 +151,22 @@ class Kernel(ABC):
         """Run until at least one chain finishes a draw. Step size and inverse mass may change between two calls."""
 
     def at(self, z: Tensor) -> "Kernel | None":
-        """Return a kernel for the same potential, with chains that begin at the positions z, shape (K, P).
-
-        By default, the result is None, and the caller makes a new kernel from the potential.
-        """
+        """Return a kernel for the same potential at the positions z, shape (K, P); None if the caller must make one."""
         return None
 
     def state(self) -> dict[str, Any]:
         """Return the state of the chains between two draws, as numbers, tensors, lists and dictionaries.
 
-        This state, the step sizes, the inverse masses and the state of torch's generators determine the next draws.
+        With the step sizes, the inverse masses and torch's generators, this state determines the next draws.
         """
         raise self._stateless()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that :meth:`state` returned, possibly in another process.
-
-        The tensors of the state may be on the CPU.
-        """
+        """Restore a state that :meth:`state` returned, possibly in another process. Its tensors may be on the CPU."""
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
-        """Raise a `ValueError` if a state lacks the entry `name`, which all states of this class of kernels have."""
+        """Raise a `ValueError` if a state lacks the entry `name`, which all states of this class have."""
         if name not in state:
             raise ValueError(
                 "`resume` must be a file of the same sampler, but one of the two runs draws in C and the other in "
@@ -191,10 +184,7 @@ class Kernel(ABC):
         return torch.randn_like(self.inverse_mass[chain])
 
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
-        """Find an initial step size of a chain at z, shape (P,).
-
-        The search begins with the size 1. Then the search doubles or halves the size until the acceptance rate crosses
-        1/2.
+        """Find an initial step size of a chain at z, shape (P,): doubled or halved until the acceptance crosses 1/2.
 
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.
@@ -237,19 +227,14 @@ class NotInCError(ValueError):
 def leapfrog(
     value_and_grad: ValueAndGrad, z: Tensor, r: Tensor, gradient: Tensor, step: Tensor | float, drift: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Take a leapfrog step, and return z, r, gradient and potential.
-
-    `drift` is the step size times the inverse mass.
+    """Take a leapfrog step, and return z, r, gradient and potential. `drift` is the step size times the inverse mass.
 
     Example:
         >>> import torch
         >>> from pyro_bnn.inference.mcmc import leapfrog
         >>> normal = lambda z: (z.square().sum(-1) / 2, z)  # potential and gradient
         >>> z, r = torch.ones(1, 1), torch.zeros(1, 1)
-        >>> z, r, gradient, potential = leapfrog(
-        ...     normal, z, r, z, 0.1, torch.tensor(0.1)
-        ... )
-        >>> z, r
+        >>> leapfrog(normal, z, r, z, 0.1, torch.tensor(0.1))[:2]
         (tensor([[0.9950]]), tensor([[-0.0997]]))
     """
     r = r - (0.5 * step) * gradient
@@ -261,8 +246,7 @@ def leapfrog(
 class Sampler(ABC):
     """An MCMC algorithm with its settings, an argument of :func:`~pyro_bnn.fit_mcmc`.
 
-    Subclasses are frozen dataclasses. A sampler stores only the settings of its algorithm. Chains, warm-up and
-    diagnostics are the same for all samplers.
+    Subclasses are frozen dataclasses. Chains, warm-up and diagnostics are the same for all samplers.
     """
 
     @property
@@ -271,11 +255,9 @@ class Sampler(ABC):
         return type(self).__name__
 
     def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
-        """Return the object that adapts one chain during warm-up.
+        """Return the object that adapts one chain, which begins at `start`, shape (P,), during warm-up.
 
         By default, the object learns a mass matrix, and a step size for the acceptance rate `target_accept`.
-
-        `start` is the first position of the chain, shape (P,).
         """
         return Adaptation(num_warmup, target_accept, start)
 

@@ -24,8 +24,7 @@ from ._native import Native, NativeChain, NativeKernel, native_or_reason
 from ._traced import TorchKernel
 
 OUTER = 0.1931833275037836
-"""Each step changes the direction of a chain three times. The first and the last change each take this fraction of the
-step. This value minimises the error of the integrator."""
+"""Share of a step's time of the first and of the last of its three changes of direction; it minimises the error."""
 
 MEMORY = 99 / 101
 """Factor by which each step lowers the weights of earlier steps, so that averages cover about a hundred steps."""
@@ -34,17 +33,13 @@ TRUST = 9.0
 """The weight of a step is a Gaussian function of log xi (see `MCLMCAdaptation`) with this standard deviation."""
 
 SHRINKAGE = 0.8
-"""If the energy error of a step is divergent, the chain does not take this step. The size of all later steps is then at
-most this fraction of the size of the divergent step."""
+"""A step with a divergent energy error is not taken. All later steps have at most this fraction of its size."""
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
-"""Shares of warm-up after which the second and the third phase begin. Both phases set the length over which a chain
-forgets its direction. In the second phase, this length is computed from the variances of the draws. In the third phase,
-this length is computed from the autocorrelations of the draws."""
+"""Shares of warm-up after which the draws' variances, and then their autocorrelations, set the length of forgetting."""
 
 FORGETTING = 0.4
-"""Ratio of two lengths: the length over which a chain forgets its direction, and the length of its path during one
-autocorrelation time. The autocorrelation time is a mean over all elements of the latent variables."""
+"""Length over which a chain forgets its direction, divided by the length of its path in one autocorrelation time."""
 
 FEWEST_DRAWS = 20
 """Heuristic: a phase with fewer draws does not change the length over which a chain forgets its direction."""
@@ -120,15 +115,10 @@ class MCLMCAdaptation(AnyAdaptation):
     r"""Step size and length of one chain of MCLMC, which are learned during warm-up.
 
     The variance of the energy error grows with the sixth power of the step size h. Let E be the energy error of a step,
-    let :math:`\tau` be the target, and let :math:`\xi = E^2 / (P \tau)`. Warm-up sets the step size to
-    :math:`\langle \xi / h^6 \rangle^{-1/6}`. The angle brackets denote an average over about a hundred steps;
-    each step has the weight :math:`\exp(-(\log \xi / 9)^2 / 2)`.
-
-    `targets` contains :math:`\tau` at the beginning and at the end of warm-up. `start` is the first position of the
-    chain, shape (P,).
-
-    References:
-        Robnik et al. (2023), https://arxiv.org/abs/2212.08549, section 4.
+    :math:`\tau` the target, and :math:`\xi = E^2 / (P \tau)`. The step size is
+    :math:`\langle \xi / h^6 \rangle^{-1/6}`, averaged over about a hundred steps with weights
+    :math:`\exp(-(\log \xi / 9)^2 / 2)`. `targets` contains :math:`\tau` at the beginning and at the end of warm-up.
+    See Robnik et al. (2023), https://arxiv.org/abs/2212.08549, section 4.
     """
 
     def __init__(self, num_warmup: int, steps_per_draw: int, targets: tuple[float, float], start: Tensor) -> None:
@@ -200,10 +190,7 @@ class MCLMCAdaptation(AnyAdaptation):
 def autocorrelation_time(draws: Tensor) -> float:
     """Return the integrated autocorrelation time of draws, shape (S, P), averaged over the P numbers; at least 1.
 
-    Pairs of neighbouring autocorrelations are summed until the sum of a pair is negative.
-
-    References:
-        Geyer (1992), Practical Markov Chain Monte Carlo, section 3.3.
+    Pairs of neighbouring autocorrelations are summed until the sum of a pair is negative: Geyer (1992), section 3.3.
     """
     size = len(draws)
     centred = draws.double() - draws.double().mean(0)
@@ -257,11 +244,9 @@ class MCLMCKernel(TorchKernel):
 
 
 def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Compute how the directions u, shape (K, P), change in a time t, shape (K, 1), if the gradients are constant.
+    r"""Return the directions u, shape (K, P), after a time t at constant gradients, and the changes of kinetic energy.
 
-    Return the new directions, and the changes of kinetic energy.
-
-    Let g be the gradient of a chain. Let :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`,
+    Let g be the gradient of a chain, :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`,
     :math:`\zeta = e^{-\delta}` and :math:`a = u \cdot e`. The new direction is
     :math:`e (1 - \zeta) (1 + \zeta + a (1 - \zeta)) + 2 \zeta u`, scaled to length 1. The kinetic energy grows by
     :math:`(P - 1) (\delta - \log 2 + \log(1 + a + (1 - a) \zeta^2))`.
@@ -277,10 +262,7 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 
 
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
-    """Return the standard deviation of the noise on each component of a direction.
-
-    The noise makes a chain forget its direction over the distance `length`.
-    """
+    """Return the standard deviation of the noise that makes a chain forget its direction over the distance `length`."""
     return (torch.expm1(2 * step / length) / num_weights).sqrt()
 
 
@@ -295,10 +277,7 @@ class _MCLMCChain(NativeChain):
     """One chain of MCLMC. `point` contains a position, a direction, a gradient, a potential, and T energy errors."""
 
     def draw(self, setting: tuple[float, float]) -> Tensor:
-        """Make a draw, and return the new `point`.
-
-        `setting` contains a step size and the standard deviation of the noise.
-        """
+        """Make a draw with a step size and a standard deviation of the noise, and return the new `point`."""
         point, num_weights = self.point.clone(), self.sampler.num_weights
         direction = point[num_weights : 2 * num_weights]
         if not bool(direction.any()):  # before the first draw

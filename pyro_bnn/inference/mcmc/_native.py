@@ -1,7 +1,4 @@
-"""Compiles and loads samplers in C for small networks.
-
-Compiling takes about a second. A sampler runs in torch instead if the density has an operation that cannot be written
-in C (`_operations.py`), if it needs large matrix products, or if it is not on the CPU.
+"""Compiles and loads samplers in C for small networks, which takes about a second.
 
 Several threads draw chains at the same time. Each chain has its own random numbers, so its draws depend neither on
 other chains nor on the thread in which it runs.
@@ -37,8 +34,7 @@ MOST_PRODUCTS = 2**20
 """Heuristic: with more multiplications in a potential, torch's matrix products are faster than loops in C."""
 
 MOST_PRODUCTS_OF_BLOCKS = 2**24
-"""Heuristic: largest number of multiplications in one block of rows. This limit is higher than `MOST_PRODUCTS`, since
-blocks stay in the processor's cache."""
+"""Heuristic: the limit for one block of rows. It is higher, since blocks stay in the processor's cache."""
 
 MOST_LINES, MOST_CHARACTERS = 5000, 200_000
 """Heuristic: longer C texts take more than ten seconds to compile."""
@@ -69,11 +65,7 @@ class _Data(ctypes.Structure):
 
 
 class Native:
-    """The compiled samplers of one potential. Several threads may call the samplers at the same time.
-
-    `advance` is the function in `_trajectory.c`, and `langevin_steps` the function in `_microcanonical.c`. The last
-    argument of `advance` and of `langevin_steps` is `data`.
-    """
+    """The compiled samplers of one potential (`_trajectory.c`, `_microcanonical.c`); several threads may call them."""
 
     compile_seconds = 0.0
     """The time that the C compiler took; about 0 if the process had compiled the same text before."""
@@ -118,10 +110,7 @@ class Native:
 
 
 class NativeChain(ABC):
-    """One chain, whose draws are computed in C.
-
-    `point` contains the P numbers of the chain's position, and then all other numbers with which the next draw starts.
-    """
+    """One chain, whose draws are computed in C. `point` begins with its P positions; the rest is for its next draw."""
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         self.sampler, self.point = sampler, point
@@ -146,10 +135,7 @@ class NativeChain(ABC):
 
 
 class NativeKernel(Kernel):
-    """A sampler that draws in C, for one potential.
-
-    The chains begin at z, and `num_threads` of them draw at the same time.
-    """
+    """A sampler that draws in C, for one potential. `num_threads` of its chains draw at the same time."""
 
     def __init__(self, sampler: Native, z: Tensor, chains: Sequence[NativeChain], *, num_threads: int) -> None:
         super().__init__(sampler.value_and_grad, z)
@@ -167,10 +153,7 @@ class NativeKernel(Kernel):
 
     @abstractmethod
     def report(self, finished: Tensor, points: Tensor) -> Draws:
-        """Return a report about all chains.
-
-        `finished` says which chains have finished a draw, and `points` contains the points of all chains.
-        """
+        """Return a report about all chains, given which of them have finished a draw, and the points of all."""
 
     def draw(self) -> Draws:
         """Run until at least one chain finishes a draw. Unfinished chains continue in their threads."""
@@ -228,8 +211,8 @@ def native(
     """Compile the samplers of a potential. z is one position, shape (1, P).
 
     Raises:
-        UnsupportedError: If C cannot compute the potential, if the C compiler fails or takes more than `timeout`
-            seconds, or if C and torch give different numbers.
+        UnsupportedError: If C cannot compute the potential, if C and torch differ, or if the C compiler fails or takes
+            more than `timeout` seconds.
     """
     _require_machine(z)
     function = traced(value_and_grad, [z], DECOMPOSITIONS)
@@ -261,10 +244,7 @@ def native(
 def native_or_reason(
     value_and_grad: ValueAndGrad, z: Tensor, compile: Compile, max_tree_depth: int = 10
 ) -> tuple[Native | None, str]:
-    """Return the compiled samplers and an empty text; if C is impossible, return None and the reason.
-
-    If C is impossible and `compile` is True, raise a `NotInCError` with the reason.
-    """
+    """Return the compiled samplers, or None and the reason why not; a `NotInCError` if `compile` is True."""
     if not compile:
         return None, NOT_ASKED
     try:
@@ -318,21 +298,14 @@ def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 
 
 def _compiler() -> list[str] | None:
-    """Return the command of the C compiler; None if there is no compiler.
-
-    The command is the environment variable `CC`, which may include options. Without `CC`, the command is the first of
-    cc, gcc and clang that is installed.
-    """
+    """Return the command of the C compiler, which `CC` may set with its options; None if there is no compiler."""
     named = os.environ.get("CC")
     commands = [shlex.split(named)] if named else [["cc"], ["gcc"], ["clang"]]
     return next(([path, *rest] for name, *rest in commands if (path := shutil.which(name))), None)
 
 
 def _loaded(text: str, timeout: float | None) -> ctypes.CDLL:
-    """Compile a C text, and return the library.
-
-    If the process has compiled the same text before and has kept the library, this library is returned.
-    """
+    """Compile a C text, and return the library. The libraries of the last texts are kept."""
     with _LOCK:
         library = _kept.pop(text, None) or _compile(text, timeout)
         _kept[text] = library
@@ -355,10 +328,7 @@ def _compile(text: str, timeout: float | None) -> ctypes.CDLL:
 
 
 def _called(command: Sequence[str], timeout: float | None) -> tuple[int, str]:
-    """Run a command, and return its exit status and its error output.
-
-    If the command takes too long or is interrupted, it is killed together with the programs that it started.
-    """
+    """Run a command, and return its exit status and its error output. If it is stopped, so are its child processes."""
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(command, stdout=nothing, stderr=pipe, text=True, start_new_session=True) as process:
         try:

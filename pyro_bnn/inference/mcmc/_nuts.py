@@ -1,8 +1,4 @@
-"""The No-U-Turn Sampler for many chains at once.
-
-One evaluation of the potential serves all chains. No chain waits for another: at each evaluation, every chain takes the
-next leapfrog step of its own tree. `_tree.py` has the algorithm.
-"""
+"""The No-U-Turn Sampler for many chains at once: in an evaluation, every chain takes the next step of its own tree."""
 
 import ctypes
 import functools
@@ -134,10 +130,7 @@ class NUTSKernel(TorchKernel):
 
 
 class _NUTSChain(NativeChain):
-    """One chain of NUTS in C.
-
-    `point` contains a position, a gradient, the potential, and four numbers about the last draw, such as its energy.
-    """
+    """One chain of NUTS in C. `point` has a position, a gradient, the potential and four numbers of the last draw."""
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         super().__init__(sampler, point)

@@ -1,10 +1,8 @@
-"""Table of the torch operations that can be written in C.
+"""Table of the torch operations that can be written in C. A density with another operation runs in torch.
 
-A density with an operation that is not in this table runs in torch.
-
-An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. Any other operation is given
-as a Python function. The first argument of this function is the writer. The second argument has the shape and dtype of
-the operation's result. The next arguments are those of the operation, with a :class:`Value` in place of each tensor.
+An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. Any other operation is a
+function of the writer, a tensor with the shape and dtype of the result, and the operation's arguments, with a
+:class:`Value` in place of each tensor.
 """
 
 import operator
@@ -117,10 +115,7 @@ def _filled(number: float) -> Operation:
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
-    """Write code for the logarithm of the sigmoid.
-
-    Return two results, as torch's `log_sigmoid_forward` does. The C code does not use the second result.
-    """
+    """Write the logarithm of the sigmoid. The second result, which torch has as well, is not used."""
     return [writer.stored(combined("log_sigmoid_({0})", source.shape, source)), source]
 
 
@@ -149,8 +144,7 @@ def _log_softmax_backward(writer: Writer, result: Tensor, gradient: Value, outpu
 
 
 LONGEST_TOTAL = 64
-"""Heuristic: longest axis over which exponentials are summed. The C text has one line for each element along this
-axis."""
+"""Heuristic: longest axis over which exponentials are summed. The C text has one line for each element along it."""
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:
@@ -164,10 +158,7 @@ def _log_total(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _largest(writer: Writer, value: Value, axis: int) -> Value:
-    """Write the largest element along one axis, which has size 1 in the result.
-
-    If the largest element is infinite, the result is 0, as in `logsumexp`.
-    """
+    """Write the largest element along one axis, which gets size 1; 0 if it is infinite, as in `logsumexp`."""
     result = writer.memory([1 if a == axis else n for a, n in enumerate(value.shape)])
     with writer.loops(result.shape) as index:
         name = writer.name("max")
@@ -226,10 +217,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Write a tensor of zeros, and copy the source into its slices at `begin`, `begin + step` and so on along an axis.
-
-    torch 2.4 records this operation for gradients of slices; later versions record padding.
-    """
+    """Copy the source into slices of zeros. torch 2.4 records this operation; later versions record padding."""
     memory = writer.memory(result.shape)
     writer.each(memory.shape, f"{memory.text} = 0.0f;")
     copy(writer, source, memory.sliced(source.shape, axis, begin, None, step))
@@ -253,10 +241,7 @@ def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: V
 
 
 def _picked(source: Value, indices: Sequence[Value | None]) -> Value:
-    """Return slices of a tensor along one axis.
-
-    One entry of `indices` is a vector with the positions of the slices; the other entries are None.
-    """
+    """Return slices along one axis, at the positions in a vector: the only entry of `indices` that is not None."""
     axes = [axis for axis, which in enumerate(indices) if which is not None]
     which = indices[axes[0]]
     if len(axes) != 1 or which is None or which.example is None:
@@ -274,10 +259,7 @@ def take(writer: Writer, result: Tensor, source: Value, indices: Sequence[Value 
 
 
 def put(writer: Writer, result: Tensor, base: Value, indices: Sequence[Value | None], added: Value, _: Any) -> Value:
-    """Add the slices of `added` to slices of `base`, along one axis.
-
-    One entry of `indices` is a vector with the positions of the slices in `base`; the other entries are None.
-    """
+    """Add the slices of `added` to slices of `base`; for `indices` see :func:`_picked`."""
     memory = writer.memory(result.shape)
     target = _picked(memory, indices)
     copy(writer, base, memory)

@@ -274,10 +274,7 @@ def _read_statistics(mcmc: MCMC, seconds: float | None) -> ChainStatistics:
 
 
 def check_statistics(statistics: ChainStatistics, lead: torch.Size, num_dimensions: int | None) -> None:
-    """Raise an error if a statistic of chains has a wrong dtype, shape or value.
-
-    `lead` is (K, S). `num_dimensions` is the number of unconstrained numbers in a draw; None if it is unknown.
-    """
+    """Raise an error if a statistic of chains has a wrong dtype, shape or value; `lead` is (K, S)."""
     mass = statistics.inverse_mass
     size = num_dimensions if num_dimensions is not None else 0 if mass is None or not mass.dim() else mass.shape[-1]
     shapes = {"step_size": (lead[0],), "inverse_mass": (lead[0], size)}

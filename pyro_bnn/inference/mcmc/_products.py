@@ -13,22 +13,17 @@ NUM_TERMS = 8
 """Heuristic: number of terms that one loop over the elements of a result adds to each element."""
 
 NUM_SUMS = 10
-"""Heuristic: one loop computes at most this many sums over the same long axis. If several of these sums use a number,
-the loop reads it only once."""
+"""Heuristic: most sums over the same long axis in one loop. A number that several of them use is read only once."""
 
 MOST_TERMS = 256
-"""Heuristic: if a sum in a convolution has more than this number of terms, the C code contains a loop over the terms.
-Shorter sums are written out term by term. The limit does not apply to results that have an axis of rows."""
+"""Heuristic: a longer sum in a convolution is a loop over its terms, unless its result has an axis of rows."""
 
 Term = Callable[[Index, Index], str]
 """Function that returns the C code of a term, given the index of the sum and the index of the term in this sum."""
 
 
 def product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
-    """Write a product of two matrices, of batches of matrices, or of a matrix and a vector.
-
-    If there are three arguments, the product of the last two is added to the first.
-    """
+    """Write a product of two matrices, batches of matrices, or a matrix and a vector; `first` is added to it."""
     *first, left, right = arguments
     left, right, shape = writer.stored(left), writer.stored(right), tuple(result.shape)
     if len(right.shape) == 1:

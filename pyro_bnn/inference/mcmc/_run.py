@@ -118,11 +118,7 @@ NO_ENDS = Ends()
 
 
 class Run:
-    """A run of chains on one potential.
-
-    `settings` contains values by name. A run can resume the file of an earlier run only if both runs have the same
-    settings.
-    """
+    """A run of chains on one potential. It can resume only files of runs with the same `settings`."""
 
     def __init__(self, plan: RunPlan, potential: Potential, stream: Stream, settings: Mapping[str, Any]) -> None:
         self._plan, self._potential, self._stream, self._settings = plan, potential, stream, settings
@@ -131,11 +127,7 @@ class Run:
         self.path = ""  # how draws are computed; see :attr:`Kernel.path`
 
     def start(self, starts: Tensor, descent: Descent | None, *, until: float = math.inf) -> None:
-        """Begin a chain at each row of `starts`, shape (K, P).
-
-        If `descent` is not None, the descent first moves the points to modes. The descent stops when the clock
-        `time.perf_counter` reaches `until`.
-        """
+        """Begin chains at the rows of `starts`, shape (K, P). A `descent` first moves them to modes, until `until`."""
         with self._stream:
             kernel = self._new_kernel(starts)
             if descent is not None:
@@ -176,10 +168,7 @@ class Run:
         self._stream.restore(state["stream"])
 
     def finish(self, keeper: Keeper, *, progress: bool | None, ends: Ends = NO_ENDS) -> None:
-        """Make the missing draws.
-
-        The `keeper` writes the state of the run at the beginning, at intervals and at the end.
-        """
+        """Make the missing draws. The `keeper` writes the state at the beginning, at intervals and at the end."""
         if self._kernel is None:
             return
         keeper.write(self.state)  # so that an error in writing is raised before hours of drawing
@@ -232,10 +221,7 @@ class Run:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return everything on which the remaining draws depend, as plain data.
-
-        The entry `kernel` is None if the run is finished.
-        """
+        """Return everything on which the remaining draws depend, as plain data. A finished run has no `kernel`."""
         return {
             "settings": dict(self._settings),
             "starts": self._starts,
@@ -259,11 +245,7 @@ class Run:
 
 
 def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) -> dict[str, Any]:
-    """Return the settings of a run, by name.
-
-    A run can resume a file only if the file contains the same settings. If the run in the file is finished, the new
-    run may have a larger `num_samples`.
-    """
+    """Return the settings of a run, by name. A run can resume a file only if both have the same settings."""
     return {
         "model": {site.name: tuple(site.start.shape) for site in potential.sites},
         "data": digest(data),

@@ -31,15 +31,11 @@ from ..._core.functional import ordinary_attention
 from ._kernel import Kernel, ValueAndGrad
 
 MOST_OPERATIONS = 2000
-"""Heuristic: a potential with more operations is not recorded. Recording takes about a millisecond for each
-operation."""
+"""Heuristic: most operations of a recorded potential. Recording takes about a millisecond for each of them."""
 
 
 class UnsupportedError(Exception):
-    """Raised if a density cannot be recorded or written in C.
-
-    The message is the reason, as a clause without a full stop.
-    """
+    """Raised if a density cannot be recorded or written in C. The message is a clause without a full stop."""
 
 
 @contextmanager
@@ -53,7 +49,7 @@ def unsupported_if_it_fails() -> Iterator[None]:
 
 
 class Traced(NamedTuple):
-    """A recorded function and its constants: the tensors that it used besides its arguments, such as data and buffers.
+    """A recorded function, and the tensors that it used besides its arguments, such as data and buffers.
 
     Functions that differ only in the values of their constants have the same graph, so C is compiled once for them.
     """
@@ -69,10 +65,8 @@ def traced(
 ) -> Traced:
     """Record a function as plain tensor operations, without Pyro and autograd.
 
-    `decompositions` maps some operations to functions that consist of simpler operations. In place of such an
-    operation, its simpler operations are recorded.
-
-    Results that depend only on constants, such as the normaliser of a likelihood, are computed once, while recording.
+    `decompositions` maps some operations to functions of simpler operations, which are recorded instead. Results that
+    depend only on constants, such as the normaliser of a likelihood, are computed once, while recording.
 
     Raises:
         UnsupportedError: If the function cannot be recorded, for example because it branches on a value.
@@ -130,19 +124,12 @@ def _constant_values(graph: GraphModule) -> dict[Node, Any]:
 
 
 def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
-    """Return whether a node depends on constants alone.
-
-    The result is false for a node without inputs, since such a node may draw random numbers.
-    """
+    """Return whether a node depends on constants alone. A node without inputs may draw random numbers."""
     return bool(node.all_input_nodes) and all(source in values for source in node.all_input_nodes)
 
 
 class TorchKernel(Kernel):
-    """A kernel in torch. The kernel records the potential if possible.
-
-    `not_in_c` is the reason why the kernel is not in C. If C computes the potential, `not_in_c` is empty, and the
-    potential is not recorded.
-    """
+    """A kernel in torch, which records the potential unless C computes it: then the reason `not_in_c` is empty."""
 
     fields: tuple[str, ...] = ()
     """The names of the entries in its state. The entry ``"z"`` is the attribute ``_z``."""
@@ -167,11 +154,7 @@ class TorchKernel(Kernel):
 
 
 def replayed(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:
-    """Record the potential, and return a function that replays the record, for inputs of the same shape as z.
-
-    Raises:
-        UnsupportedError: If the potential cannot be recorded.
-    """
+    """Record the potential, and return a function that replays the record for inputs of the shape of z."""
     if z.device.type != "cpu":  # on other devices Python takes little of the time
         raise UnsupportedError(f"records are replayed on a CPU, and the device is {z.device}")
     with unsupported_if_it_fails(), _Counter() as counter:

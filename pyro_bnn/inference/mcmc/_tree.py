@@ -2,11 +2,9 @@
 
 `begin` starts a trajectory as a tree of one point. A subtree grows from one end of the tree: `grow` takes one leapfrog
 step and adds the new point to the subtree. The subtree has `ended` if it is complete (as large as the tree), turns back
-or diverges. `merge` adds a complete subtree to the tree, and `turn` starts the next subtree from a random end; `finish`
-calls `merge` and `turn`.
+or diverges. `merge` adds a complete subtree to the tree, and `turn` starts the next subtree from a random end.
 
-Every chain is one row of every tensor. Functions with an argument `chains` change only the rows that this argument
-marks.
+Every chain is one row of every tensor. Functions with an argument `chains` change only the rows that this mask marks.
 
 References:
     Betancourt (2017), https://arxiv.org/abs/1701.02434, appendix A, for the trees and their weights; Phan, Pradhan and
@@ -77,10 +75,7 @@ class TreeConstants(NamedTuple):
 
 
 def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
-    """Return the state of chains that have just finished a draw at z.
-
-    Only the fields of the proposal matter, since `begin` replaces the other fields.
-    """
+    """Return the state of chains that have just finished a draw at z; `begin` replaces all but the proposal."""
     count = torch.zeros_like(potential, dtype=torch.long)
     levels = z.new_zeros(len(z), num_levels, z.shape[1])
     point, proposal = (z, z, gradient), (z, gradient, potential, potential)
@@ -95,10 +90,7 @@ def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tu
 def begin(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, normal: Tensor
 ) -> tuple[Tree, Subtree]:
-    """For each chain that the mask `chains` marks, start a trajectory at the chain's proposal.
-
-    The momenta of the marked chains are computed from the standard normal numbers `normal`.
-    """
+    """Start a trajectory at each proposal, with a momentum from the standard normal numbers `normal`."""
     z, gradient, potential = tree.proposal, tree.proposal_gradient, tree.proposal_potential
     r = normal * constants.inverse_mass.rsqrt()
     energy = potential + 0.5 * torch.linalg.vecdot(r, r * constants.inverse_mass)
@@ -174,15 +166,11 @@ def finish(
 def merge(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, max_size: int, log_uniform: Tensor
 ) -> Tree:
-    r"""For each chain that the mask `chains` marks, add the subtree to the tree. Mark the trajectories that end.
+    r"""Add complete subtrees to their trees, and mark the trajectories that end.
 
     A subtree that turns back or diverges is not added. With W for the sum of weights, the proposal of the subtree
-    replaces the proposal of the tree with probability
-
-    .. math:: \min\left(1, \frac{W_\text{subtree}}{W_\text{tree}}\right).
-
-    The trajectory ends if the subtree was not added, or if the tree has its largest size or turns back as
-    :class:`~pyro_bnn.NUTS` defines.
+    replaces that of the tree with probability :math:`\min(1, W_\text{subtree} / W_\text{tree})`. The trajectory ends if
+    the subtree was not added, or if the tree has its largest size or turns back as :class:`~pyro_bnn.NUTS` defines.
     """
     grown = chains & ~subtree.turning & ~subtree.diverging
     # Drawing from the union would be valid too, but favouring the subtree moves the chain further.
@@ -220,10 +208,7 @@ def merge(
 def turn(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, log_uniform: Tensor
 ) -> tuple[Tree, Subtree]:
-    """For each chain that the mask `chains` marks, start a subtree at a random end of the tree.
-
-    The two ends of the tree have the same probability.
-    """
+    """Start a subtree at a random end of each tree. Both ends have the same probability."""
     right = (log_uniform < math.log(0.5))[:, None]
     ends = ((tree.right_z, tree.left_z), (tree.right_r, tree.left_r), (tree.right_gradient, tree.left_gradient))
     z, r, gradient = (torch.where(right, *pair) for pair in ends)
@@ -233,10 +218,7 @@ def turn(
 
 
 def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
-    """Return a subtree that has no points yet. The first step of the subtree will begin at the given end of the tree.
-
-    The subtree keeps the checkpoints of `old`, but does not use them: it reads only checkpoints of its own points.
-    """
+    """Return a subtree without points at an end of the tree. Checkpoints of `old` stay, but are never read."""
     zero, count, no = torch.zeros_like(old.log_weight), torch.zeros_like(old.leaf), torch.zeros_like(old.turning)
     return Subtree(
         *(z, r, gradient, z, gradient, zero, zero, zero - math.inf, torch.zeros_like(z), zero, count, no, no),
@@ -245,18 +227,13 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 
 
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return two Boolean tables, which have a row for each leaf and a column for each level.
+    """Return two Boolean tables, shape (leaves, levels): where a leaf is stored, and with which leaves it is compared.
 
-    For each leaf, the first table marks the level at which the leaf is stored. For each leaf, the second table marks
-    the levels of the stored leaves with which this leaf is compared. The largest subtree has ``2 ** (max_depth - 1)``
-    leaves, so each table has this number of rows.
-
-    Leaves are counted from 0. When a leaf completes a balanced subtree, the subtree is checked for a U-turn. The check
-    needs the subtree's first leaf, so first leaves are stored, as checkpoints. The level of leaf n is the number of
-    ones in the binary form of n // 2. Every leaf with an even number is the first leaf of a balanced subtree. A leaf
-    with an odd number completes one or more balanced subtrees: their number c is the number of ones at the end of the
-    leaf's binary form. The first leaves of these c subtrees are stored at the levels from m - c + 1 to m, where m is
-    the level of the leaf that completes them.
+    When a leaf completes a balanced subtree, the subtree is checked for a U-turn, which needs its first leaf. Leaves
+    are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every even leaf is the
+    first of a balanced subtree. An odd leaf completes as many balanced subtrees, c, as there are ones at the end of its
+    binary form. The first leaves of these subtrees are stored at the levels from m - c + 1 to m, where m is the level
+    of the odd leaf.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
     stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)

@@ -33,15 +33,11 @@ class Value:
     example: Tensor | None = None  # the tensor in the example run, once it is known
 
     def at(self, index: Index) -> str:
-        """Return the C expression for the element of this tensor at an index."""
+        """Return the C expression for the element at an index."""
         return self.text.format(*index)
 
     def read_at(self, shape: Sequence[int], index: Index) -> "Value":
-        """Return a tensor of a new shape, whose elements are elements of this tensor.
-
-        `index` says where each element is read: it contains one C expression for each axis of this tensor. The
-        expressions contain the placeholders of the new shape; see :func:`places`.
-        """
+        """Return a tensor of a new shape, each of whose elements is the element of this tensor at `index`."""
         return replace(self, shape=tuple(shape), text=self.at(index), example=None)
 
     def broadcast(self, shape: Sequence[int], *_: Any) -> "Value":
@@ -80,10 +76,7 @@ class Value:
         return self.read_at(shape, [*index[:axis], str(number % self.shape[axis]), *index[axis:]])
 
     def reshaped(self, shape: Sequence[int], *_: Any) -> "Value":
-        """Return the same elements in the same order, in another shape.
-
-        Shapes that differ only in axes of size 1, the most frequent case, give short expressions.
-        """
+        """Return the same elements in the same order, in another shape."""
         index, own = places(shape), ["0"] * len(self.shape)
         for from_axes, to_axes in _parts_of(self.shape, shape):
             position = "0"
@@ -99,11 +92,7 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Match the axes of two shapes, and yield the matches as pairs.
-
-    A pair has one group of axes from each shape. The two groups have the same number of elements, and are as small as
-    possible. Axes of size 1 are left out.
-    """
+    """Match the smallest groups of axes of two shapes with equal numbers of elements, without axes of size 1."""
     from_axes, to_axes = ([axis for axis, n in enumerate(shape) if n > 1] for shape in (before, after))
     while from_axes:
         num_from = num_to = 1
@@ -146,10 +135,7 @@ def literal(number: float) -> str:
 
 
 def combined(text: str, shape: Sequence[int], *parts: Value) -> Value:
-    """Make a tensor from a C expression, in which `{0}`, `{1}` and so on stand for the elements of other tensors.
-
-    The other tensors are `parts`, in this order. They are broadcast to `shape`.
-    """
+    """Make a tensor from a C expression, in which `{0}`, `{1}` and so on stand for elements of `parts` (broadcast)."""
     return Value(tuple(shape), text.format(*(part.broadcast(shape).text for part in parts)))
 
 
@@ -162,10 +148,7 @@ def strides(shape: Sequence[int]) -> list[int]:
 
 
 def order(shape: Sequence[int]) -> list[int]:
-    """Return the axes of a shape in the order of loops over them, from the outermost to the innermost loop.
-
-    The longest axis is last.
-    """
+    """Return the axes of a shape from the outermost loop to the innermost, which runs over the longest axis."""
     return sorted(range(len(shape)), key=lambda axis: shape[axis])
 
 
@@ -203,13 +186,10 @@ class Writer:
     def loops(
         self, shape: Sequence[int], axes: Sequence[int] | None = None, *, pragma: str = "", rows: str = "room"
     ) -> Iterator[list[str]]:
-        """Write loops over some axes, by default all axes, and yield the index of the element inside the loops.
+        """Write loops over some axes, by default all, and yield the index inside them, which is 0 along other axes.
 
-        The index is 0 along axes without a loop.
-
-        `pragma` is written before the innermost loop. A loop over the rows of a block counts up to a C variable, whose
-        name is `rows`. The variable "rows" is the number of rows in the block. The variable "room" is this number
-        rounded up to a multiple of `STEP`.
+        A loop over the rows of a block counts up to a C variable, whose name is `rows`. The variable "rows" is the
+        number of rows in the block. The variable "room" is this number rounded up to a multiple of `STEP`.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]
@@ -223,11 +203,8 @@ class Writer:
         self.add("}" * len(opened))
 
     def each(self, shape: Sequence[int], line: str) -> None:
-        """Write nested loops over all axes, with a line of C code inside. The line has placeholders for the indices.
-
-        The line must compute each element independently of other elements. If the length of the loop is a constant, the
-        compiler recognises without a pragma that the elements are independent.
-        """
+        """Write loops over all axes around a line of C code with placeholders for the indices."""
+        # loops of a known length are vectorised without a pragma
         is_known = self.size == 0 or self.size != max(shape, default=0)
         with self.loops(shape, pragma="" if is_known else "omp simd") as index:
             self.add(line.format(*index))
@@ -259,13 +236,10 @@ class Writer:
         return result
 
     def sum(self, value: Value, axes: Sequence[int]) -> Value:
-        """Write a sum over some axes, which have size 1 in the result.
-
-        A sum over at most 16 terms is written as one expression, so that the loop around the sum can run over the
-        longest axis.
-        """
+        """Write a sum over some axes, which have size 1 in the result."""
         shape = tuple(1 if axis in axes else n for axis, n in enumerate(value.shape))
         inner = [axis for axis in order(value.shape) if axis in axes and value.shape[axis] > 1]
+        # a short sum is one expression, so that the loop around it can run over the longest axis
         if len(inner) == 1 and value.shape[inner[0]] <= 16 and value.shape[inner[0]] != self.size:
             (axis,) = inner
             parts = [value.at(moved(places(shape), axis, str(i))) for i in range(value.shape[axis])]
@@ -297,8 +271,7 @@ class Writer:
 
 
 Operation = Callable[..., Any]
-"""Function that writes one operation in C. Its arguments are the writer, the result in the example run, and the
-arguments of the operation."""
+"""Function that writes one operation, given the writer, the result in the example run, and the arguments."""
 
 
 def elementwise(text: str, *, is_slow: bool = False) -> Operation:

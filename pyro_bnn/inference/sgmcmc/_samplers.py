@@ -14,8 +14,7 @@ from ..._core.processes import Processes
 from ..svi import SkippingOptimizer
 
 LEAST, MOST = 1e-30, 1e30
-"""Smallest and largest step size; `MOST` is also the largest temperature. Far beyond these limits, steps or noise would
-be 0 or infinite in single precision."""
+"""Limits of step sizes and temperatures. Beyond them, steps or noise would be 0 or infinite in single precision."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,7 @@ class StepSizes(ABC):
 
     @abstractmethod
     def stage(self, step: int, num_steps: int) -> Stage:
-        """Return the settings of one step of a chain.
-
-        `step` is the number of the step, counted from 0, and `num_steps` the number of all steps of the chain.
-        """
+        """Return the settings of step number `step`, counted from 0, of a chain of `num_steps` steps."""
 
 
 @dataclass(frozen=True)
@@ -256,10 +252,9 @@ def _check_settings(sampler: SGLD | SGHMC) -> None:
 
 
 class ChainOptimizer(SkippingOptimizer):
-    """An optimizer whose steps move a chain. The gradients come from SVI with a :class:`~pyro_bnn.DeltaGuide`.
+    """An optimizer whose steps move a chain, with gradients from SVI with a :class:`~pyro_bnn.DeltaGuide`.
 
-    After each step, `record` is called with the number of the step. If there are several processes, all of them use the
-    noise of process 0.
+    After each step, `record` is called with its number. Several processes use the noise of process 0.
     """
 
     def __init__(

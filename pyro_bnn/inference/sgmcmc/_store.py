@@ -41,11 +41,9 @@ class Header:
 
 
 class Store:
-    """The draws of all chains, shape (K, S, P), in memory or in a memory-mapped file.
+    """The draws of all chains, shape (K, S, P), in memory or in a memory-mapped safetensors file.
 
-    The file is a safetensors file, whose header contains the identifier of the run. The file is created, or opened for
-    writing, when the first draw is kept, after all other checks have passed. Only a resumed run accepts an existing
-    file.
+    The file is created, or opened for writing, when the first draw is kept, after all other checks have passed.
     """
 
     def __init__(self, path: str | Path | None, shape: tuple[int, int, int], like: Tensor, *, is_resumed: bool) -> None:
@@ -78,10 +76,7 @@ class Store:
         return self._run
 
     def join(self, run: str) -> None:
-        """Take the identifier of the run from a checkpoint.
-
-        The file of draws and the earlier chains must have the same identifier.
-        """
+        """Take the identifier of the run from a checkpoint; that of the file and of earlier chains must be the same."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -122,10 +117,7 @@ class Store:
 
     @contextmanager
     def removed_on_failure(self) -> Iterator[None]:
-        """Remove the file of draws after an error in the context, if this run created the file.
-
-        Checkpoints still have the draws.
-        """
+        """Remove the file of draws after an error, if this run created it. Checkpoints still have the draws."""
         try:
             yield
         except BaseException:
@@ -135,10 +127,7 @@ class Store:
 
 
 def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
-    """Raise an error if `store` and `path` are the same file.
-
-    `name` is the name of the argument with which the user passed `path`.
-    """
+    """Raise an error if `store` and `path`, which the argument `name` contains, are the same file."""
     if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
         raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
 
