@@ -13,7 +13,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.inference.guides import FlatGuide
-from pyro_bnn.inference.joint import _joint, density_of, find_sites
+from pyro_bnn.inference.joint import _densities, density_of, find_sites
 from pyro_bnn.inference.svi import NonFiniteError
 
 from .cases import GUIDES, LIKELIHOODS, small_model
@@ -89,7 +89,7 @@ def draws_auxiliary_sites(guide):
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 @pytest.mark.parametrize("prior", ["normal", "mixture", "fan-in", "per-weight"])
 def test_chunks_make_no_difference(monkeypatch, prior, chunk):
-    monkeypatch.setattr(_joint, "CHUNK", chunk)
+    monkeypatch.setattr(_densities, "CHUNK", chunk)
     assert_same(fit_both(monkeypatch, problem(prior)))
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import pyro_bnn as pb
-from pyro_bnn.inference.gauss_newton._layers import acts_by_layers
+from pyro_bnn.inference.gauss_newton._matrices import acts_by_layers
 
 from .cases import Recurrent
 

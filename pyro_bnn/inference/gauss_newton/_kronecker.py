@@ -9,8 +9,7 @@ from ..._core.inputs import Inputs, Pair, has_shared
 from ...modelling.likelihoods import Likelihood
 from ..last_layer import owners, watched
 from ._gaussian import CurvatureAlongAxes, kronecker
-from ._layers import KNOWN_LAYERS, acts_by_layers, has_formula, inputs_at, slopes_at
-from ._matrices import root_of
+from ._matrices import KNOWN_LAYERS, acts_by_layers, has_formula, inputs_at, root_of, slopes_at
 
 REMEDY = 'leave it out with `where`, or use structure="diagonal"'
 

@@ -6,7 +6,8 @@ All latent variables, in unconstrained space, are stored in one flat vector. Com
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyro.distributions as dist
@@ -15,9 +16,10 @@ from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
 from ..._core.reflection import unvalidated, unwrap
+from ..._core.scope import seeded
 from ...modelling.distributions import ScaleMixtureNormal
-from ._coordinates import Layout
-from ._sites import Site
+from ...modelling.model import BayesianModel
+from ._sites import Layout, Site, constrained, find_sites
 
 LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 
@@ -295,3 +297,60 @@ def groups_of(
 
 def _of_columns(log_density: Callable[[Tensor], Tensor], columns: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda z: log_density(z[:, columns])
+
+
+# --- the joint density ---
+
+
+CHUNK = 2**20
+"""Heuristic: largest length of a piece on a CPU. One piece of each vector then fits in the cache."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a flat vector whose numbers are evaluated together."""
+
+    part: slice  # of the vector
+    density: Density
+    kind: Any  # label of the sites; see `Joint.pieces`
+
+
+class Joint:
+    r"""The joint density :math:`p(y \mid w)\, p(w)` of a :class:`~pyro_bnn.BayesianModel` with fixed priors.
+
+    A flat vector holds the latent variables in unconstrained space, in the order in which the model draws them.
+    """
+
+    def __init__(self, model: BayesianModel, *, jacobian: bool = True) -> None:
+        self.model = model
+        with seeded(0, model.device):
+            self.sites = find_sites(model, (), {})
+            self.densities = {site.name: density_of(site, jacobian=jacobian) for site in self.sites}
+        self.layout = Layout({site.name: site.unconstrained_start.shape for site in self.sites})
+
+    def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
+        """Divide the vector into pieces with one prior density each.
+
+        Neighbouring sites with equal densities and equal labels by `kind` share a piece. On a CPU, pieces longer than
+        `longest` are cut.
+        """
+        runs: list[Piece] = []
+        for site in self.sites:
+            part, density, its_kind = self.layout.slices[site.name], self.densities[site.name], kind(site)
+            last = runs[-1] if runs else None
+            if last and density.key is not None and (density.key, its_kind) == (last.density.key, last.kind):
+                runs[-1] = Piece(slice(last.part.start, part.stop), last.density, its_kind)
+            elif part.stop > part.start:
+                runs.append(Piece(part, density, its_kind))
+        return [piece for run in runs for piece in _cut(run, self.model.device, longest)]
+
+    def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the values of the sites, given their unconstrained values. The result is differentiable."""
+        return constrained(self.sites, free)
+
+
+def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
+    """On a CPU, cut a piece. One without a `key` stays whole, since its density may have parameters for each weight."""
+    size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
+    for start in range(run.part.start, run.part.stop, size):
+        yield Piece(slice(start, min(start + size, run.part.stop)), run.density, run.kind)

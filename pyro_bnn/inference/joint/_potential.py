@@ -20,10 +20,9 @@ from ..._core.reflection import unvalidated
 from ..._core.scope import EXCLUSIVE, Stream, eval_mode, outer_stacklevel, own_parameters, seeded
 from ...modelling.likelihoods import Likelihood, NumbersLikelihood
 from ...modelling.model import BayesianModel
-from ._coordinates import Coordinates, Draw
 from ._densities import groups_of
 from ._gradients import check_gradients
-from ._sites import Site, find_sites
+from ._sites import Coordinates, Draw, Site, find_sites
 
 DRAWS_AT_ONCE = 256
 """Heuristic: number of draws in a batch. Batches of this size need little memory and are efficient."""

@@ -2,8 +2,10 @@
 
 from ..posterior import ConvergenceWarning as ConvergenceWarning
 from ._diagnostics import LARGEST_R_HAT as LARGEST_R_HAT
+from ._diagnostics import LARGEST_WITHIN as LARGEST_WITHIN
 from ._diagnostics import Convergence as Convergence
 from ._diagnostics import Diagnostics as Diagnostics
+from ._diagnostics import Modes as Modes
 from ._diagnostics import convergence as convergence
 from ._diagnostics import judge as judge
 from ._diagnostics import modes as modes
@@ -23,8 +25,6 @@ from ._kernel import ValueAndGrad as ValueAndGrad
 from ._kernel import in_short as in_short
 from ._kernel import leapfrog as leapfrog
 from ._mclmc import MCLMC as MCLMC
-from ._modes import LARGEST_WITHIN as LARGEST_WITHIN
-from ._modes import Modes as Modes
 from ._nuts import NUTS as NUTS
 from ._posterior import MCMCPosterior as MCMCPosterior
 from ._run import Ends as Ends

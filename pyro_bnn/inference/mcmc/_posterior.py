@@ -15,9 +15,8 @@ from ..._core.scope import Stream
 from ..._core.summary import Summary
 from ...modelling.model import BayesianModel
 from ..posterior import Destination, Draw, Posterior, Status, spaced
-from ._diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, judge
+from ._diagnostics import FEWEST_DRAWS, Diagnostics, Modes, diagnose, judge
 from ._kernel import ChainStatistics
-from ._modes import Modes
 
 FLOATS = torch.float32, torch.float64
 OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}
