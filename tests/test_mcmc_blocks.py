@@ -11,7 +11,6 @@ from pyro_bnn.inference.joint import TracePotential, network_potential
 from pyro_bnn.inference.mcmc import _blocks, _native
 from pyro_bnn.inference.mcmc._emit import emitted
 from pyro_bnn.inference.mcmc._native import native
-from pyro_bnn.inference.mcmc._operations import OPERATIONS
 from pyro_bnn.inference.mcmc._traced import traced
 
 from .cases import IN_C, LIKELIHOODS, PRIORS, small_model
@@ -41,7 +40,7 @@ def check(potential):
     for found, expected in zip(sampler.value_and_grad(z), potential.value_and_grad(z), strict=True):
         torch.testing.assert_close(found, expected, **IDENTITY)
     function = traced(potential.value_and_grad, [z[:1]])
-    return emitted(function.graph, [z[:1], *function.constants], OPERATIONS).blocks is not None
+    return emitted(function.graph, [z[:1], *function.constants]).blocks is not None
 
 
 @pytest.mark.usefixtures("optimized")
@@ -150,7 +149,7 @@ def is_in_blocks(function, z):
     (found, _), expected = native(value_and_grad, z[:1], 3).value_and_grad(z[:1]), function(z[:1])
     torch.testing.assert_close(found, expected, **IDENTITY)
     graph, constants = traced(value_and_grad, [z[:1]])
-    return emitted(graph, [z[:1], *constants], OPERATIONS).blocks is not None
+    return emitted(graph, [z[:1], *constants]).blocks is not None
 
 
 @pytest.mark.parametrize("name", ACROSS)
@@ -191,7 +190,7 @@ def test_the_longest_axis_is_cut():
 
     z = torch.ones(1, 4, dtype=torch.float64)
     graph, constants = traced(value_and_grad, [z])
-    assert emitted(graph, [z, *constants], OPERATIONS).num_rows == NUM_ROWS
+    assert emitted(graph, [z, *constants]).num_rows == NUM_ROWS
 
 
 def test_a_pyro_model_of_ones_own_is_written_in_blocks():

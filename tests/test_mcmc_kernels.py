@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.inference.mcmc import _tree
+from pyro_bnn.inference.mcmc import _nuts
 from pyro_bnn.inference.mcmc._tree import turn
 
 from .cases import SAMPLERS
@@ -54,5 +54,5 @@ def test_a_preferred_direction_would_be_seen(monkeypatch):
     def prefers_left(chains, tree, subtree, setting, log_uniform):
         return turn(chains, tree, subtree, setting, log_uniform + math.log(2))
 
-    monkeypatch.setattr(_tree, "turn", prefers_left)
+    monkeypatch.setattr(_nuts, "turn", prefers_left)
     assert largest_z_score(pb.NUTS()) > 2 * STANDARD_ERRORS

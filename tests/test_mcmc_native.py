@@ -14,7 +14,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.inference.joint import TracePotential, network_potential
-from pyro_bnn.inference.mcmc import _native
+from pyro_bnn.inference.mcmc import _native, _operations
 from pyro_bnn.inference.mcmc._native import native
 from pyro_bnn.inference.mcmc._nuts import NativeNUTSKernel
 
@@ -304,7 +304,7 @@ def complaining_compiler(monkeypatch):
 
 def wrong_operation(monkeypatch):
     aten = torch.ops.aten
-    monkeypatch.setitem(_native.OPERATIONS, aten.mul, _native.OPERATIONS[aten.add])
+    monkeypatch.setitem(_operations.OPERATIONS, aten.mul, _operations.OPERATIONS[aten.add])
 
 
 def regression():

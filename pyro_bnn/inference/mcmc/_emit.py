@@ -10,8 +10,9 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
 from ._blocks import STEP, VALUELESS, VIEWS, Blocks, blocks_of
+from ._operations import OPERATIONS
 from ._traced import UnsupportedError
-from ._writer import Operation, Value, Writer, in_memory, order
+from ._writer import Value, Writer, in_memory, order
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,10 @@ class Emitted:
 
 
 Values = dict[Node, Any]
-
 Results = Mapping[Node, Any]
 
 
-def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[Any, Operation]) -> Emitted:
+def emitted(graph: GraphModule, example: Sequence[Tensor]) -> Emitted:
     """Write a recorded function in C.
 
     The function takes a point, shape (1, P), and constants; it returns a number and the gradient of this number.
@@ -61,7 +61,7 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
     for node in graph.graph.nodes:
         node.meta["packet"] = getattr(node.target, "overloadpacket", node.target)  # the same for all overloads
     for node in rest:
-        if node.op != "call_function" or node.meta["packet"] not in operations:
+        if node.op != "call_function" or node.meta["packet"] not in OPERATIONS:
             raise UnsupportedError(str(node.target))
     interpreter, writer = Interpreter(graph, garbage_collect_values=False), Writer()
     interpreter.run(*example)
@@ -73,10 +73,10 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
         for node, value in zip(placeholders, example, strict=True)
     }
     blocks = blocks_of(nodes, results)
-    _write(writer, operations, rest if blocks is None else blocks.before, values, results)
+    _write(writer, rest if blocks is None else blocks.before, values, results)
     if blocks is not None:
-        _write_blocks(writer, operations, blocks, names, values, results)
-        _write(writer, operations, blocks.after, values, results)
+        _write_blocks(writer, blocks, names, values, results)
+        _write(writer, blocks.after, values, results)
     number, gradient = (values[node] for node in output.args[0])
     writer.add(f"*value = {number.at(['0'] * len(number.shape))};")
     with writer.loops(gradient.shape) as index:
@@ -87,14 +87,12 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
     return Emitted(text, writer.num_scratch, writer.num_products, blocks, placeholders[1:])
 
 
-def _write(
-    writer: Writer, operations: Mapping[Any, Operation], nodes: Sequence[Node], values: Values, results: Results
-) -> None:
+def _write(writer: Writer, nodes: Sequence[Node], values: Values, results: Results) -> None:
     for node in nodes:
         is_shared = _num_uses(node) > 1
         try:
             arguments = map_arg(_arguments(node), values.get)  # None for an argument of `zeros_like` without values
-            value = operations[node.meta["packet"]](writer, results[node], *arguments)
+            value = OPERATIONS[node.meta["packet"]](writer, results[node], *arguments)
         except UnsupportedError as error:
             raise UnsupportedError(f"{node.target} {error}") from error
         if isinstance(value, Value):
@@ -103,14 +101,7 @@ def _write(
         values[node] = value
 
 
-def _write_blocks(
-    writer: Writer,
-    operations: Mapping[Any, Operation],
-    blocks: Blocks,
-    names: Mapping[Node, str],
-    values: Values,
-    results: Results,
-) -> None:
+def _write_blocks(writer: Writer, blocks: Blocks, names: Mapping[Node, str], values: Values, results: Results) -> None:
     """Write a loop over the blocks, with the operations on rows. Sums over rows are added up over all blocks."""
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():
@@ -132,7 +123,7 @@ def _write_blocks(
             writer.add(f"const real *restrict {block} = {names[node]} + block * {math.prod(shape)};")
             own[node] = replace(in_memory(block, 0, shape), example=results[node], is_filled=True)
     for node in blocks.inside:
-        _write(writer, operations, [node], own, cut)
+        _write(writer, [node], own, cut)
         if node in totals:
             with writer.loops(totals[node].shape) as index:
                 writer.add(f"{totals[node].at(index)} += {own[node].at(index)};")

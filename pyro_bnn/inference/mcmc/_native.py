@@ -27,7 +27,6 @@ from ..._core.scope import ProcessLock
 from ._decompositions import DECOMPOSITIONS
 from ._emit import Emitted, emitted
 from ._kernel import DIVERGENCE, NOT_ASKED, Compile, Draws, Kernel, NotInCError, ValueAndGrad
-from ._operations import OPERATIONS
 from ._traced import UnsupportedError, traced
 
 MOST_PRODUCTS = 2**20
@@ -217,7 +216,7 @@ def native(
     _require_machine(z)
     function = traced(value_and_grad, [z], DECOMPOSITIONS)
     try:
-        potential = emitted(function.graph, [z, *function.constants], OPERATIONS)
+        potential = emitted(function.graph, [z, *function.constants])
     except UnsupportedError as error:
         raise UnsupportedError(f"the density has an operation that is not written in C ({error})") from error
     _require_small(potential)

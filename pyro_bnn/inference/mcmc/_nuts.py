@@ -13,7 +13,7 @@ from ..._core import checks as _checks
 from ._kernel import Compile, Draws, Kernel, Sampler, ValueAndGrad
 from ._native import Native, NativeChain, NativeKernel, native_or_reason
 from ._traced import TorchKernel
-from ._tree import Subtree, Tree, TreeConstants, begin, checkpoint_tables, empty, ended, finish, grow
+from ._tree import Subtree, Tree, TreeConstants, begin, checkpoint_tables, empty, ended, grow, merge, turn
 
 RANDOM_BLOCK = 256
 """Heuristic: number of steps for which uniform numbers are drawn at once."""
@@ -84,13 +84,13 @@ class NUTSKernel(TorchKernel):
         constants = TreeConstants(self.step_size, self.inverse_mass, *self._tables)
         self._tree, self._subtree = begin(self._tree.finished, self._tree, self._subtree, constants, normal)
         while True:
-            for_step, *for_end = self._next_log_uniform()
+            for_step, for_merge, for_side = self._next_log_uniform()
             self._subtree = grow(self.value_and_grad, self._tree, constants, self._subtree, for_step)
             chains = ended(self._tree, self._subtree)
             if bool(chains.any()):
-                self._tree, self._subtree = finish(
-                    chains, self._tree, self._subtree, constants, self._max_size, *for_end
-                )
+                self._tree = merge(chains, self._tree, self._subtree, constants, self._max_size, for_merge)
+                chains &= ~self._tree.finished
+                self._tree, self._subtree = turn(chains, self._tree, self._subtree, constants, for_side)
                 if bool(self._tree.finished.any()):
                     return self._report()
 

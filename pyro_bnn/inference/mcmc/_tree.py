@@ -146,23 +146,6 @@ def ended(tree: Tree, subtree: Subtree) -> Tensor:
     return subtree.turning | subtree.diverging | (subtree.leaf == tree.size)
 
 
-def finish(
-    chains: Tensor,
-    tree: Tree,
-    subtree: Subtree,
-    constants: TreeConstants,
-    max_size: int,
-    for_merge: Tensor,
-    for_side: Tensor,
-) -> tuple[Tree, Subtree]:
-    """For each chain that the mask `chains` marks, merge the subtree with the tree, and start the next subtree.
-
-    `for_merge` and `for_side` are logarithms of uniform random numbers.
-    """
-    tree = merge(chains, tree, subtree, constants, max_size, for_merge)
-    return turn(chains & ~tree.finished, tree, subtree, constants, for_side)
-
-
 def merge(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, max_size: int, log_uniform: Tensor
 ) -> Tree:
