@@ -72,8 +72,7 @@ def fit_gauss_newton(
     of the negative log-likelihood in the outputs, and :math:`\delta` are the prior precisions. The generalised
     Gauss-Newton matrix G is the Hessian without the terms that contain second derivatives of the network, and is
     positive semi-definite. If the network is linear in its random weights, as with a random last layer, G equals the
-    Hessian (except with heteroscedastic noise). If G equals the Hessian, the result is that of :func:`fit_laplace` at
-    the same point.
+    Hessian (except with heteroscedastic noise), and the result is that of :func:`fit_laplace` at the same point.
 
     A learned noise scale, as in ``GaussianLikelihood()``, is set to the scale that maximises the evidence. A latent
     noise scale is fixed at the scale that maximises the product of the evidence and the scale's prior. A given noise
@@ -83,8 +82,8 @@ def fit_gauss_newton(
         model: The model, with a Gaussian prior. The fit changes only a learned noise scale of the model.
         data: A tuple (x, y) with all rows, or a loader of tuples (x, y). A loader is read several times.
         structure: How much of G is used. "full" uses all of G, for at most 6000 weights. "diagonal" uses the diagonal
-            of G. "kronecker" approximates the block of each parameter by a Kronecker product. "kronecker" needs linear
-            layers, or convolutions of one or two dimensions.
+            of G. "kronecker" approximates the block of each parameter by a Kronecker product, and needs linear layers,
+            or convolutions of one or two dimensions.
         where: Which of the model's random weights stay random: globs or :func:`layers`, as in :class:`BayesianModel`.
             The other weights are fixed at the point. To select the last layer, pass its name, as in ``"net.fc.*"``.
         prior_precision: Precision (inverse variance) of the prior of each weight. None takes the precisions from the
@@ -96,8 +95,7 @@ def fit_gauss_newton(
         batch_size: Number of rows in each run of the network. A loader has its own batch size.
         init: The point: a posterior with a median, such as that of a fitted :class:`DeltaGuide`, or the values of all
             latent variables by site. None uses the network's own weights, so the network must be trained.
-        progress: Whether to show a progress bar, which counts the rows of all passes; see :func:`~pyro_bnn.fit_svi` for
-            the default.
+        progress: Whether to show a progress bar, which counts the rows of all passes; see :func:`~pyro_bnn.fit_svi`.
         seed: Seed of the random order of a loader. The state of torch's generators does not change.
 
     Returns:
@@ -116,17 +114,16 @@ def fit_gauss_newton(
 
     Example:
         >>> import torch
-        >>> from torch import nn
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 50)[:, None]
-        >>> net = nn.Linear(1, 1)
-        >>> _ = net.weight.data.fill_(2.0)  # as if it were trained
-        >>> _ = net.bias.data.fill_(0.0)
-        >>> likelihood = pb.GaussianLikelihood(0.1)
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=likelihood, num_data=50
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=50
         ... )
-        >>> posterior = pb.fit_gauss_newton(model, (x, 2 * x), structure="full")
+        >>> mode = {"net.weight": torch.tensor([[2.0]]), "net.bias": torch.zeros(1)}
+        >>> posterior = pb.fit_gauss_newton(
+        ...     model, (x, 2 * x), structure="full", init=mode
+        ... )
         >>> pb.predict(model, posterior, x, seed=0).epistemic.sqrt().mean() < 0.03
         tensor(True)
     """

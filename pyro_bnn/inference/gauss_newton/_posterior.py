@@ -53,14 +53,10 @@ class GaussNewtonPosterior(Posterior):
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> mode = pb.fit(
-        ...     model, (x, 2 * x), method="svi", guide=pb.DeltaGuide(model), seed=0
-        ... )
+        >>> mode = {"net.weight": torch.tensor([[2.0]]), "net.bias": torch.zeros(1)}
         >>> posterior = pb.fit_gauss_newton(model, (x, 2 * x), init=mode)
-        >>> posterior.median()["net.weight"].round(decimals=1)
-        tensor([[2.]])
-        >>> posterior.log_evidence > 0
-        True
+        >>> posterior.median()["net.weight"], posterior.log_evidence > 0
+        (tensor([[2.]]), True)
     """
 
     log_evidence: float
@@ -109,10 +105,7 @@ class GaussNewtonPosterior(Posterior):
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the marginal means and standard deviations of each site.
-
-        The standard deviations of fixed variables are 0.
-        """
+        """Return the marginal means and standard deviations of each site; the latter are 0 for fixed variables."""
         scales = self._layout.views(self.covariance.variances().sqrt())
         return {name: (value, scales.get(name, torch.zeros_like(value))) for name, value in self.median().items()}
 

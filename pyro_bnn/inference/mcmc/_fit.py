@@ -53,16 +53,15 @@ def fit_mcmc(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> MCMCPosterior:
-    r"""Draw from the exact posterior by Markov chain Monte Carlo.
+    """Draw from the exact posterior by Markov chain Monte Carlo.
 
     Every step uses all data. Chains move in unconstrained space: for example, the logarithm of a noise scale replaces
-    the noise scale. The density includes the Jacobian of the map to unconstrained space. All chains run at the same
-    time, in one batch or on several cores (`compile`). During warm-up, each chain learns its own step size and, except
-    for MCLMC, a diagonal mass matrix.
+    the noise scale, and the density includes the Jacobian of this map. All chains run at the same time. During warm-up,
+    each chain learns its own step size and, except for MCLMC, a diagonal mass matrix.
 
-    If `torch.distributed` is initialised, each process draws a share of the chains and returns all chains. Every
-    process must make the call with the same arguments and all data. Each process writes its own checkpoint, with its
-    rank in the file's name. The draws depend on the seed and on the number of processes.
+    If `torch.distributed` is initialised, each process draws a share of the chains, writes its own checkpoint, with its
+    rank in the file's name, and returns all chains. Every process must make the call with the same arguments and all
+    data. The draws depend on the seed and on the number of processes.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Learnable parameters do not change.
@@ -77,32 +76,30 @@ def fit_mcmc(
         init: Distribution of the first points: ``"prior"``, the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
             gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
-            chain. With an ensemble or a descent, each chain explores its own mode, and the status judges each chain by
-            itself.
+            chain. With these two, the status judges each chain by itself, since each explores its own mode.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
         dtype: Dtype of the computation; None uses the dtype of the model. The draws are returned in the model's dtype.
             In C, float32 takes half to two thirds of the time of float64.
-        compile: Whether to draw in C, which is several times as fast as torch. The default draws in torch. C is
-            possible for a small network on a CPU; HMC computes only its gradients in C. If C is impossible, True raises
-            an error with the reason, and ``"auto"`` draws in torch. Each process compiles once for each combination of
-            network, kind of prior and kind of likelihood, which takes about a second. The number of chains that run at
-            a time is torch's number of threads (`torch.set_num_threads`); the draws do not depend on this number. NUTS
+        compile: Whether to draw in C, which is several times as fast as torch. C is possible for a small network on a
+            CPU; HMC computes only its gradients in C. If C is impossible, True raises an error with the reason, and
+            ``"auto"`` draws in torch. Compiling takes about a second in each process. torch's number of threads
+            (`torch.set_num_threads`) is the number of chains that run at a time, and does not change the draws. NUTS
             and MCLMC use different random numbers in C and in torch, so with ``"auto"`` the draws depend on the
             machine.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
-        checkpoint: File for the state of the run. The file is written at the beginning, every ten minutes and at the
-            end. For other intervals pass a :class:`Checkpoint`. With a checkpoint, SIGINT and SIGTERM save the run
-            after the current draw and end it.
-        resume: Checkpoint from which to continue. The checkpoint must come from a run with the same arguments. A
-            resumed run gives bit for bit the draws of an uninterrupted run. A finished run can be resumed with a larger
-            `num_samples`: it keeps its draws and adds new ones, which differ from the draws of a single longer run.
+        checkpoint: File for the state of the run, written at the beginning, every ten minutes (or as a
+            :class:`Checkpoint` says) and at the end. With a checkpoint, SIGINT and SIGTERM save the run after the
+            current draw and end it.
+        resume: Checkpoint from which to continue, of a run with the same arguments. A resumed run gives bit for bit the
+            draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`: it adds new draws,
+            which differ from those of a single longer run.
         seed: Seed that makes the run repeatable; None draws a seed from torch's generator. The run itself leaves
             torch's generators unchanged.
 
     Returns:
         The chains, with `status`, `statistics` and `path`. The status judges divergences and, if ArviZ is installed,
-        R-hat and effective sample sizes of predictions at up to 50 inputs. The status does not judge the weights of a
-        network, since weights are identified only up to permutations and signs of hidden units.
+        R-hat and effective sample sizes of predictions at up to 50 inputs, not of weights, which are identified only up
+        to permutations and signs of hidden units.
 
     Raises:
         ValueError: If the data do not match the model, if the model is random for given weights (dropout), if no start
@@ -125,12 +122,7 @@ def fit_mcmc(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
         >>> posterior = pb.fit_mcmc(
-        ...     model,
-        ...     (x, 2 * x),
-        ...     sampler=pb.HMC(16),
-        ...     num_samples=400,
-        ...     num_warmup=100,
-        ...     seed=0,
+        ...     model, (x, 2 * x), sampler=pb.HMC(8), num_warmup=100, seed=0
         ... )
         >>> posterior.chains["net.weight"].mean().round(decimals=1)
         tensor(2.)
@@ -223,8 +215,7 @@ def fit_nuts(
         init: Distribution of the first points: ``"prior"``, an ``Init``, another posterior, or a ``Descent``.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
         dtype: Dtype of the computation; None uses the dtype of the model.
-        compile: Whether to draw in C, which is several times as fast as torch. The default draws in torch. If C is
-            impossible, True raises an error, and ``"auto"`` draws in torch.
+        compile: Whether to draw in C, which is several times as fast; ``"auto"`` draws in torch if C is impossible.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File to which the state of the run is written, so that an interrupted run can be resumed.
         resume: Checkpoint from which to continue. The checkpoint must come from a run with the same arguments.
@@ -238,9 +229,7 @@ def fit_nuts(
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> posterior = pb.fit_nuts(
-        ...     model, (x, 2 * x), num_samples=400, num_warmup=100, seed=0
-        ... )
+        >>> posterior = pb.fit_nuts(model, (x, 2 * x), compile="auto", seed=0)
         >>> posterior.chains["net.weight"].mean().round(decimals=1)
         tensor(2.)
     """

@@ -15,8 +15,8 @@ from ._traced import TorchKernel
 class HMC(Sampler):
     """Hamiltonian Monte Carlo: trajectories of random length, each accepted or rejected as a whole.
 
-    The number of leapfrog steps is drawn uniformly from 1 to `max_steps`. If the number of steps were fixed, it could
-    match the period of the trajectories, and the trajectories would end where they began.
+    The number of leapfrog steps is drawn uniformly from 1 to `max_steps`. A fixed number could match the period of the
+    trajectories, which would then end where they began.
 
     Args:
         max_steps: Number of leapfrog steps of the longest trajectory.
@@ -32,14 +32,8 @@ class HMC(Sampler):
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> posterior = pb.fit_mcmc(
-        ...     model,
-        ...     (x, 2 * x),
-        ...     sampler=pb.HMC(max_steps=16),
-        ...     num_samples=400,
-        ...     num_warmup=100,
-        ...     seed=0,
-        ... )
+        >>> sampler = pb.HMC(max_steps=4)
+        >>> posterior = pb.fit_mcmc(model, (x, 2 * x), sampler=sampler, seed=0)
         >>> posterior.sample(100, seed=0)["net.weight"].shape
         torch.Size([100, 1, 1])
     """

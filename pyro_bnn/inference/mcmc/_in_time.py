@@ -59,7 +59,8 @@ class Compiled(Sampler):
 class TimedChains:
     """Chains of MCLMC that start at trained networks, in C and in single precision. The chains may end early.
 
-    The constructor compiles the C code, and measures how long steps take.
+    The constructor compiles the C code, and measures how long steps take. Several chains run at the same time, so the
+    wall times of steps are divided by the number of chains.
 
     Args:
         model: The model.
@@ -71,8 +72,7 @@ class TimedChains:
         seconds: Wall time of the constructor without the C compiler.
         compile_seconds: Wall time of the C compiler; about 0 if the same C code was compiled before.
         num_warmup: Number of warm-up draws of each chain in the last run; smaller than planned if warm-up ended early.
-        seconds_of_descent, seconds_of_step: Wall time of a step of Adam, and of a step of a chain. Several chains run
-            at the same time, so the wall times are divided by the number of chains.
+        seconds_of_descent, seconds_of_step: Wall time of a step of Adam, and of a step of a chain.
 
     Raises:
         NotInCError: If C cannot compute the density, or the C compiler takes too long.

@@ -33,7 +33,6 @@ class Draws:
         z: Positions, shape (K, P).
         diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite.
         energy_errors: Energy error of each of T steps, in nats, shape (K, T); NaN for a step that was not taken.
-            `energy_errors` is None if the sampler's warm-up does not use energy errors.
     """
 
     finished: Tensor
@@ -70,7 +69,7 @@ class ChainStatistics(Shown):
         inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
         seconds: Wall time of warm-up and sampling together.
         energy_error: Mean squared energy error, in squared nats, of the steps of a draw, divided by the number P of
-            latent numbers. `energy_error` is None if the sampler's warm-up does not use energy errors.
+            latent numbers, if the sampler's warm-up uses energy errors.
 
     Example:
         >>> import torch
@@ -80,11 +79,9 @@ class ChainStatistics(Shown):
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> posterior = pb.fit_nuts(
-        ...     model, (x, 2 * x), num_samples=400, compile="auto", seed=0
-        ... )
+        >>> posterior = pb.fit_nuts(model, (x, 2 * x), compile="auto", seed=0)
         >>> posterior.statistics.diverging.shape, posterior.statistics.step_size.shape
-        (torch.Size([4, 400]), torch.Size([4]))
+        (torch.Size([4, 1000]), torch.Size([4]))
     """
 
     log_density: Tensor | None = None

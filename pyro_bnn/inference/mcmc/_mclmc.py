@@ -47,7 +47,7 @@ FEWEST_DRAWS = 20
 
 @dataclass(frozen=True)
 class MCLMC(Sampler):
-    r"""Microcanonical Langevin Monte Carlo, a sampler for networks.
+    """Microcanonical Langevin Monte Carlo, a sampler for networks.
 
     MCLMC has no accept/reject step, so the draws are biased. The bias is small if the energy error of the steps is
     small, so warm-up chooses the step size by this error. Warm-up also learns the length over which a chain forgets its
@@ -61,9 +61,8 @@ class MCLMC(Sampler):
         steps_per_draw: Number of steps from one draw to the next, also in warm-up.
         energy_error: Target at the end of warm-up: the mean squared energy error of a step, in squared nats, divided by
             the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
-            square root of `energy_error`. The bias is small for a target of 5e-4.
-        first_energy_error: Target for the energy error at the beginning of warm-up. The target changes linearly during
-            warm-up.
+            square root of this error; the bias is small for a target of 5e-4.
+        first_energy_error: Target at the beginning of warm-up, during which the target changes linearly.
 
     References:
         Robnik et al. (2023), https://arxiv.org/abs/2212.08549; Robnik and Seljak (2023),
@@ -78,13 +77,7 @@ class MCLMC(Sampler):
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
         >>> posterior = pb.fit_mcmc(
-        ...     model,
-        ...     (x, 2 * x),
-        ...     sampler=pb.MCLMC(steps_per_draw=4),
-        ...     num_samples=400,
-        ...     num_warmup=100,
-        ...     compile="auto",
-        ...     seed=0,
+        ...     model, (x, 2 * x), sampler=pb.MCLMC(), compile="auto", seed=0
         ... )
         >>> posterior.sample(100, seed=0)["net.weight"].shape
         torch.Size([100, 1, 1])

@@ -23,18 +23,16 @@ RANDOM_BLOCK = 256
 class NUTS(Sampler):
     r"""The No-U-Turn Sampler: trajectories that grow until they turn back.
 
-    A trajectory doubles until it, or one of its balanced subtrees, turns back on itself. The next draw is one of the
-    points of the trajectory. Let v be the velocity at an end of the trajectory, and :math:`\rho` the sum of the momenta
-    along the trajectory. In the sum :math:`\rho`, the momenta at the two ends have the weight 1/2. The trajectory turns
-    back if :math:`v \cdot \rho \le 0` at either end.
+    A trajectory doubles until it, or one of its balanced subtrees, turns back on itself. The next draw is one of its
+    points. Let v be the velocity at an end of the trajectory, and :math:`\rho` the sum of the momenta along it, with
+    weight 1/2 at the two ends. The trajectory turns back if :math:`v \cdot \rho \le 0` at either end.
 
     Args:
         max_tree_depth: A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps.
 
     References:
-        Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246; Betancourt (2017),
-        https://arxiv.org/abs/1701.02434, appendix A, for the weights of the points and for the check whether a
-        trajectory turns back.
+        Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246; Betancourt (2017), https://arxiv.org/abs/1701.02434,
+        appendix A, for the weights of the points and for the check whether a trajectory turns back.
 
     Example:
         >>> import torch
@@ -45,12 +43,7 @@ class NUTS(Sampler):
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
         >>> posterior = pb.fit_mcmc(
-        ...     model,
-        ...     (x, 2 * x),
-        ...     sampler=pb.NUTS(max_tree_depth=5),
-        ...     num_samples=400,
-        ...     compile="auto",
-        ...     seed=0,
+        ...     model, (x, 2 * x), sampler=pb.NUTS(5), compile="auto", seed=0
         ... )
         >>> posterior.sample(100, seed=0)["net.weight"].shape
         torch.Size([100, 1, 1])

@@ -55,8 +55,8 @@ class MCMCPosterior(Posterior):
         path: How the draws were computed: ``"C"``, ``"pyro"``, or, for draws in torch, a text that begins with
             ``"replayed"`` or ``"eager"`` and says why no faster way was possible. The path is empty if a custom sampler
             does not set it.
-        modes: Agreement of the predictions for training rows, within chains and between chains. `modes` is None if the
-            chains did not begin at different modes.
+        modes: Agreement of the predictions for training rows, within and between chains; None if the chains did not
+            begin at different modes.
 
     Raises:
         ValueError: If an argument has the wrong type, or if sites have different numbers of draws.
@@ -69,18 +69,9 @@ class MCMCPosterior(Posterior):
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> posterior = pb.fit_mcmc(
-        ...     model,
-        ...     (x, 2 * x),
-        ...     sampler=pb.HMC(16),
-        ...     num_samples=400,
-        ...     num_warmup=100,
-        ...     seed=0,
-        ... )
+        >>> posterior = pb.fit_nuts(model, (x, 2 * x), compile="auto", seed=0)
         >>> posterior.chains["net.weight"].shape  # chains, draws, and the weight
-        torch.Size([4, 400, 1, 1])
-        >>> posterior.chains["net.weight"].mean().round(decimals=1)
-        tensor(2.)
+        torch.Size([4, 1000, 1, 1])
     """
 
     def __init__(
@@ -114,9 +105,8 @@ class MCMCPosterior(Posterior):
 
         Args:
             mcmc: A `pyro.infer.MCMC` after its run. The draws are not copied.
-            model: The model that was sampled. With a model, the status judges the model's predictions. Without a model,
-                the status judges the latent variables, which rarely converge if they are weights (see
-                :meth:`diagnose`).
+            model: The model that was sampled. With a model, the status judges the model's predictions, else the latent
+                variables, which rarely converge if they are weights (see :meth:`diagnose`).
             x: Inputs of the model, shape (N, ...). The status judges predictions at up to 50 of these inputs.
             seconds: Wall time of the run, if it was measured.
 
@@ -125,8 +115,7 @@ class MCMCPosterior(Posterior):
                 of `model` and `x` is given, or if the draws come from another model.
 
         Warns:
-            ConvergenceWarning: If the diagnostics find a problem, such as divergent trajectories, an R-hat above 1.01
-                or a small effective sample size.
+            ConvergenceWarning: As in :func:`~pyro_bnn.fit_mcmc`.
         """
         samples, sampler = _read_samples(mcmc), f"Pyro's {type(mcmc.kernel).__name__}"
         statistics = _read_statistics(mcmc, seconds)
@@ -172,8 +161,8 @@ class MCMCPosterior(Posterior):
     def diagnose(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
         """Return R-hat and effective sample sizes of latent variables and, given a model and inputs, of predictions.
 
-        Judge by the predictions. Permuting hidden units, or flipping their signs, changes the weights but not the
-        function. Chains may therefore agree in their predictions while their weights differ.
+        Judge by the predictions: permuting hidden units, or flipping their signs, changes the weights but not the
+        function.
 
         Args:
             model: The model that was sampled.

@@ -34,8 +34,9 @@ class FreshInit(Init):
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
         >>> from pyro_bnn.inference.mcmc import FreshInit
-        >>> options = {"num_samples": 400, "compile": "auto", "seed": 0}
-        >>> posterior = pb.fit_nuts(model, (x, 2 * x), init=FreshInit(), **options)
+        >>> posterior = pb.fit_nuts(
+        ...     model, (x, 2 * x), init=FreshInit(), compile="auto", seed=0
+        ... )
         >>> posterior.sample(3, seed=0)["net.weight"].shape
         torch.Size([3, 1, 1])
     """
@@ -51,13 +52,11 @@ class FreshInit(Init):
 
 @dataclass(frozen=True)
 class Descent:
-    """Starts at modes: Adam moves each chain from a random point to a nearby mode.
-
-    Adam trains one network per chain to maximise the posterior density. In C, this training takes seconds; see
-    `compile` of :func:`~pyro_bnn.fit_mcmc`.
+    """Starts at modes: Adam moves each chain from a random point to a nearby mode of the posterior density.
 
     Args:
-        num_steps: Number of steps of Adam, each on all data.
+        num_steps: Number of steps of Adam, each on all data. In C they take seconds; see `compile` of
+            :func:`~pyro_bnn.fit_mcmc`.
         learning_rate: The initial learning rate; it falls to 0 along a cosine.
         init: Distribution of the random points; None is :class:`FreshInit`.
 
@@ -73,16 +72,8 @@ class Descent:
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> posterior = pb.fit_mcmc(
-        ...     model,
-        ...     (x, 2 * x),
-        ...     sampler=pb.MCLMC(),
-        ...     init=Descent(num_steps=200),
-        ...     num_samples=200,
-        ...     num_warmup=200,
-        ...     compile="auto",
-        ...     seed=0,
-        ... )
+        >>> chains = {"sampler": pb.MCLMC(), "compile": "auto", "seed": 0}
+        >>> posterior = pb.fit_mcmc(model, (x, 2 * x), init=Descent(200), **chains)
         >>> posterior.num_chains
         4
     """

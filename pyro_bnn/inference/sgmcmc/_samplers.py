@@ -79,8 +79,7 @@ class CyclicalSteps(StepSizes):
         exploration: Fraction of each cycle without noise, at least 0 and below 1.
 
     References:
-        Zhang et al. (2020), Cyclical Stochastic Gradient MCMC for Bayesian Deep Learning,
-        https://arxiv.org/abs/1902.03932, equation 1 and algorithm 1.
+        Zhang et al. (2020), https://arxiv.org/abs/1902.03932, equation 1 and algorithm 1.
 
     Example:
         >>> from pyro_bnn import CyclicalSteps
@@ -119,8 +118,7 @@ class StochasticGradientSampler(ABC):
 
         Args:
             point: The point z, or a part of it.
-            gradient: Unbiased estimate of :math:`\nabla U(z)`, with the shape of `point`; this method may overwrite the
-                estimate.
+            gradient: Unbiased estimate of :math:`\nabla U(z)`, with the shape of `point`, which may be overwritten.
             memory: State that the sampler keeps for this point between steps; empty at first.
             stage: Settings of the step.
         """
@@ -150,13 +148,10 @@ class SGLD(StochasticGradientSampler):
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
+        >>> sampler = pb.SGLD(lr=5e-4)
+        >>> lengths = {"num_epochs": 2000, "num_samples": 1000}
         >>> posterior = pb.fit_sgmcmc(
-        ...     model,
-        ...     (x, 2 * x),
-        ...     sampler=pb.SGLD(lr=5e-4),
-        ...     num_epochs=2000,
-        ...     num_samples=1000,
-        ...     seed=1,
+        ...     model, (x, 2 * x), sampler=sampler, seed=1, **lengths
         ... )
         >>> posterior.chains["net.weight"].mean().round(decimals=1)
         tensor(2.)
@@ -190,11 +185,11 @@ class SGHMC(StochasticGradientSampler):
     error that vanishes with the step size.
 
     Args:
-        lr: Step size :math:`\alpha`. U is a sum over N rows. So divide the usual learning rate, which belongs to a mean
-            over rows, by N: ``lr=0.01 / num_data``. As in SGD with momentum, steps along a constant gradient are about
-            :math:`\alpha / (1 - \beta)` times the gradient.
-        momentum: Share :math:`\beta` of the velocity that a step keeps, at least 0 and below 1. A momentum of 0 gives
-            Langevin dynamics.
+        lr: Step size :math:`\alpha`, relative to the sum U over N rows as in :class:`SGLD`: ``lr=0.01 / num_data``. As
+            in SGD with momentum, steps along a constant gradient are about :math:`\alpha / (1 - \beta)` times the
+            gradient.
+        momentum: Share :math:`\beta` of the velocity that a step keeps, at least 0 and below 1; 0 gives Langevin
+            dynamics.
         temperature: Temperature T. The draws follow the posterior to the power 1 / T.
 
     References:
@@ -209,13 +204,10 @@ class SGHMC(StochasticGradientSampler):
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
+        >>> sampler = pb.SGHMC(lr=1e-3, momentum=0.5)
+        >>> lengths = {"num_epochs": 2000, "num_samples": 1000}
         >>> posterior = pb.fit_sgmcmc(
-        ...     model,
-        ...     (x, 2 * x),
-        ...     sampler=pb.SGHMC(lr=1e-3, momentum=0.5),
-        ...     num_epochs=2000,
-        ...     num_samples=1000,
-        ...     seed=1,
+        ...     model, (x, 2 * x), sampler=sampler, seed=1, **lengths
         ... )
         >>> posterior.chains["net.weight"].mean().round(decimals=1)
         tensor(2.)
