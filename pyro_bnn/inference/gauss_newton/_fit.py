@@ -23,15 +23,7 @@ from ._evidence import LATENT, Evidence, noise_of, set_noise
 from ._gaussian import Curvature, CurvatureAlongAxes, FullCurvature
 from ._kronecker import kronecker_curvature
 from ._matrices import summed_matrices
-from ._model import (
-    check_model,
-    check_output,
-    expansion,
-    features,
-    gaussian_prior,
-    point_of,
-    sites_of,
-)
+from ._model import check_model, check_output, expansion, features, gaussian_prior, point_of, sites_of
 from ._posterior import GaussNewtonPosterior
 
 Structure = Literal["full", "kronecker", "diagonal"]

@@ -130,12 +130,7 @@ class TimedChains:
             with EXCLUSIVE:
                 judgement = judge(samples, statistics, plan.sampler.name, self._model, self._data[0], at_modes=True)
         posterior = MCMCPosterior(
-            samples,
-            statistics,
-            judgement.status,
-            sampler=plan.sampler.name,
-            path=run.path,
-            modes=judgement.modes,
+            samples, statistics, judgement.status, sampler=plan.sampler.name, path=run.path, modes=judgement.modes
         )
         return with_learned(posterior, self._model)
 

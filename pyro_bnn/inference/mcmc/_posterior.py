@@ -92,12 +92,7 @@ class MCMCPosterior(Posterior):
 
     @classmethod
     def from_pyro(
-        cls,
-        mcmc: MCMC,
-        *,
-        model: BayesianModel | None = None,
-        x: Inputs | None = None,
-        seconds: float | None = None,
+        cls, mcmc: MCMC, *, model: BayesianModel | None = None, x: Inputs | None = None, seconds: float | None = None
     ) -> "MCMCPosterior":
         """Make a posterior from the draws of Pyro's `MCMC`, for `predict`, `compare`, diagnostics and files.
 
