@@ -21,8 +21,7 @@ from ..last_layer import last_layer_of, plain_network
 from ..posterior import Posterior, Status, with_learned
 from ._evidence import LATENT, Evidence, noise_of, set_noise
 from ._gaussian import Curvature, CurvatureAlongAxes, FullCurvature
-from ._kronecker import kronecker_curvature
-from ._matrices import summed_matrices
+from ._matrices import kronecker_curvature, summed_matrices
 from ._model import check_model, check_output, expansion, features, gaussian_prior, point_of, sites_of
 from ._posterior import GaussNewtonPosterior
 
@@ -108,10 +107,9 @@ def fit_gauss_newton(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 50)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=50
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=50)
         >>> mode = {"net.weight": torch.tensor([[2.0]]), "net.bias": torch.zeros(1)}
         >>> posterior = pb.fit_gauss_newton(
         ...     model, (x, 2 * x), structure="full", init=mode

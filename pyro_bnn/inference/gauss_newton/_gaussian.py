@@ -68,7 +68,6 @@ class AlongAxes(Covariance):
             yield left, right, *(part.view(shape) for part in parts)
 
     def _multiplied(self, vector: Tensor, factors: Tensor) -> Tensor:
-        """Multiply each component of a vector by the factor of its axis."""
         if "left.0" not in self.tensors:
             return factors * vector
         parts = self._parts(vector, factors)

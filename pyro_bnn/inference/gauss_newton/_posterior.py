@@ -16,8 +16,6 @@ from ._gaussian import KINDS, Covariance, shapes_of
 
 @dataclass(frozen=True)
 class GaussNewtonRecord:
-    """Record of a :class:`GaussNewtonPosterior` in a file."""
-
     location: dict[str, Tensor]
     random: list[str]
     covariance: dict[str, Tensor]
@@ -49,10 +47,9 @@ class GaussNewtonPosterior(Posterior):
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> mode = {"net.weight": torch.tensor([[2.0]]), "net.bias": torch.zeros(1)}
         >>> posterior = pb.fit_gauss_newton(model, (x, 2 * x), init=mode)
         >>> posterior.median()["net.weight"], posterior.log_evidence > 0

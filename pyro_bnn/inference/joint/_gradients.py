@@ -110,7 +110,6 @@ class _Function:
         return float(self._call(moved)[0].detach())
 
     def size(self, name: str) -> float:
-        """Return the root mean square of a site's weights."""
         return _size_of(self._values[name])
 
 

@@ -117,7 +117,6 @@ class AnyAdaptation(ABC):
         """Begin to learn the step size at z, shape (P,): before warm-up, and whenever the mass matrix has changed."""
 
     def apply(self, kernel: Any, chain: int) -> None:
-        """Copy what one chain has learned to a kernel."""
         kernel.step_size[chain], kernel.inverse_mass[chain] = self.step_size, self.inverse_mass
 
     @abstractmethod

@@ -177,7 +177,6 @@ def _is_rowwise(node: Node, results: Mapping[Node, Any], num_rows: int, axes: Se
 
 
 def _is_sum(node: Node, results: Mapping[Node, Any], num_rows: int) -> bool:
-    """Return whether an operation on rows is a sum over rows."""
     if node.meta["packet"] == aten.convolution:  # it sums over channels, and would mix rows along other axes
         return all(row_axis(results[source].shape, num_rows) == 1 for source in node.all_input_nodes)
     return node.meta["packet"] in SUMMING

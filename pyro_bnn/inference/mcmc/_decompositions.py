@@ -22,7 +22,6 @@ def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tenso
 
 
 def _padded(x: Tensor, padding: Sequence[int]) -> Tensor:
-    """Pad x with zeros at both ends of each spatial axis."""
     for axis, size in enumerate(padding, 2):
         if size:
             x = _placed(x, axis, x.shape[axis] + 2 * size, size)
@@ -30,7 +29,6 @@ def _padded(x: Tensor, padding: Sequence[int]) -> Tensor:
 
 
 def _cropped(x: Tensor, begin: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> Tensor:
-    """Take slices of x along its spatial axes."""
     for axis, (first, size, step) in enumerate(zip(begin, sizes, steps, strict=True), 2):
         if (first, size, step) != (0, x.shape[axis], 1):
             x = aten.slice(x, axis, first, first + step * (size - 1) + 1, step)

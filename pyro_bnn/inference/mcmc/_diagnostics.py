@@ -155,9 +155,10 @@ class Diagnostics(Shown):
             )
         if judged.worst_r_hat > LARGEST_R_HAT:
             parts = "chains" if self.num_chains > 1 else "halves of the chain"
+            digits = 3 if judged.worst_r_hat >= LARGEST_R_HAT + 0.0005 else 6  # enough to exceed the limit
             found.append(
-                f"the largest R-hat of the {what} is {_above(judged.worst_r_hat)}: the {parts} "
-                "disagree; warm up and sample longer, or check whether they are in different modes."
+                f"the largest R-hat of the {what} is {judged.worst_r_hat:.{digits}f}, above {LARGEST_R_HAT}: the "
+                f"{parts} disagree; warm up and sample longer, or check whether they are in different modes."
             )
         if judged.worst_ess < SMALLEST_ESS_PER_CHAIN * self.num_chains:
             found.append(
@@ -165,12 +166,6 @@ class Diagnostics(Shown):
                 f"{SMALLEST_ESS_PER_CHAIN} a chain: sample longer."
             )
         return found
-
-
-def _above(r_hat: float) -> str:
-    """Describe an R-hat above the limit, with enough digits to show that it exceeds the limit."""
-    digits = 3 if r_hat >= LARGEST_R_HAT + 0.0005 else 6
-    return f"{r_hat:.{digits}f}, above {LARGEST_R_HAT}"
 
 
 def convergence(values: Tensor) -> Convergence:

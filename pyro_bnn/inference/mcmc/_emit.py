@@ -17,8 +17,6 @@ from ._writer import Value, Writer, in_memory, order
 
 @dataclass(frozen=True)
 class Emitted:
-    """A function in C."""
-
     text: str  # its definition
     num_scratch: int  # size of its working memory, in numbers
     num_products: int  # number of multiplications in its matrix products, in one block if it has blocks

@@ -117,10 +117,9 @@ def fit_mcmc(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit_mcmc(
         ...     model, (x, 2 * x), sampler=pb.HMC(8), num_warmup=100, seed=0
         ... )
@@ -146,7 +145,8 @@ def fit_mcmc(
     else:
         data, device = pair_of(data, network), network.device
         x = data[0]
-    stream = Stream(processes.own_seed(seed), device)
+    first_seed = processes.of_first(lambda: int(torch.randint(2**62, ())) if seed is None else seed)
+    stream = Stream(processes.seed(first_seed), device)
     with torch.no_grad():
         with stream:
             potential: Potential = (
@@ -225,10 +225,9 @@ def fit_nuts(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit_nuts(model, (x, 2 * x), compile="auto", seed=0)
         >>> posterior.chains["net.weight"].mean().round(decimals=1)
         tensor(2.)
@@ -271,7 +270,6 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
 
 
 def pair_of(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
-    """Return inputs and targets as tensors."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         got = f"{len(data)} parts" if isinstance(data, tuple | list) else _checks.described(data)
         raise ValueError(
@@ -298,20 +296,13 @@ def constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[str
 
 @dataclass(frozen=True)
 class ChainProcesses(Processes):
-    """All processes that share the chains, including this one."""
-
     def share(self, num_chains: int) -> int:
-        """Return the number of chains that this process draws."""
         if num_chains < self.count:
             raise ValueError(
                 f"`num_chains` must be at least the number of processes, {self.count}, got {num_chains}; ask for more "
                 "chains or start fewer processes."
             )
         return num_chains // self.count + (self.rank < num_chains % self.count)
-
-    def own_seed(self, seed: int | None) -> int:
-        """Return the seed of this process. All seeds differ; if `seed` is None, the first process draws them."""
-        return self.seed(self.of_first(lambda: int(torch.randint(2**62, ())) if seed is None else seed))
 
     def file(self, path: str | Path) -> Path:
         return Path(path) if self.count == 1 else Path(f"{path}.{self.rank}-of-{self.count}")

@@ -75,10 +75,9 @@ class ChainStatistics(Shown):
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit_nuts(model, (x, 2 * x), compile="auto", seed=0)
         >>> posterior.statistics.diverging.shape, posterior.statistics.step_size.shape
         (torch.Size([4, 1000]), torch.Size([4]))

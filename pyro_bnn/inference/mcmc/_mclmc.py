@@ -72,10 +72,9 @@ class MCLMC(Sampler):
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit_mcmc(
         ...     model, (x, 2 * x), sampler=pb.MCLMC(), compile="auto", seed=0
         ... )

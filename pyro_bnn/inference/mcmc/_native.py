@@ -128,7 +128,6 @@ class NativeChain(ABC):
         return {"point": self.point, "generator": self.generator.get_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that :meth:`state` returned."""
         self.point = state["point"].clone()
         self.generator.set_state(state["generator"])
 

@@ -38,10 +38,9 @@ class NUTS(Sampler):
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit_mcmc(
         ...     model, (x, 2 * x), sampler=pb.NUTS(5), compile="auto", seed=0
         ... )
@@ -62,8 +61,6 @@ class NUTS(Sampler):
 
 
 class NUTSKernel(TorchKernel):
-    """NUTS in torch."""
-
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int, *, not_in_c: str) -> None:
         super().__init__(value_and_grad, z, not_in_c)
         self._max_size, self._tables = 2**max_tree_depth, checkpoint_tables(max_tree_depth, z.device)
@@ -155,8 +152,6 @@ class _NUTSChain(NativeChain):
 
 
 class NativeNUTSKernel(NativeKernel):
-    """NUTS in C."""
-
     def __init__(self, sampler: Native, z: Tensor, *, num_threads: int = 1) -> None:
         potential, gradient = sampler.value_and_grad(z)
         points = torch.cat([z, gradient, potential[:, None], z.new_zeros(len(z), 4)], -1)

@@ -268,7 +268,6 @@ def put(writer: Writer, result: Tensor, base: Value, indices: Sequence[Value | N
 
 
 def embedding(writer: Writer, result: Tensor, weight: Value, which: Value, *_: Any) -> Value:
-    """Return the row of the weights at each index."""
     *lead, last = places(result.shape)
     return Value(tuple(result.shape), writer.stored(weight).at([f"(long){which.at(lead)}", last]))
 

@@ -34,8 +34,6 @@ class ModesRecord:
 
 @dataclass(frozen=True)
 class ChainsRecord:
-    """Record of an :class:`MCMCPosterior` in a file."""
-
     samples: dict[str, Tensor]
     statistics: ChainStatistics
     status: Status
@@ -65,10 +63,9 @@ class MCMCPosterior(Posterior):
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit_nuts(model, (x, 2 * x), compile="auto", seed=0)
         >>> posterior.chains["net.weight"].shape  # chains, draws, and the weight
         torch.Size([4, 1000, 1, 1])

@@ -37,8 +37,6 @@ RECORDED = ("z", "log_density", "energy", "accept", "diverging", "num_steps", "e
 
 @dataclass
 class Chain:
-    """One chain, which first adapts and then records draws."""
-
     index: int  # its row in the kernel's tensors
     num_warmup: int
     num_samples: int
@@ -61,10 +59,6 @@ class Chain:
                 if (value := getattr(draws, name)) is not None:
                     values.append(value[self.index].clone())
         self.num_drawn += 1
-
-    def end_warmup(self) -> None:
-        """Record all further draws."""
-        self.num_warmup = min(self.num_warmup, self.num_drawn)
 
     def end(self, num_samples: int) -> None:
         """Make no further draw, and keep the first `num_samples` recorded draws."""
@@ -193,7 +187,7 @@ class Run:
         now = time.perf_counter()
         if now > ends.warmup:
             for chain in self._chains:
-                chain.end_warmup()
+                chain.num_warmup = min(chain.num_warmup, chain.num_drawn)
         fewest = min(len(chain.records["z"]) for chain in self._chains)
         if now > ends.sampling and fewest >= FEWEST_DRAWS:
             for chain in self._chains:
@@ -206,7 +200,6 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """The total wall time of the run, including the time before interruptions."""
         return self._seconds_before + time.perf_counter() - self._begin
 
     def recorded(self) -> dict[str, Tensor]:

@@ -29,10 +29,9 @@ class FreshInit(Init):
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> from pyro_bnn.inference.mcmc import FreshInit
         >>> posterior = pb.fit_nuts(
         ...     model, (x, 2 * x), init=FreshInit(), compile="auto", seed=0
@@ -68,10 +67,9 @@ class Descent:
         >>> import pyro_bnn as pb
         >>> from pyro_bnn.inference.mcmc import Descent
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> chains = {"sampler": pb.MCLMC(), "compile": "auto", "seed": 0}
         >>> posterior = pb.fit_mcmc(model, (x, 2 * x), init=Descent(200), **chains)
         >>> posterior.num_chains

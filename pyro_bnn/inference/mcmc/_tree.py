@@ -66,8 +66,6 @@ class Subtree(NamedTuple):
 
 
 class TreeConstants(NamedTuple):
-    """Numbers that stay the same while a tree grows."""
-
     step_size: Tensor  # (K,)
     inverse_mass: Tensor  # (K, P)
     stores_at: Tensor  # (2^D, D) for trees of depth D + 1, from `checkpoint_tables`, like the next one

@@ -52,21 +52,18 @@ class Value:
         return self.read_at(shape, index)
 
     def permuted(self, shape: Sequence[int], axes: Sequence[int]) -> "Value":
-        """Put the axes of this tensor in another order."""
         index = places(shape)
         for place, axis in zip(places(shape), axes, strict=True):
             index[axis % len(shape)] = place
         return self.read_at(shape, index)
 
     def flipped(self, shape: Sequence[int], axes: Sequence[int]) -> "Value":
-        """Reverse the order of the elements along some axes."""
         index = places(shape)
         for axis in axes:
             index[axis] = f"({shape[axis] - 1} - {index[axis]})"
         return self.read_at(shape, index)
 
     def sliced(self, shape: Sequence[int], axis: int, begin: int | None, _: Any = None, step: int = 1) -> "Value":
-        """Take a range of slices along an axis."""
         axis, begin = axis % len(shape), begin or 0
         first, place = begin + self.shape[axis] if begin < 0 else begin, places(shape)[axis]
         return self.read_at(shape, moved(places(shape), axis, f"({first} + {scaled(place, step)})"))
@@ -139,14 +136,6 @@ def combined(text: str, shape: Sequence[int], *parts: Value) -> Value:
     return Value(tuple(shape), text.format(*(part.broadcast(shape).text for part in parts)))
 
 
-def strides(shape: Sequence[int]) -> list[int]:
-    """Return the strides of a tensor whose longest axis is innermost."""
-    result, stride = [0] * len(shape), 1
-    for axis in reversed(order(shape)):
-        result[axis], stride = stride, stride * shape[axis]
-    return result
-
-
 def order(shape: Sequence[int]) -> list[int]:
     """Return the axes of a shape from the outermost loop to the innermost, which runs over the longest axis."""
     return sorted(range(len(shape)), key=lambda axis: shape[axis])
@@ -154,14 +143,15 @@ def order(shape: Sequence[int]) -> list[int]:
 
 def in_memory(name: str, offset: int, shape: Sequence[int]) -> Value:
     """Return a tensor that is stored in the array `name`, beginning at the element `offset`."""
-    axes = zip(places(shape), strides(shape), shape, strict=True)
+    strides, stride = [0] * len(shape), 1
+    for axis in reversed(order(shape)):
+        strides[axis], stride = stride, stride * shape[axis]
+    axes = zip(places(shape), strides, shape, strict=True)
     terms = [scaled(place, step) for place, step, n in axes if n > 1]
     return Value(tuple(shape), f"{name}[{' + '.join([str(offset), *terms])}]", is_stored=True)
 
 
 class Writer:
-    """Collects the text of a C function."""
-
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.num_scratch = 0

@@ -33,8 +33,6 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a file of draws."""
-
     run: str
     shape: tuple[int, ...]
     dtype: str
