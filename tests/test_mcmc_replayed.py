@@ -17,6 +17,7 @@ START = torch.tensor([[0.3, -0.2], [1.0, 0.5], [-0.7, 0.1]], dtype=torch.float64
 
 
 WHY = "`compile` is False"
+NUTS = pb.NUTS(5)
 
 
 def without_records(monkeypatch):
@@ -41,10 +42,10 @@ def assert_replayed(fit, *args, monkeypatch):
     assert_equal(found.chains, expected.chains)
 
 
-def walk(potential, *, num_draws=20, seed=1):
+def walk(potential, *, sampler=NUTS, num_draws=20, seed=1):
     """How draws of a kernel are computed; the draws, and how many steps each took."""
     torch.manual_seed(seed)
-    kernel = pb.NUTS(5).kernel(potential, START)
+    kernel = sampler.kernel(potential, START)
     kernel.step_size = torch.full((len(START),), 0.4, dtype=START.dtype)
     draws = (kernel.draw() for _ in range(num_draws))
     return kernel.path, [(d.finished, d.z, d.log_density, d.num_steps) for d in draws]
@@ -113,13 +114,14 @@ def test_long_chains_agree(num_chains, monkeypatch):
     torch.testing.assert_close(found, fitted(*data, **options).chains)
 
 
+@pytest.mark.parametrize(("sampler", "num_draws"), [(NUTS, 3), (pb.HMC(6), 20)], ids=["NUTS", "HMC"])
 @pytest.mark.parametrize("name", OBSTACLES)
-def test_what_cannot_be_recorded_runs_as_it_is_and_says_why(name, monkeypatch):
+def test_what_cannot_be_recorded_runs_as_it_is_and_says_why(name, sampler, num_draws, monkeypatch):
     potential, message = OBSTACLES[name]
-    path, found = walk(potential, num_draws=3)
+    path, found = walk(potential, sampler=sampler, num_draws=num_draws)
     assert re.match(f"eager: {WHY}, and {message}", path)
     without_records(monkeypatch)
-    assert_equal(found, walk(potential, num_draws=3)[1])
+    assert_equal(found, walk(potential, sampler=sampler, num_draws=num_draws)[1])
 
 
 def test_a_potential_whose_record_is_wrong_elsewhere_is_called_at_each_step():
@@ -173,26 +175,11 @@ def hamiltonian(model, x, y):
     return quietly(pb.fit_mcmc, model, (x, y), sampler=pb.HMC(max_steps=8), **options)
 
 
-def walk_by_hmc(potential):
-    torch.manual_seed(1)
-    kernel = pb.HMC(6).kernel(potential, START)
-    return kernel.path, [(d.z, d.log_density, d.num_steps) for d in (kernel.draw() for _ in range(20))]
-
-
 @pytest.mark.daily("gaussian-fixed", "categorical", "gaussian-latent", "own")
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_the_draws_of_hmc_are_those_of_the_potential_that_was_recorded(likelihood, monkeypatch):
     assert_replayed(hamiltonian, *small_model(likelihood=likelihood, num_data=6), monkeypatch=monkeypatch)
-
-
-@pytest.mark.parametrize("name", OBSTACLES)
-def test_hmc_runs_what_cannot_be_recorded_as_it_is_and_says_why(name, monkeypatch):
-    potential, message = OBSTACLES[name]
-    path, found = walk_by_hmc(potential)
-    assert re.match(f"eager: {WHY}, and {message}", path)
-    without_records(monkeypatch)
-    assert_equal(found, walk_by_hmc(potential)[1])
 
 
 def test_hmc_with_gradients_in_c_gives_the_draws_of_torch():

@@ -320,7 +320,12 @@ def kronecker_curvature(net: nn.Module, batches: Iterable[Pair], likelihood: Lik
             for layer in layers:
                 _add(of_outputs, layer, torch.cat([slopes_at(layer, next(slopes)) for _ in calls[layer]], 1))
     means = {layer: products / total for layer, products in of_inputs.items()}
-    return kronecker([*_factors(layers, means, of_outputs)])
+    factors = [
+        [of_outputs[layer], means[layer]] if name == "weight" else [of_outputs[layer]]
+        for layer in layers
+        for name, _ in layer.named_parameters(recurse=False)
+    ]
+    return kronecker(factors)
 
 
 def _add(sums: dict[nn.Module, Tensor], layer: nn.Module, vectors: Tensor) -> None:
@@ -328,15 +333,6 @@ def _add(sums: dict[nn.Module, Tensor], layer: nn.Module, vectors: Tensor) -> No
     flat = vectors.flatten(0, 1)
     products = (flat.mT @ flat).double()
     sums[layer] = sums[layer] + products if layer in sums else products
-
-
-def _factors(
-    layers: list[nn.Module], of_inputs: dict[nn.Module, Tensor], of_outputs: dict[nn.Module, Tensor]
-) -> Iterator[list[Tensor]]:
-    """Yield the one or two Kronecker factors of each parameter, in the order of the network's parameters."""
-    for layer in layers:
-        for name, _ in layer.named_parameters(recurse=False):
-            yield [of_outputs[layer], of_inputs[layer]] if name == "weight" else [of_outputs[layer]]
 
 
 def _require_standard(net: nn.Module, x: Inputs) -> None:

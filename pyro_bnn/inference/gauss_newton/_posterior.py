@@ -94,11 +94,7 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def is_linearised(self) -> bool:
-        """Whether predictions linearise the network.
-
-        The value is False if all random weights belong to a linear last layer, since the network is then linear in its
-        random weights. Otherwise the value is True.
-        """
+        """Whether predictions linearise the network; False if it is linear in its random weights anyway."""
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:

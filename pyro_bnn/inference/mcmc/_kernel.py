@@ -205,10 +205,6 @@ class Kernel(ABC):
         return step
 
 
-NOT_ASKED = "`compile` is False"
-"""The reason that is reported when draws are computed in torch because the caller did not ask for C."""
-
-
 class NotInCError(ValueError):
     """Error if ``compile=True`` was passed, but C cannot compute the draws; `reason` is a clause that says why not."""
 

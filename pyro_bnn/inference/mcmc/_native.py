@@ -26,7 +26,7 @@ from torch import Tensor
 from ..._core.scope import ProcessLock
 from ._decompositions import DECOMPOSITIONS
 from ._emit import Emitted, emitted
-from ._kernel import DIVERGENCE, NOT_ASKED, Compile, Draws, Kernel, NotInCError, ValueAndGrad
+from ._kernel import DIVERGENCE, Compile, Draws, Kernel, NotInCError, ValueAndGrad
 from ._traced import UnsupportedError, traced
 
 MOST_PRODUCTS = 2**20
@@ -244,7 +244,7 @@ def native_or_reason(
 ) -> tuple[Native | None, str]:
     """Return the compiled samplers, or None and the reason why not; a `NotInCError` if `compile` is True."""
     if not compile:
-        return None, NOT_ASKED
+        return None, "`compile` is False"
     try:
         return native(value_and_grad, z[:1], max_tree_depth), ""
     except UnsupportedError as error:

@@ -27,9 +27,9 @@ class Stage:
         is_sampling: Whether draws are kept.
     """
 
-    factor: float  # step size as a fraction of the sampler's step size, from 0 to 1
+    factor: float
     is_noisy: bool
-    is_sampling: bool  # whether draws are kept
+    is_sampling: bool
 
 
 class StepSizes(ABC):
