@@ -130,11 +130,7 @@ def latent_noise(model: BayesianModel) -> TorchDistributionMixin | None:
 
 
 def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) -> NoiseEvidence:
-    """Return the log-likelihood as a function of a model's noise scales, with the weights fixed at `values`.
-
-    If the likelihood is not Gaussian, there is one scale, fixed at 1. A learned or latent scale needs a pass over all
-    rows.
-    """
+    """Return the log-likelihood as a function of a model's noise scales, with the weights fixed at `values`."""
     zero, likelihood = torch.zeros(1, dtype=torch.float64, device=model.device), model.likelihood
     if type(likelihood) is not GaussianLikelihood:
         return NoiseEvidence(zero)

@@ -84,9 +84,8 @@ class Blocks:
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
     """Divide a recorded function into blocks; None if it has few rows, or if an operation may mix rows.
 
-    The first of `nodes` is the argument of the function, the vector z. A constant has an axis of rows if the length of
-    one of its axes is the number of rows. The result of any other operation has an axis of rows if an argument has one,
-    unless the operation sums over the rows.
+    A constant has an axis of rows if the length of one of its axes is the number of rows; the first of `nodes` is the
+    vector z. Other results have an axis of rows if an argument has one, unless the operation sums over the rows.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}

@@ -46,13 +46,7 @@ Results = Mapping[Node, Any]
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor]) -> Emitted:
-    """Write a recorded function in C.
-
-    The function takes a point, shape (1, P), and constants; it returns a number and the gradient of this number.
-
-    Raises:
-        UnsupportedError: If an operation is not in the table of operations; the message names the operation.
-    """
+    """Write a recorded function of a point, shape (1, P), and constants that returns a number and its gradient."""
     *nodes, output = graph.graph.nodes
     placeholders = [node for node in nodes if node.op == "placeholder"]
     rest = nodes[len(placeholders) :]

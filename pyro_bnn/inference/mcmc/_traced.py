@@ -67,9 +67,6 @@ def traced(
 
     `decompositions` maps some operations to functions of simpler operations, which are recorded instead. Results that
     depend only on constants, such as the normaliser of a likelihood, are computed once, while recording.
-
-    Raises:
-        UnsupportedError: If the function cannot be recorded, for example because it branches on a value.
     """
     with unsupported_if_it_fails(), ordinary_attention():
         graph = make_fx(lambda *tensors: function(*tensors), decomposition_table=decompositions)(*example)
