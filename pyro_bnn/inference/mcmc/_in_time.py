@@ -59,20 +59,11 @@ class Compiled(Sampler):
 class TimedChains:
     """Chains of MCLMC that start at trained networks, in C and in single precision. The chains may end early.
 
-    The constructor compiles the C code, and measures how long steps take. Several chains run at the same time, so the
-    wall times of steps are divided by the number of chains.
-
-    Args:
-        model: The model.
-        data: The pair (x, y) with all rows.
-        timeout: Seconds that the C compiler may take.
-        seed: Seed of the chains.
-
-    Attributes:
-        seconds: Wall time of the constructor without the C compiler.
-        compile_seconds: Wall time of the C compiler; about 0 if the same C code was compiled before.
-        num_warmup: Number of warm-up draws of each chain in the last run; smaller than planned if warm-up ended early.
-        seconds_of_descent, seconds_of_step: Wall time of a step of Adam, and of a step of a chain.
+    The constructor compiles the C code in at most `timeout` seconds, and measures the wall time of a step of Adam,
+    `seconds_of_descent`, and of a step of a chain, `seconds_of_step`. Both are divided by the number of chains, which
+    run at the same time. `compile_seconds` is the time of the C compiler, about 0 if it compiled the same code before,
+    and `seconds` is the rest of the constructor's time. `num_warmup` is the number of warm-up draws of each chain in
+    the last run.
 
     Raises:
         NotInCError: If C cannot compute the density, or the C compiler takes too long.
