@@ -36,9 +36,9 @@ def refresh_batch_norm(
 ) -> None:
     r"""Recompute the running statistics of batch normalisation for a posterior, and store them in the model.
 
-    After a fit, the running statistics are averages over the last steps, during which the weights still
-    changed. For each of S draws and each of B batches, this function computes the mean and the variance of the inputs
-    of batch normalisation. The function then replaces the statistics of the model by the averages
+    After a fit, the running statistics are averages over steps in which the weights still changed. This function
+    replaces them by the averages over S draws and B batches of the means and variances of the inputs of batch
+    normalisation
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b}.
 
@@ -50,8 +50,8 @@ def refresh_batch_norm(
         posterior: A posterior from any method, or one value of each latent variable, such as ``posterior.median()``.
         x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit.
         num_samples: Number of draws S.
-        batch_size: Number of rows in a batch. This number should be close to the batch size of the fit, since the batch
-            size affects the statistics of later layers.
+        batch_size: Number of rows in a batch, close to that of the fit, since it affects the statistics of later
+            layers.
         seed: Seed of the draws. The state of torch's generators does not change.
 
     Raises:
@@ -66,13 +66,8 @@ def refresh_batch_norm(
         >>> from torch import nn
         >>> import pyro_bnn as pb
         >>> net = nn.Sequential(nn.Linear(1, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
-        >>> model = pb.BayesianModel(
-        ...     net,
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=pb.GaussianLikelihood(0.1),
-        ...     num_data=64,
-        ...     where="net.0.*",
-        ... )
+        >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=64)
         >>> guide = pb.MeanFieldGuide(model)
         >>> pb.refresh_batch_norm(model, guide, 3 + torch.randn(64, 1), seed=0)
         >>> bool(model.network[1].running_mean.abs().max() > 0.1)
@@ -116,11 +111,9 @@ class CarryingPosterior(Posterior):
     constants, guides, pruned_sites = map(_of_inner, ("constants", "guides", "pruned_sites"))
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the marginals of the inner posterior."""
         return self.inner.marginals()
 
     def diagnose(self, model: BayesianModel | None = None) -> Any:
-        """Return the diagnosis of the inner posterior."""
         return self.inner.diagnose(model)
 
     @abstractmethod
@@ -129,19 +122,16 @@ class CarryingPosterior(Posterior):
 
     @torch.no_grad()
     def median(self) -> Draw:
-        """Return the inner posterior's median. The dictionary also contains parameters or buffers of the network."""
         median = self.inner.median()
         return median | self._rest(median)
 
     @torch.no_grad()
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """Return the inner posterior's centers. Each dictionary also contains parameters or buffers of the network."""
         inner = self.inner.centers(everywhere=everywhere)
         return [None if center is None else center | self._rest(center) for center in inner]
 
     @torch.no_grad()
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Yield the inner posterior's draws. Each dictionary also contains parameters or buffers of the network."""
         for draw in self.inner.draws(num_samples, *args):
             yield draw | self._rest(draw)
 
@@ -156,12 +146,11 @@ class RefreshedRecord:
 
 
 class RefreshedPosterior(CarryingPosterior):
-    r"""Draws of a posterior, each with its own statistics of batch normalisation.
+    """Draws of a posterior, each with its own statistics of batch normalisation.
 
-    For each draw the network runs over x once, with batch normalisation in train mode. The statistics of the draw are
-    the means over the batches of x. So each call of :func:`~pyro_bnn.predict` takes additional time: as much as a
-    prediction at x. A :class:`~pyro_bnn.StoredPosterior` computes the statistics once and keeps them. The model is not
-    changed. Predictions must use the model that was passed to the constructor.
+    For each draw the network runs over x once, with batch normalisation in train mode, so each call of
+    :func:`~pyro_bnn.predict` takes as much additional time as a prediction at x. A :class:`~pyro_bnn.StoredPosterior`
+    computes the statistics once and keeps them. The model, which predictions must use, is not changed.
 
     Args:
         model: The model.
@@ -179,12 +168,8 @@ class RefreshedPosterior(CarryingPosterior):
         >>> from torch import nn
         >>> import pyro_bnn as pb
         >>> net = nn.Sequential(nn.Linear(1, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
-        >>> model = pb.BayesianModel(
-        ...     net,
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=pb.GaussianLikelihood(0.1),
-        ...     num_data=64,
-        ... )
+        >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=64)
         >>> x = torch.linspace(-1, 1, 64)[:, None]
         >>> refreshed = pb.RefreshedPosterior(model, pb.MeanFieldGuide(model), x)
         >>> refreshed.carried
@@ -208,19 +193,16 @@ class RefreshedPosterior(CarryingPosterior):
 
     @property
     def method(self) -> str:
-        """Name of the inner posterior's method, with a note that batch normalisation was refreshed."""
         return f"{self.inner.method}, batch normalisation refreshed"
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """Names of the running statistics."""
         return tuple(_running(self._model))
 
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
         return _statistics(self._model, draw, self._batches)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the inner posterior and x as plain data; see :meth:`Posterior.to_record`."""
         if has_shared(self._x):
             raise ValueError(
                 f"a file cannot hold the shared inputs of {shapes(self._x)}; save `StoredPosterior.of(posterior, "
@@ -230,7 +212,6 @@ class RefreshedPosterior(CarryingPosterior):
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "RefreshedPosterior":
-        """See :meth:`Posterior.from_record`."""
         found, model = record(RefreshedRecord, values, "posterior"), destination.model_for("a RefreshedPosterior")
         return cls(model, restored(found.inner, destination), found.x, batch_size=found.batch_size)
 
@@ -244,17 +225,15 @@ class PinnedRecord:
 
 
 class PinnedPosterior(CarryingPosterior):
-    r"""A posterior together with a copy of the network's learned parameters and buffers.
+    """A posterior together with a copy of the network's learned parameters and buffers.
 
-    Later changes of the model do not affect the copy. If each member of an :class:`~pyro_bnn.EnsemblePosterior` is a
-    `PinnedPosterior`, the members can differ in their statistics of batch normalisation, and in their parameters that
-    are not random.
+    Later changes of the model do not affect the copy. So the members of an :class:`~pyro_bnn.EnsemblePosterior` can
+    differ in their statistics of batch normalisation, and in their parameters that are not random.
 
     Args:
         model: The model of the posterior.
         posterior: A posterior from any method.
-        values: Learned parameters and buffers, as in :attr:`values`. By default, the current values of the network are
-            copied.
+        values: Learned parameters and buffers, as in :attr:`values`; by default the current values of the network.
 
     Raises:
         ValueError: If the names of the values differ from those of the network.
@@ -262,19 +241,13 @@ class PinnedPosterior(CarryingPosterior):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
+        >>> from pyro_bnn.inference.batch_norm import PinnedPosterior
         >>> net = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Linear(4, 1))
-        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(
-        ...     net,
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=noise,
-        ...     num_data=20,
-        ...     where="net.1.*",
+        ...     net, prior=prior, likelihood=noise, num_data=20, where="net.1.*"
         ... )
-        >>> pinned = pb.inference.batch_norm.PinnedPosterior(
-        ...     model, pb.MeanFieldGuide(model)
-        ... )
-        >>> sorted(pinned.values)
+        >>> sorted(PinnedPosterior(model, pb.MeanFieldGuide(model)).values)
         ['net.0.bias', 'net.0.weight']
     """
 
@@ -295,29 +268,24 @@ class PinnedPosterior(CarryingPosterior):
 
     @property
     def method(self) -> str:
-        """Method of the inner posterior."""
         return self.inner.method
 
     @property
     def is_linearised(self) -> bool:
-        """See :attr:`Posterior.is_linearised`."""
         return self.inner.is_linearised
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """Names of all learned parameters and buffers."""
         return tuple(self.values)
 
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
         return self.values
 
     def to_record(self) -> dict[str, Any]:
-        """Return the inner posterior and the added values as plain data; see :meth:`Posterior.to_record`."""
         return plain(PinnedRecord(saved(self.inner), self.values))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "PinnedPosterior":
-        """See :meth:`Posterior.from_record`."""
         found, model = record(PinnedRecord, values, "posterior"), destination.model_for("a PinnedPosterior")
         own, owner = network_values(model), "the pinned network"
         check_state(owner, found.values, own)

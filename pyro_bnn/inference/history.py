@@ -25,28 +25,12 @@ class EpochRecord:
         seconds: Wall time of the epoch.
 
     Example:
-        >>> import functools
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
-        >>> optimizer = functools.partial(torch.optim.Adam, lr=0.05)
-        >>> posterior = pb.fit_svi(
-        ...     model,
-        ...     pb.MeanFieldGuide(model),
-        ...     (x, 2 * x),
-        ...     optimizer=optimizer,
-        ...     num_epochs=100,
-        ...     seed=0,
-        ... )
-        >>> first, *_, last = posterior.history.epochs
-        >>> first.epoch, last.epoch, last.learning_rate
-        (0, 99, 0.05)
-        >>> last.elbo > first.elbo
-        True
+        >>> from pyro_bnn.inference.history import History
+        >>> history = History()
+        >>> history.add_step(expected_log_likelihood=-3.0, kl=1.0, kl_weight=1.0)
+        >>> record = history.end_epoch([20], learning_rate=0.05, seconds=0.1)
+        >>> record.epoch, record.elbo, record.learning_rate
+        (0, -4.0, 0.05)
     """
 
     epoch: int
@@ -73,7 +57,6 @@ class History(Shown):
         epochs: One record per epoch.
 
     Example:
-        >>> import functools
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
@@ -81,15 +64,7 @@ class History(Shown):
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> optimizer = functools.partial(torch.optim.Adam, lr=0.05)
-        >>> history = pb.fit_svi(
-        ...     model,
-        ...     pb.MeanFieldGuide(model),
-        ...     (x, 2 * x),
-        ...     optimizer=optimizer,
-        ...     num_epochs=100,
-        ...     seed=0,
-        ... ).history
+        >>> history = pb.fit(model, (x, 2 * x), method="svi", seed=0).history
         >>> history.path
         'direct'
         >>> history.elbo[-1] > history.elbo[0]

@@ -39,14 +39,7 @@ def inference_data(
 ) -> Any:
     """Return draws, ``{site: shape (K, S, *event)}``, as an `InferenceData`; see :meth:`Posterior.to_arviz`.
 
-    Args:
-        samples: The draws.
-        statistics: The sampler's statistics under ArviZ's names, each of shape (K, S).
-        attributes: Attributes of the group ``posterior``; values that are None are left out.
-        model: The model, if predictions are wanted.
-        x: Inputs, shape (N, ...).
-        y: Targets.
-        stream: Generators of the random numbers in predictive draws.
+    `statistics` are the sampler's, under ArviZ's names, each of shape (K, S). `attributes` that are None are left out.
     """
     arviz = _require_arviz()
     parts = {"posterior": samples, "sample_stats": statistics}

@@ -102,11 +102,7 @@ class LaplacePosterior(Posterior):
 
     @property
     def is_linearised(self) -> bool:
-        """Whether predictions linearise the network.
-
-        The property is False if all random weights belong to a linear last layer, since the network is then linear in
-        these weights. For any other model, the property is True.
-        """
+        """Whether predictions linearise the network: False if all random weights belong to a linear last layer."""
         return self._is_linearised
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
@@ -122,7 +118,6 @@ class LaplacePosterior(Posterior):
         return {name: (median[name], scales[name].to(self._dtype)) for name in free}
 
     def median(self) -> Draw:
-        """Return the values at the mode, ``{site: shape (*event)}``, which are also the marginal medians."""
         return self._values(self.location)
 
     @property
@@ -180,10 +175,9 @@ def fit_laplace(
 
     .. math:: q(z) = N(z^*, H^{-1}), \qquad H = \nabla^2 U(z^*), \qquad U(z) = -\log p(y, z).
 
-    H is the full, exact Hessian with P x P numbers. If H is not positive definite, as at a saddle or a kink of the
-    network, negative eigenvalues of the likelihood's Hessian are set to 0, so that only the prior's curvature is left
-    in these directions. The status reports such a change of H. The mode and the Gaussian are in unconstrained space, in
-    which constrained variables are transformed. For example, the logarithm of a noise scale replaces the noise scale.
+    H is the full, exact Hessian with P x P numbers, in unconstrained space: for example, the logarithm of a noise scale
+    replaces the noise scale. If H is not positive definite, as at a saddle or a kink of the network, negative
+    eigenvalues of the likelihood's Hessian are set to 0, and the status says so.
 
     Args:
         model: The model; its learnable parameters do not change.
@@ -301,11 +295,7 @@ def _is_linear(model: BayesianModel, values: Mapping[str, Tensor], x: Inputs) ->
 
 
 def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
-    """Return the precision, shape (P, P), and the number of eigenvalues of the Hessian that are not positive.
-
-    The precision is the Hessian if the Hessian is positive definite. If the Hessian is not positive definite, the
-    negative eigenvalues of the likelihood's Hessian are first set to 0.
-    """
+    """Return the precision, shape (P, P), and the number of eigenvalues of the Hessian that are not positive."""
 
     def log_likelihood(z: Tensor) -> Tensor:
         return potential.log_likelihood(potential.constrain(z[None]))[0]

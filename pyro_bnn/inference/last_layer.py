@@ -1,7 +1,4 @@
-"""Copies a network with given weights, and finds out whether a linear last layer is the only random layer.
-
-A network whose only random layer is a linear last layer is linear in its random weights.
-"""
+"""Copies a network with given weights, and finds out whether a linear last layer is the only random layer."""
 
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
@@ -18,7 +15,7 @@ from ..modelling.model import BayesianModel
 def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Collection[str]) -> nn.Module:
     """Copy a model's network in eval mode, with the weights `values`. Only the parameters in `random` need gradients.
 
-    Layers that share a weight in the network also share one parameter in the copy.
+    Weights that the network shares are shared in the copy.
     """
     weights = model.network_weights(values)
     net = without_pyro(copied(model.network))
@@ -34,10 +31,7 @@ def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Co
 
 
 def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
-    """Return the last layer if it is linear and the only layer whose parameters need gradients; else return None.
-
-    All parameters of the layer must need gradients.
-    """
+    """Return the last layer if it is linear and owns exactly the parameters that need gradients; else return None."""
     found = owners(net)
     if len(found) != 1 or type(found[0]) is not nn.Linear:
         return None
@@ -56,10 +50,7 @@ def owners(net: nn.Module) -> list[nn.Module]:
 
 
 def watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
-    """Run a network, and record the calls of each module that :func:`owners` returns.
-
-    Return the network's output, and a list of pairs (input, output) for each of these modules. A pair belongs to one
-    call.
+    """Run a network, and return its output and the calls, pairs (input, output), of each module in :func:`owners`.
 
     The next layer gets a copy of each output, since a layer may change its input in place.
     """

@@ -30,9 +30,9 @@ class StoredRecord:
 class StoredPosterior(Posterior):
     """A fixed set of draws. Each draw may have its own values of the network's learned parameters and buffers.
 
-    :meth:`of` makes a `StoredPosterior` from any posterior. All predictions with a `StoredPosterior` use the same
-    draws. A fixed set saves time if draws are expensive, such as those of a :class:`~pyro_bnn.RefreshedPosterior`. A
-    file of stored draws contains no training data.
+    :meth:`of` makes a `StoredPosterior` from any posterior. All predictions use the same draws, which saves time if
+    draws are expensive, such as those of a :class:`~pyro_bnn.RefreshedPosterior`. A file of stored draws contains no
+    training data.
 
     Args:
         samples: The draws of the latent variables, ``{site: shape (S, *event)}``.
@@ -48,24 +48,14 @@ class StoredPosterior(Posterior):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net = torch.nn.Linear(1, 1)
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(
-        ...     net,
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=pb.GaussianLikelihood(0.1),
-        ...     num_data=64,
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=64
         ... )
         >>> stored = pb.StoredPosterior.of(pb.MeanFieldGuide(model), 20, seed=0)
-        >>> stored.num_stored
-        20
-        >>> x = torch.zeros(3, 1)
-        >>> bool(
-        ...     (
-        ...         pb.predict(model, stored, x).mean
-        ...         == pb.predict(model, stored, x).mean
-        ...     ).all()
-        ... )
-        True
+        >>> first, second = (pb.predict(model, stored, torch.zeros(3, 1)) for _ in "ab")
+        >>> stored.num_stored, bool((first.mean == second.mean).all())
+        (20, True)
     """
 
     def __init__(
@@ -99,8 +89,7 @@ class StoredPosterior(Posterior):
                 generator.
 
         Raises:
-            ValueError: If predictions with the posterior are linearised. Linearisation needs a median, which stored
-                draws lack.
+            ValueError: If predictions with the posterior are linearised, which needs a median.
         """
         source = as_posterior(posterior)
         if source.is_linearised:

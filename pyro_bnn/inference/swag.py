@@ -50,21 +50,15 @@ class SWAG:
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 64)[:, None]
-        >>> likelihood = pb.GaussianLikelihood(0.1)
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(
-        ...     torch.nn.Linear(1, 1),
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=likelihood,
-        ...     num_data=64,
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=64
         ... )
         >>> guide = pb.DeltaGuide(model)
         >>> swag = pb.SWAG(guide, rank=2, start=50)
-        >>> fit = {
-        ...     "optimizer": functools.partial(torch.optim.SGD, lr=1e-4),
-        ...     "num_epochs": 100,
-        ...     "batch_size": 16,
-        ... }
-        >>> _ = pb.fit_svi(model, guide, (x, 2 * x), **fit, callbacks=[swag], seed=0)
+        >>> sgd = functools.partial(torch.optim.SGD, lr=1e-4)
+        >>> fit = {"optimizer": sgd, "num_epochs": 100, "batch_size": 16, "seed": 0}
+        >>> _ = pb.fit_svi(model, guide, (x, 2 * x), callbacks=[swag], **fit)
         >>> posterior = swag.posterior(model)
         >>> print(posterior.status)
         SWAG of 50 points from epoch 51 to 100, rank 2.
@@ -117,10 +111,7 @@ class SWAG:
 
     @torch.no_grad()
     def posterior(self, model: BayesianModel) -> GuidePosterior:
-        """Return the posterior, with a :class:`LowRankGuide` or, for rank 0, with a :class:`MeanFieldGuide`.
-
-        Args:
-            model: The model of the fit.
+        """Return the posterior of the fit's model: a :class:`LowRankGuide` or, for rank 0, a :class:`MeanFieldGuide`.
 
         Raises:
             ValueError: If the number of recorded points is below 2, or below `rank`.

@@ -78,12 +78,12 @@ class ScaleMixtureNormal(_Mixture):
 
     .. math:: p(w) = \pi\, N(w; 0, \sigma_1^2) + (1 - \pi)\, N(w; 0, \sigma_2^2).
 
-    The log-odds of the two components are quadratic in w. If a is the wider component and b the narrower one, then
+    With the wider component a and the narrower one b, the log-density
 
     .. math:: \log p(w) = \log \pi_a N(w; 0, \sigma_a^2) + \mathrm{softplus}(z), \qquad
-              z = \log\frac{\pi_b\sigma_a}{\pi_a\sigma_b} - \frac{w^2}{2}(\sigma_b^{-2} - \sigma_a^{-2}).
+              z = \log\frac{\pi_b\sigma_a}{\pi_a\sigma_b} - \frac{w^2}{2}(\sigma_b^{-2} - \sigma_a^{-2}),
 
-    Unlike a sum of densities, this formula does not underflow in the tails and loses no digits by cancellation.
+    does not underflow in the tails and loses no digits by cancellation, unlike a sum of densities.
 
     Args:
         mixing: Weight of the first component, strictly between 0 and 1.
@@ -260,10 +260,6 @@ class NormalMixture(_Mixture):
 
 
 def _is_validated(validate_args: bool | None) -> bool:
-    """Return whether arguments are checked.
-
-    If `validate_args` is None, the default of torch's distributions is used.
-    """
     return Distribution._validate_args if validate_args is None else validate_args
 
 

@@ -1,9 +1,6 @@
 """Pyro's autoguides, with parameters that exist from the start.
 
-A plain autoguide makes its parameters at its first call. Before the guide's first call, no state dict can be loaded. If
-the arguments of the first call lack the targets, the guide treats the observed site as a latent variable. The guides of
-this module are made from the latent variables only, without the observed site. The parameters of this module's guides
-start at the values of `init`, and never at values from Pyro's global store.
+The guides are made from the latent variables only, without the observed site, and start at the values of `init`.
 """
 
 from typing import TypeVar
@@ -36,17 +33,18 @@ def auto_guide(
 ) -> AnyGuide:
     r"""Make one of Pyro's Gaussian autoguides, together with all its parameters.
 
-    For P latent numbers in unconstrained space, the guides are
+    A plain autoguide makes its parameters at its first call, so it cannot load a state dict before. For P latent
+    numbers in unconstrained space, the guides are
 
     - ``AutoNormal`` and ``AutoDiagonalNormal``: independent Gaussians, 2 P parameters.
-      :class:`~pyro_bnn.MeanFieldGuide` has the same distributions, and closed-form divergences;
-    - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular, P^2 parameters.
-      ``AutoMultivariateNormal`` suits up to about a thousand latent numbers, and starts without correlations;
+    :class:`~pyro_bnn.MeanFieldGuide` has the same distributions, and closed-form divergences;
+    - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular, P^2 parameters, for up to
+    about a thousand latent numbers. It starts without correlations;
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
-      random numbers, since zero would be a saddle point. The initial F is the same for all guides of the same shape.
+    random numbers, the same for all guides of the same shape, since zero would be a saddle point.
 
-    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form for Pyro's autoguides, and is
-    wrong for constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
+    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form for them, and is wrong for
+    constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
 
     Args:
         kind: Class of the guide, from `pyro.infer.autoguide`.
@@ -64,11 +62,9 @@ def auto_guide(
         >>> import torch
         >>> from pyro.infer.autoguide import AutoNormal
         >>> import pyro_bnn as pb
+        >>> net, noise = torch.nn.Linear(2, 1), pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(
-        ...     torch.nn.Linear(2, 1),
-        ...     prior=pb.NormalPrior(1.0),
-        ...     likelihood=pb.GaussianLikelihood(0.1),
-        ...     num_data=8,
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=8
         ... )
         >>> sorted(pb.auto_guide(AutoNormal, model).median())
         ['net.bias', 'net.weight']
@@ -88,7 +84,9 @@ def auto_guide(
     starts = {site.name: init(site) for site in find_sites(model, (), {})}
     loc, rho = (torch.cat([part.flatten() for part in parts]) for parts in zip(*starts.values(), strict=True))
     options = {"rank": None if rank is None else checked_rank(rank, len(loc))} if low_rank else {}
-    guide = _complete(kind(model.sample_latents, **options))
+    guide = kind(model.sample_latents, **options)
+    with own_parameters(guide), seeded(0):
+        guide()  # makes the parameters
     if isinstance(guide, AutoNormal):
         for name, (site_loc, site_rho) in starts.items():
             _set(guide, f"locs.{name}", site_loc)
@@ -103,17 +101,8 @@ def auto_guide(
     return guide
 
 
-def _complete(guide: AnyGuide) -> AnyGuide:
-    with own_parameters(guide), seeded(0):
-        guide()
-    return guide
-
-
 def _set(guide: AutoGuide, name: str, value: Tensor) -> None:
-    """Set a parameter of a guide to an unconstrained value.
-
-    Pyro adds `_unconstrained` to the name of a constrained parameter.
-    """
+    """Set a parameter to an unconstrained value. Pyro adds `_unconstrained` to the names of constrained ones."""
     parameters = dict(guide.named_parameters())
     parameter = parameters.get(f"{name}_unconstrained", parameters.get(name))
     assert parameter is not None

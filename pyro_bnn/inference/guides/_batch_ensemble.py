@@ -26,33 +26,31 @@ class BatchEnsembleGuide(FlatGuide):
     .. math:: W_k = W \circ (r_k s_k^\top).
 
     In a convolution, both factors belong to channels. Each member has its own copy of every other variable, such as a
-    bias or a noise scale. The K members together have few more parameters than one network: the shared weights `loc`,
-    and `members`, which has a row of factors and other variables for each member.
+    bias or a noise scale. The parameters are the shared weights `loc`, and `members`, which has a row of factors and
+    other variables for each member.
 
-    A draw is one member. Each step of a fit draws a member at random, so a fit takes about as long as the fit of one
-    network, and each member sees one batch in K. The fit maximises
+    A draw is one member, drawn at random in each step of a fit. So a fit takes about as long as the fit of one network,
+    and each member sees one batch in K. With all weights :math:`w_k` of member k, the fit maximises
 
-    .. math:: \frac1K \sum_k \left(\log p(y \mid w_k) + \log p(w_k)\right),
+    .. math:: \frac1K \sum_k \left(\log p(y \mid w_k) + \log p(w_k)\right).
 
-    where :math:`w_k` are all weights of member k. The prior applies to the weights of the members, not to W and the
-    factors. The mixture of K points has no density, so the objective omits the entropy of the mixture. The guide is
-    thus an ensemble of points of high density, not an approximation of the posterior. The recorded KL is the mean of
-    :math:`-\log p(w_k)` and can be negative, as that of :class:`DeltaGuide`.
+    The mixture of K points has no density, so the objective omits its entropy: the guide is an ensemble of points of
+    high density, not an approximation of the posterior. The recorded KL is the mean of :math:`-\log p(w_k)` and can be
+    negative, as that of :class:`DeltaGuide`.
 
-    :meth:`draws` yields the members in turn. So `predict` with ``num_samples=num_members`` uses each member once. The
-    running statistics of batch normalisation are averages over all members; compute them for each member by
-    :class:`~pyro_bnn.RefreshedPosterior`.
+    :meth:`draws` yields the members in turn, so `predict` with ``num_samples=num_members`` uses each member once. The
+    running statistics of batch normalisation are averages over all members; :class:`~pyro_bnn.RefreshedPosterior`
+    computes them for each member.
 
     Args:
         model: The model to guide.
         num_members: Number K of members.
         init: Initial values of the shared weights, and of each member's other variables. By default these are the
             network's own. The scales of `init` are not used.
-        factor_scale: Standard deviation of the initial factors around 1. None starts each factor at a random sign.
-            Random signs make the members differ most. But under a strong prior, or in a deep network, they may keep the
-            fit from learning. Then use 0.5, with which members differ less. For a trained network, use a small number
-            such as 0.1, so that all members start near this network. All guides of the same shape start at the same
-            factors.
+        factor_scale: Standard deviation of the initial factors around 1. None starts each factor at a random sign, with
+            which the members differ most. Under a strong prior, or in a deep network, signs may keep the fit from
+            learning; then use 0.5. For a trained network, use a small number such as 0.1. All guides of the same shape
+            start at the same factors.
 
     Raises:
         ValueError: If `num_members` is less than 1, or if the prior is learned.
@@ -64,12 +62,9 @@ class BatchEnsembleGuide(FlatGuide):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net = torch.nn.Linear(4, 3)
+        >>> net, noise = torch.nn.Linear(4, 3), pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(
-        ...     net,
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=pb.CategoricalLikelihood(),
-        ...     num_data=150,
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=150
         ... )
         >>> guide = pb.BatchEnsembleGuide(model, num_members=2)
         >>> first, second = guide.draws(2)
@@ -114,10 +109,7 @@ class BatchEnsembleGuide(FlatGuide):
         return tuple(site.name for site in self.sites if _is_shared(site))
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Draw a member at random, and give every latent variable its value in this member.
-
-        The arguments are ignored.
-        """
+        """Give every latent variable its value in a member that is drawn at random. The arguments are ignored."""
         parameter = self._parameters["members"]
         assert parameter is not None
         members = local_param(self._pyro_get_fullname("members"), parameter)
@@ -145,10 +137,7 @@ class BatchEnsembleGuide(FlatGuide):
         return self.constrained(self.locations())
 
     def locations(self) -> dict[str, Tensor]:
-        """Return the unconstrained values of the guide's only member.
-
-        A guide with several members has no common location, and raises a `ValueError`.
-        """
+        """Return the unconstrained values of the guide's only member. Raise an error if there are several members."""
         if self.num_members > 1:
             raise ValueError(
                 f"the {self.num_members} members of a BatchEnsembleGuide have no common `median()` or location; use "
@@ -162,7 +151,6 @@ class BatchEnsembleGuide(FlatGuide):
         return self._free(loc, self.members.detach()[index].clone())
 
     def _free(self, loc: Mapping[str, Tensor], row: Tensor) -> dict[str, Tensor]:
-        """Compute a member's unconstrained values, given the shared weights and the member's row."""
         own, free = self._layout.views(row), {}
         for site in self.sites:
             name = site.name
@@ -209,31 +197,23 @@ def _factors(shape: tuple[int, ...], scale: float | None) -> Tensor:
 
 
 def _aligned(views: Mapping[str, Tensor], site: str, num_axes: int) -> tuple[Tensor, Tensor]:
-    """Return the two factors that multiply a shared weight, one along its first axis and one along its second axis.
-
-    The two factors are views with shapes that broadcast with the weight.
-    """
+    """Return the two factors of a shared weight, as views that broadcast with the weight along its first two axes."""
     rest = [1] * (num_axes - 2)
     return views[f"outputs.{site}"].view(-1, 1, *rest), views[f"inputs.{site}"].view(1, -1, *rest)
 
 
 def chosen(members: Tensor) -> Tensor:
-    """Draw the index of a row of `members`, shape (1,).
-
-    If `members` is on a GPU, the GPU draws the index, so that no step waits for a copy from the CPU.
-    """
+    """Draw the index of a row of `members`, shape (1,), on its device, so that no step waits for a copy."""
     return torch.randint(len(members), (1,), device=members.device)
 
 
 class BatchEnsembleState(FlatState):
-    r"""Computes the gradients of one member.
+    r"""Computes the gradients of one member; those of the other members are zero.
 
-    Let :math:`G` be the gradient of :math:`L - \lambda \log p(w)` with respect to the member's weight :math:`W \circ (r
-    s^\top)`, where L is minus the log-likelihood. Then
+    With the gradient :math:`G` of :math:`L - \lambda \log p(w)` in the member's weight :math:`W \circ (r s^\top)`,
+    where L is minus the log-likelihood,
 
     .. math:: \nabla_W = G \circ (r s^\top), \qquad \nabla_r = (G \circ W)\, s, \qquad \nabla_s = (G \circ W)^\top r.
-
-    The gradients of the other members are zero.
     """
 
     def __init__(
@@ -320,15 +300,10 @@ class _SharedWeight:
         self._outputs_grad, self._inputs_grad = gradients[f"outputs.{name}"], gradients[f"inputs.{name}"]
 
     def draw(self) -> None:
-        """Compute the present member's weight from the shared weight and the member's factors."""
         torch.mul(self._weight, self._over_inputs, out=self._drawn).mul_(self._over_outputs)
 
     def pull_back(self, gradient: Tensor) -> None:
-        """Compute the gradients with respect to the factors of the present member.
-
-        The argument `gradient` is the gradient with respect to the drawn weight. The method overwrites `gradient` with
-        the gradient with respect to the shared weight.
-        """
+        """Compute the gradients of the factors, and overwrite `gradient` by that of the shared weight."""
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:
             product = product.flatten(2).sum(2)

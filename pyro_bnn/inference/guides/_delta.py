@@ -18,19 +18,17 @@ from ._state import DrawGradients, FlatState, Noise, ParameterVector, PriorOfPoi
 class DeltaGuide(FlatGuide):
     r"""A guide that is a single point estimate, for maximum a posteriori estimation.
 
-    With ``kl_weight=0`` a fit maximises the likelihood.
-
-    The history of a fit records
+    With ``kl_weight=0`` a fit maximises the likelihood. The history of a fit records
 
     .. math:: \mathrm{ELBO} = \log p(y \mid w) + \log p(w), \qquad \mathrm{KL} = -\log p(w).
 
-    The recorded ELBO and KL omit the entropy of a point, which is minus infinity. So the KL of a point can be negative,
-    and cannot be compared with the KL of another guide. All draws are the same, so predictions have no epistemic
-    uncertainty, unless the network itself is random (:class:`~pyro_bnn.nets.MCDropout`).
+    Both omit the entropy of a point, which is minus infinity. So the KL of a point can be negative, and cannot be
+    compared with the KL of another guide. All draws are the same, so predictions have no epistemic uncertainty, unless
+    the network itself is random (:class:`~pyro_bnn.nets.MCDropout`).
 
     The point is the mode of the density in *constrained* space, as in Pyro's `AutoDelta`. So a latent noise scale is at
-    the maximum of p(scale | y), not at the mode of the density of log(scale). Weights are unconstrained, so their mode
-    is the same in both spaces.
+    the maximum of p(scale | y), not at the mode of the density of log(scale). The mode of weights, which are
+    unconstrained, is the same in both spaces.
 
     Args:
         model: The model to guide.

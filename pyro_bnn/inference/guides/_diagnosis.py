@@ -92,24 +92,20 @@ class SiteDiagnosis:
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Shown):
-    r"""Comparison of a posterior with its prior, site by site. It prints as a table.
-
-    :meth:`GuidePosterior.diagnose` makes this comparison.
+    r"""Comparison of a posterior with its prior by site, from :meth:`GuidePosterior.diagnose`. It prints as a table.
 
     A weight is *at the prior* if the divergence of its Gaussian :math:`N(\mu, \sigma^2)` from the prior is below 0.2
     nats. For a Gaussian prior :math:`N(m, s^2)`, a weight is at the prior if
 
     .. math:: \log\frac{s}{\sigma} + \frac{\sigma^2 + (\mu - m)^2}{2 s^2} - \frac12 < 0.2.
 
-    For a prior that is not Gaussian, :math:`N(m, s^2)` is the Gaussian around the prior's mean that has the smallest
-    divergence from the prior. For a mixture this divergence can have several local minima in :math:`s`, and each
-    minimum gives a Gaussian. If the prior is a mixture, a weight counts as at the prior if its divergence from any of
-    these Gaussians is below 0.2 nats.
+    For a prior that is not Gaussian, :math:`N(m, s^2)` is the Gaussian around the prior's mean with the smallest
+    divergence from the prior. A mixture can have several such Gaussians, one for each local minimum in :math:`s`; a
+    divergence below 0.2 nats from any of them suffices.
 
     A weight has *collapsed* if all its draws are practically equal: its :math:`\sigma` is below :math:`0.003\, s /
-    \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype.
-    Suppose that each row alone would narrow the weight to the standard deviation :math:`0.003\, s`. Then all N rows
-    together narrow the weight to the limit :math:`0.003\, s / \sqrt N`.
+    \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. The
+    first limit is reached if each row alone would narrow the weight to :math:`0.003\, s`.
 
     Args:
         sites: One :class:`SiteDiagnosis` for each site of weights that can be compared with their prior.
@@ -177,11 +173,10 @@ class Marginals:
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of weights of a site that are still at the prior, that are silent, and that have collapsed.
+    """Numbers of weights of a site that are at the prior, silent or collapsed; see :class:`Diagnosis`.
 
-    :class:`Diagnosis` defines which weights are at the prior, and which weights have collapsed. A weight is silent if
-    it is at the prior and the prior's mean lies within one prior standard deviation of 0. If the prior's mean is
-    farther from 0, the prior itself can carry information. An example is a prior that was learned from other data.
+    A weight is silent if it is at a prior whose mean lies within one standard deviation of 0. Any other prior carries
+    information itself, for example because it was learned from other data.
     """
 
     marginals: Marginals
@@ -246,13 +241,10 @@ def _counts(site: Marginals, num_data: int) -> Counts:
 
 
 def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
-    r"""Return a pair (centre, scale) for each Gaussian that is locally nearest to the prior.
+    r"""Return (centre, scale) of each Gaussian that is locally nearest to the prior, around its mean or else its mode.
 
-    The centre m of each Gaussian is the mean of the prior, or the mode if the mean is not finite. A Gaussian is locally
-    nearest if its scale s is a local minimum of the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]`. The
-    divergence is computed on a grid of log scales with steps of 0.1. Each minimum is replaced by the nearest point of
-    the grid, which is at most half a step away. At this point, the divergence exceeds the minimum by about 0.0025 nats
-    at most.
+    The scales s are local minima of the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` on a grid of log
+    scales with steps of 0.1, which exceeds the true minima by about 0.0025 nats at most.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]
@@ -268,7 +260,6 @@ def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
 
 
 def _problems(counts: list[Counts], num_data: int) -> list[tuple[str, str]]:
-    """Describe each problem in a sentence, together with a remedy."""
     num_weights, num_collapsed = sum(c.num_weights for c in counts), sum(c.num_collapsed for c in counts)
     found = []
     if num_collapsed > MOST_COLLAPSED * num_weights:
@@ -313,7 +304,7 @@ def _is_silent(layer: Iterable[Counts], num_data: int) -> bool:
 
 @torch.no_grad()
 def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[Marginals], dict[str, str]]:
-    """Return the marginals of all weights that were not removed, and the reasons why some sites have no marginals."""
+    """Return the marginals of all weights that were not removed, and why some sites have none."""
     locations, scales = _locations_and_scales(guide)
     priors = _priors_of_guide(guide) if model is None else _priors_of_model(guide, model)
     found, left_out = [], {}
@@ -361,10 +352,7 @@ def _priors_of_guide(guide: object) -> dict[str, Distribution]:
 
 
 def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribution]:
-    """Return the prior of each site.
-
-    A prior that depends on other variables is evaluated at the medians of these variables.
-    """
+    """Return the prior of each site, at the medians of the variables on which it depends."""
     medians: Mapping[str, Tensor] = {}
     if any(model.parents_of(name) for name in model.site_names) and isinstance(guide, (FlatGuide, AutoGuide)):
         with own_parameters(guide):
@@ -374,7 +362,7 @@ def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribut
 
 
 def _obstacle(prior: Distribution, loc: Tensor) -> str | None:
-    """Return the reason why a site's weights cannot be compared one by one with their prior; None if they can."""
+    """Return why a site's weights cannot be compared one by one with their prior; None if they can."""
     single = unwrap(prior)
     if single.event_shape or (single.batch_shape and single.batch_shape != loc.shape):
         return "its elements depend on each other under the prior"
@@ -390,10 +378,7 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
-    """Return the prior of the weights that were not removed. A Gaussian prior has shape (P,): one Gaussian per weight.
-
-    A prior that is not Gaussian is the same for all weights, and is returned once, with shape ().
-    """
+    """Return the prior of the remaining weights: one Gaussian for each, shape (P,), or one prior for all, shape ()."""
     if type(prior) is dist.Normal:
         loc, scale = (part.expand(shape).reshape(-1)[keep] for part in (prior.loc, prior.scale))
         return dist.Normal(loc, scale)

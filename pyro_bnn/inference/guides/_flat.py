@@ -29,9 +29,8 @@ Choice = Callable[[Site, dist.Normal], dist.Normal]
 class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     """A guide whose ELBO can be differentiated without effect handlers.
 
-    A subclass defines its distribution twice: in `forward`, like any Pyro guide, and in :meth:`flat`, for fast fits
-    with all parameters in long vectors. The distributions of `forward` and :meth:`flat` must be the same. The
-    parameters have the names of the sites.
+    A subclass defines the same distribution twice: in `forward`, like any Pyro guide, and in :meth:`flat`, for fast
+    fits with all parameters in long vectors. The parameters have the names of the sites.
     """
 
     sites: tuple[Site, ...]
@@ -47,9 +46,9 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
         Args:
             joint: The joint density of the model, over the sites of the guide.
-            noise: The quantity that an estimator needs in addition to the means. If `noise` is None, there is no
-                estimator, and the network runs with drawn weights. A guide that does not support estimators raises an
-                error if `noise` is given.
+            noise: The quantity that an estimator needs in addition to the means; None without an estimator, when the
+                network runs with drawn weights. A guide that does not support estimators raises an error if `noise` is
+                given.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 
@@ -62,10 +61,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         """Return the median of every latent variable, ``{site: shape (*event)}``. The arguments are ignored."""
 
     def tree(self, kind: str) -> nn.Module:
-        """Return the module that contains the parameters of one kind, such as "loc".
-
-        This method does not call `getattr`, which would use Pyro's global store.
-        """
+        """Return the module with the parameters of one kind, such as "loc"; `getattr` would use Pyro's global store."""
         found = self._modules[kind]
         assert found is not None
         return found
@@ -87,10 +83,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return constrained(self.sites, free)
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Make a Pyro `sample` statement for each site, with the value that `free` gives in unconstrained space.
-
-        If `jacobian` is true, the log-density refers to unconstrained space.
-        """
+        """Make a `sample` statement for each site; with `jacobian`, its log-density refers to unconstrained space."""
         values = self.constrained(free)
         for site in self.sites:
             value, log_density = values[site.name], 0.0
@@ -151,18 +144,12 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return None if any(p.requires_grad for p in named.values()) else "all parameters of the guide are frozen"
 
     def shape_of(self, parameter: str, joint: Joint) -> torch.Size | None:
-        """Return the shape of the site to which a parameter belongs; None if the parameter belongs to no site.
-
-        For example, the parameter `loc.net.weight` belongs to the site `net.weight`.
-        """
+        """Return the shape of the site of a parameter such as `loc.net.weight`; None for parameters without a site."""
         return joint.layout.shapes.get(parameter.partition(".")[2])
 
 
 class GaussianGuide(FlatGuide):
-    """A flat guide whose variables are Gaussian in unconstrained space.
-
-    A scale map computes the scales of the Gaussians from unconstrained parameters.
-    """
+    """A flat guide whose variables are Gaussian in unconstrained space, with scales that a scale map computes."""
 
     scale_map: ScaleMap
 
@@ -173,10 +160,7 @@ class GaussianGuide(FlatGuide):
         scale_map: ScaleMap | None,
         stretch: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Make the parameters, site by site to save memory.
-
-        The initial scales are the scales of `init`, divided by `stretch`.
-        """
+        """Make the parameters, site by site to save memory. The scales of `init` are divided by `stretch`."""
         init = init_or_default(init)
         self.sites = tuple(sites)
         self.scale_map = Softplus() if scale_map is None else scale_map
@@ -222,5 +206,4 @@ def _are_alike(first: Site, second: Site) -> bool:
 
 
 def _settings(transform: object) -> list[str]:
-    """Return the names of the public attributes of a transform."""
     return [name for name in vars(transform) if not name.startswith("_")] if transform is not None else []

@@ -33,13 +33,7 @@ class Init(ABC):
     """A rule for the initial location and scale of each site in unconstrained space.
 
     Example:
-        >>> import torch
         >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
         >>> from pyro_bnn.inference.guides import Init
         >>> [isinstance(init, Init) for init in (pb.NormalInit(), pb.NetworkInit(0.02))]
         [True, True]
@@ -47,10 +41,10 @@ class Init(ABC):
 
     @abstractmethod
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """Return the initial location and rho of a site. The initial scale is softplus(rho).
+        """Return the initial location and rho of a site, in the shape of its unconstrained value.
 
-        The location and rho have the shape of the site's value in unconstrained space. A guide copies the returned
-        tensors, so they may share memory with other tensors.
+        The initial scale is softplus(rho). A guide copies the returned tensors, so they may share memory with other
+        tensors.
         """
 
 
@@ -77,10 +71,8 @@ class UniformInit(Init):
         >>> model = pb.BayesianModel(
         ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
         ... )
-        >>> init = UniformInit(rho=(-3.0, -2.0))
-        >>> guide = pb.MeanFieldGuide(model, init=init)
-        >>> scales = pb.GuidePosterior(guide).moments().scale["net.weight"]
-        >>> 0.04 < float(scales) < 0.13
+        >>> guide = pb.MeanFieldGuide(model, init=UniformInit(rho=(-3.0, -2.0)))
+        >>> 0.04 < float(guide.scales()["net.weight"]) < 0.13
         True
     """
 
@@ -141,19 +133,17 @@ class NetworkInit(Init):
 
     The initial standard deviations are all equal, or proportional to those of the prior, or proportional to the
     weights. With a `weight_fraction` :math:`\delta`, as in MOPED, the initial standard deviation of a weight w is
-    :math:`\max(\delta |w|, \texttt{smallest})`. A weight of zero, as in a fresh bias or in a pruned network, gets the
-    standard deviation `smallest`. A latent variable that is not a weight starts at the median of its prior, estimated
-    from draws.
+    :math:`\max(\delta |w|, \texttt{smallest})`. A latent variable that is not a weight starts at the median of its
+    prior, estimated from draws.
 
     Args:
         scale: Initial standard deviation of every variable, above 0.
-        prior_fraction: Ratio of a variable's initial standard deviation to the prior's standard deviation, above 0.
-            `prior_fraction` replaces `scale` for unconstrained variables whose prior has a finite standard deviation.
-            None uses `scale`.
-        weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0.
-            `weight_fraction` replaces `scale` for unconstrained variables. MOPED uses 0.05 to 0.2. None uses `scale`.
-        smallest: Smallest standard deviation that `weight_fraction` gives; it must be above 0. The default is a
-            heuristic: one hundredth of the default of `scale`.
+        prior_fraction: Ratio of a variable's initial standard deviation to the prior's standard deviation, above 0. It
+            replaces `scale` for unconstrained variables whose prior has a finite standard deviation.
+        weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0. It replaces
+            `scale` for unconstrained variables. MOPED uses 0.05 to 0.2.
+        smallest: Smallest standard deviation that `weight_fraction` gives, above 0; a fresh bias of zero gets it. The
+            default is a heuristic: one hundredth of the default of `scale`.
 
     Raises:
         ValueError: If a number is not above 0, or if both fractions are given.
@@ -165,17 +155,14 @@ class NetworkInit(Init):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net = torch.nn.Linear(2, 1, bias=False)
-        >>> net.weight = torch.nn.Parameter(torch.tensor([[0.5, 0.0]]))
-        >>> prior, likelihood = pb.NetworkNormalPrior(1.0), pb.GaussianLikelihood(0.1)
+        >>> net, noise = torch.nn.Linear(2, 1), pb.GaussianLikelihood(0.1)
+        >>> net.weight.data = torch.tensor([[0.5, 0.0]])
         >>> model = pb.BayesianModel(
-        ...     net, prior=prior, likelihood=likelihood, num_data=50
+        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=50
         ... )
-        >>> scales = pb.MeanFieldGuide(
-        ...     model, init=pb.NetworkInit(weight_fraction=0.1)
-        ... ).scales()["net.weight"]
-        >>> [round(scale, 5) for scale in scales[0].tolist()]
-        [0.05, 0.0001]
+        >>> init = pb.NetworkInit(weight_fraction=0.1)
+        >>> pb.MeanFieldGuide(model, init=init).scales()["net.weight"]
+        tensor([[0.0500, 0.0001]])
     """
 
     scale: float = 0.01

@@ -27,13 +27,11 @@ class LowRankGuide(GaussianGuide):
 
     .. math:: q(w) = N(\mu, D (I + F^\top F) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{r \times P}.
 
-    A draw is :math:`w = \mu + \sigma \circ (F^\top a + \epsilon)` with r standard normal numbers a and P standard
-    normal numbers :math:`\epsilon`. Pyro's `AutoLowRankMultivariateNormal` has the same family of distributions, but
-    makes its parameters only at its first call. `TraceMeanField_ELBO` uses a closed form of the divergence for each
-    prior that has one.
+    Pyro's `AutoLowRankMultivariateNormal` has the same family of distributions, but makes its parameters only at its
+    first call. `TraceMeanField_ELBO` uses a closed form of the divergence for each prior that has one.
 
-    The factor F starts at random numbers, since zero would be a saddle point. All guides of the same shape start at the
-    same F. The initial marginal standard deviations are exactly those of `init`. The vector w contains constrained
+    The factor F starts at random numbers, the same for all guides of the same shape, since zero would be a saddle
+    point. The initial marginal standard deviations are exactly those of `init`. The vector w contains constrained
     variables in unconstrained space.
 
     Args:
@@ -93,7 +91,6 @@ class LowRankGuide(GaussianGuide):
         return [f"correlations in {self.rank} directions"]
 
     def _unshared_scales(self) -> dict[str, Tensor]:
-        r"""Return the scales :math:`\sigma` of each site."""
         return {name: self.scale_map(free) for name, free in self.values(self.scale_map.name).items()}
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
@@ -121,7 +118,7 @@ class LowRankGuide(GaussianGuide):
 
 
 def checked_rank(rank: int, num_latents: int) -> int:
-    """Return the rank as an integer. Raise an error if the rank is less than 1 or greater than `num_latents`."""
+    """Return the rank as an integer from 1 to `num_latents`; raise an error for other values."""
     rank = _checks.at_least("rank", rank, 1)
     if rank > num_latents:
         raise ValueError(
@@ -148,14 +145,12 @@ class LowRankState(FlatState):
     .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g v - \lambda / \sigma, \qquad
               \nabla_F = a (g \sigma)^\top + \lambda \left((b - a) u^\top - C^{-1} F\right).
 
-    In closed form, the divergence is the sum of the divergences of the marginals, plus the total correlation of all
-    elements. The standard deviation of a marginal is :math:`m_i = \sigma_i r_i` with :math:`r_i^2 = 1 + \lVert F_i
-    \rVert^2`, and
+    In closed form, with the marginal standard deviations :math:`m_i = \sigma_i r_i` and :math:`r_i^2 = 1 + \lVert F_i
+    \rVert^2`,
 
     .. math:: \mathrm{KL} = \sum_i \mathrm{KL}(N(\mu_i, m_i^2) \,\|\, p_i) + \sum_i \log r_i - \tfrac12 \log\det C.
 
-    The tensor `rows`, shape (2 + r, P), holds v, the gradient in v, and F, so that one matrix product can use all
-    three.
+    The tensor `rows`, shape (2 + r, P), holds v, the gradient in v, and F, so that one matrix product uses all three.
     """
 
     def __init__(
@@ -232,11 +227,7 @@ class LowRankState(FlatState):
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
-        """Compute one piece's gradients with respect to locations, scales and v, and return the piece's divergence.
-
-        If the divergence has a closed form, also compute how the stretch contributes to the gradient with respect to F.
-        A piece is a part of the vector of all latent variables.
-        """
+        """Compute the gradients of one piece in locations, scales, v and the stretch; return its divergence."""
         part, density, is_closed = piece.part, piece.density, piece.kind
         gradient, scale, scale_grad = self.value_grad[part], self._scale[part], self._scale_grad[part]
         slope, scale_slope, *scratch = self._scratch[:, : part.stop - part.start]

@@ -15,9 +15,8 @@ from ..joint import LOG_ROOT_TAU, Joint, Site
 class PrunedNormal(TorchDistribution):
     """Independent Gaussians for the elements in the mask `keep`; the removed elements are exactly 0.
 
-    The density of a removed element is defined as the prior's density at zero. In the divergence, the density of a
-    removed element and the prior's density cancel. So the ELBO is that of a network without the removed elements. The
-    parameters of a removed element get no gradient.
+    A removed element has the prior's density at zero, which cancels in the divergence, and gets no gradient. So the
+    ELBO is that of a network without the removed elements.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -43,12 +42,10 @@ class PrunedNormal(TorchDistribution):
         return self.or_zero(self.normal.rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-density in nats. A removed element has the log-density of the prior at zero."""
         at_zero = self.prior.log_prob(torch.zeros_like(value))
         return torch.where(self.keep, self.normal.log_prob(value), at_zero)
 
     def or_zero(self, value: Tensor) -> Tensor:
-        """Replace the removed elements of a value by 0."""
         return torch.where(self.keep, value, torch.zeros_like(value))
 
 
@@ -66,9 +63,9 @@ def masks_of(guide: nn.Module) -> dict[str, Tensor]:
 class FlatMask:
     """Mask of the removed weights in the flat vectors of a step.
 
-    A removed weight gets the location 0, the noise 0 and the scale of its prior. So the removed weight is 0, and its
-    term in the ELBO is a known constant, which is subtracted. The constant is small because the removed weight has the
-    scale of its prior. So sums over all weights lose few digits.
+    A removed weight gets the location 0, the noise 0 and the scale of its prior. Its term in the ELBO is a known
+    constant, which is subtracted. With the scale of the prior the constant is small, so sums over all weights lose few
+    digits.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:

@@ -28,26 +28,22 @@ class MeanFieldGuide(GaussianGuide):
 
     .. math:: q(w) = \prod_i N(w_i; \mu_i, \sigma_i^2), \qquad \sigma_i = \log(1 + e^{\rho_i}).
 
-    The choice of `scale_map` affects the steps of an optimizer, but not the family of distributions.
-
-    A latent variable with constrained support, such as a noise scale, is Gaussian in unconstrained space, and Pyro's
-    bijection maps it to the support. The guide works with `Trace_ELBO` and with `TraceMeanField_ELBO`, which uses
-    closed-form divergences where the prior has them.
+    A latent variable with constrained support, such as a noise scale, is Gaussian in unconstrained space. The guide
+    works with `Trace_ELBO` and with `TraceMeanField_ELBO`, which uses closed-form divergences where the prior has them.
 
     All parameters exist from the start, so a state dict can be loaded before the first call. No parameter is in Pyro's
     global store, so two guides share none.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any other Pyro model together with example arguments.
-        *args: Example arguments of a Pyro model of any other class. The arguments must include the targets. Without
-            targets, the observed site would count as a latent variable.
+        *args: Example arguments of any other Pyro model, including the targets. Without targets, the observed site
+            would count as a latent variable.
         init: Initial locations and scales. By default the guide is centred on the network's own weights.
-        scale_map: Map from free parameters to standard deviations. The map also gives the parameters their names, such
-            as ``rho.*`` for :class:`~pyro_bnn.scale_maps.Softplus`, the default. With
-            :class:`~pyro_bnn.scale_maps.Capped` no standard deviation exceeds a cap.
-        learn_locations: Whether the locations are learned. If False, only the scales are learned, and the locations are
-            parameters with ``requires_grad=False`` that stay at the values of `init`.
-        **kwargs: Example keyword arguments of a Pyro model of any other class.
+        scale_map: Map from free parameters to standard deviations, by default :class:`~pyro_bnn.scale_maps.Softplus`.
+            The map affects the steps of an optimizer, and the names of the parameters, such as ``rho.*``.
+        learn_locations: Whether the locations are learned. If False, the locations are parameters with
+            ``requires_grad=False`` that stay at the values of `init`.
+        **kwargs: Example keyword arguments of any other Pyro model.
 
     Raises:
         ValueError: If the model has no latent variable, a discrete latent variable, or a latent variable inside a
@@ -188,11 +184,7 @@ class MeanFieldGuide(GaussianGuide):
         return [*remarks, f"{counted(frozen, 'location')} frozen"] if frozen else remarks
 
     def kept(self, site: str) -> Tensor:
-        """Return a boolean mask of the elements of a site that are random.
-
-        The mask has the shape of the site. Elements that are not random were removed, as by
-        :func:`pyro_bnn.pruning.prune`.
-        """
+        """Return a boolean mask, in the shape of a site, of the elements that were not removed, as by pruning."""
         _checks.one_of("site", site, [own.name for own in self.sites])
         mask = self.masks.get(site)
         return torch.ones_like(self.tree("loc").get_parameter(site), dtype=torch.bool) if mask is None else mask
@@ -255,9 +247,8 @@ class MeanFieldGuide(GaussianGuide):
 class MeanFieldState(FlatState):
     r"""Draws :math:`w = \mu + \sigma\epsilon`, and computes the gradients with respect to :math:`\mu` and :math:`\rho`.
 
-    The loss is :math:`L + \lambda (\log q(w) - \log p(w))`, where L is minus the log-likelihood and :math:`\lambda` is
-    the weight of the divergence. At given :math:`\epsilon`, :math:`\log q(w)` is :math:`-\tfrac12\epsilon^2 -
-    \log\sigma` plus a constant. So with :math:`g = \nabla_w (L - \lambda \log p)`
+    The loss is :math:`L + \lambda (\log q(w) - \log p(w))`, where L is minus the log-likelihood. With :math:`g =
+    \nabla_w (L - \lambda \log p)` at given :math:`\epsilon`
 
     .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g\,\epsilon - \lambda/\sigma, \qquad
               \nabla_\rho = \nabla_\sigma\, \frac{d\sigma}{d\rho}.
@@ -265,9 +256,9 @@ class MeanFieldState(FlatState):
     If the divergence has a closed form, g is :math:`\nabla_w L`, and the gradients of the closed form, times
     :math:`\lambda`, are added to :math:`g` and :math:`g\,\epsilon`.
 
-    With an estimator, the network gets :math:`\mu` and the noise instead of w, and autograd computes
-    :math:`\nabla_\mu L`. With the deviation :math:`\delta = \sigma\epsilon` as noise, :math:`\nabla_\sigma L =
-    \nabla_\delta L\,\epsilon`. With the variance v as noise, :math:`\nabla_\sigma L = 2\sigma\nabla_v L`.
+    With an estimator, the network gets :math:`\mu` and the noise instead of w. With the deviation :math:`\delta =
+    \sigma\epsilon` as noise, :math:`\nabla_\sigma L = \nabla_\delta L\,\epsilon`. With the variance v as noise,
+    :math:`\nabla_\sigma L = 2\sigma\nabla_v L`.
     """
 
     def __init__(
@@ -374,10 +365,7 @@ class MeanFieldState(FlatState):
         return divergence
 
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
-        """Compute the gradient with respect to the scale by the chain rule.
-
-        The given gradient is with respect to the draw, or with respect to the estimator's noise.
-        """
+        """Compute the gradient in the scale from the gradient in the draw, or in the estimator's noise."""
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)
         elif self._noise_kind is Noise.DEVIATION:

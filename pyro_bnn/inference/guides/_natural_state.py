@@ -32,29 +32,25 @@ one backward pass."""
 class NaturalState(FlatState):
     r"""Draws w from :math:`N(m, 1/S)`, and updates the means m and the precisions S as in :func:`natural_gradient`.
 
-    Let L be minus the log-likelihood of the whole data set, g the gradient of L with respect to w, and :math:`\lambda`
-    the weight of the divergence. For a Gaussian prior with precision P around :math:`m_0`, the optimum satisfies
+    Let L be minus the log-likelihood of the whole data set, g its gradient with respect to w, and :math:`\lambda` the
+    weight of the divergence. For a Gaussian prior with precision P around :math:`m_0`, the optimum satisfies
     :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda + P`. By Stein's identity
     :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. A step multiplies S by at least 1/2, so precisions stay positive. For any
-    other prior p, g is the gradient of :math:`L - \lambda \log p`, and P = 0. With several draws or processes, g and
-    :math:`g\,(w - m)` are averaged. If :math:`\lambda` changes by a factor, the part of S that comes from the data is
-    divided by this factor.
+    other prior p, g is the gradient of :math:`L - \lambda \log p`, and P = 0. If :math:`\lambda` changes by a factor,
+    the part of S that comes from the data is divided by it.
 
-    The update of S contains the square of a noisy term. So the variance of g raises S above its optimum, by about
-    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, S would be many times its optimum, since all
-    weights together contribute to the noise in g. So for latent variables of the likelihood, the second derivative of L
-    replaces :math:`g\,(w - m)\,S`. The second derivative needs no pass through the network, since the network's outputs
-    do not depend on the variables of the likelihood.
+    The update of S contains the square of a noisy term, which raises S above its optimum by about
+    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. To the g of a noise scale all weights contribute noise, so its S
+    would be many times its optimum. Hence for latent variables of the likelihood, the second derivative of L, which
+    needs no pass through the network, replaces :math:`g\,(w - m)\,S`.
 
-    If `gauss_newton_every` is an integer k, an estimate of the diagonal of the Gauss-Newton matrix replaces
-    :math:`g\,(w - m)\,S`. The estimate is :math:`B\,s^2 / N`, where s is the gradient of minus the log-likelihood of
-    the whole data set, estimated from B rows with simulated targets. With an integer k, the precisions S change in
-    every k-th step only.
+    With `gauss_newton_every` k, :math:`B\,s^2 / N` replaces :math:`g\,(w - m)\,S` in every k-th step, and S stays the
+    same in the other steps. Here s is the gradient of minus the log-likelihood of the whole data set, estimated from B
+    rows with simulated targets.
 
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
-    The first step computes S from `initial_hessian`, the Hessian of the loss of one row. If `initial_hessian` is None,
-    the first step starts from the precisions S that the guide has. Set `adds_up` if a step sums over several draws or
-    processes; the state then stores the sum of :math:`g\,(w - m)` in a separate vector.
+    The first step computes S from `initial_hessian`, the Hessian of the loss of one row; None keeps the precisions of
+    the guide. Set `adds_up` if a step sums :math:`g\,(w - m)` over several draws or processes.
 
     References:
         See :func:`natural_gradient`. The factor by which a step multiplies S is from Lin et al. (2020),
@@ -104,16 +100,12 @@ class NaturalState(FlatState):
         self._count.fill_(value)
 
     def was_replayed(self) -> None:
-        """Count an update that a CUDA graph replayed. The graph increased only the copy of the count on the device."""
+        """Count an update that a CUDA graph replayed."""
         self._num_updates += 1
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient with respect to the drawn values.
-
-        With several draws or processes, the list also contains the product of the gradient and the deviation from the
-        mean.
-        """
+        """The gradient in the draw and, with several draws or processes, its product with the deviation."""
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:
@@ -197,10 +189,7 @@ class NaturalState(FlatState):
         return self._every is not None and self.num_updates % self._every == 0
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:
-        """Add to the curvature the squared gradient of the log-likelihood of simulated targets.
-
-        The autograd graph is kept for the backward pass of the loss.
-        """
+        """Add the squared gradient of the simulated log-likelihood to the curvature. The autograd graph is kept."""
         assert self._curvature is not None
         if not log_likelihood.requires_grad:
             return
@@ -349,10 +338,7 @@ class DiagonalHessian:
         self._sum = torch.zeros_like(self._leaf).reshape(-1)
 
     def add(self, loss: Tensor) -> None:
-        """Add to a running sum the second derivatives of a loss with respect to the latent variable.
-
-        The autograd graph of the loss is kept for the backward pass.
-        """
+        """Add the second derivatives of a loss to a running sum. The autograd graph of the loss is kept."""
         assert self._leaf is not None
         (slopes,) = torch.autograd.grad(loss, self._leaf, create_graph=True, allow_unused=True)
         if slopes is None or not slopes.requires_grad:
@@ -363,16 +349,12 @@ class DiagonalHessian:
                 self._sum[index] += row.reshape(-1)[index]
 
     def end(self, estimates: Tensor, precisions: Tensor) -> None:
-        """End a draw. `estimates` are the second derivatives divided by `precisions`, as estimated from the draw."""
+        """End a draw. `estimates` are the second derivatives over `precisions`, as estimated from the draw."""
         self._leaf = None
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """In `products`, replace the estimates for the latent variable by exact values.
-
-        Each value is a second derivative divided by a precision. `products` is the slice `part` of the vector of
-        estimates for all weights.
-        """
+        """In `products`, estimates for the slice `part` of all weights, put in exact second derivatives."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

@@ -95,10 +95,7 @@ class GuidePosterior(Posterior):
 
     @property
     def num_points(self) -> int | None:
-        """Number of point estimates: 1 for a :class:`DeltaGuide`, K for a :class:`BatchEnsembleGuide` of K members.
-
-        For any other guide, the number is None.
-        """
+        """Number of points: 1 for a :class:`DeltaGuide`, K for a :class:`BatchEnsembleGuide`, None for other guides."""
         if isinstance(self._plain, BatchEnsembleGuide):
             return self._plain.num_members
         return 1 if isinstance(self._plain, DeltaGuide) else None
@@ -117,11 +114,6 @@ class GuidePosterior(Posterior):
             yield {name: node["value"] for name, node in nodes.items() if not is_auxiliary(node)}
 
     def median(self) -> Draw:
-        """Return the median of every latent variable, ``{site: shape (*event)}``. The median of a Gaussian is its mean.
-
-        Raises:
-            ValueError: If the guide has no closed-form median.
-        """
         if not isinstance(self.guide, (FlatGuide, AutoGuide)):
             raise ValueError(f"a guide of type {type(self.guide).__name__} has no `median()`; use `sample` instead.")
         apart = nullcontext() if self._plain is not None else own_parameters(self.guide)
@@ -136,11 +128,11 @@ class GuidePosterior(Posterior):
         return {name: (locations[name].detach().clone(), scales[name].detach().clone()) for name in names}
 
     def diagnose(self, model: BayesianModel | None = None, *, num_samples: int = 30) -> Diagnosis:
-        """Compare the posterior of each site with the prior, and report problems.
+        """Compare the posterior of each site with the prior, and report problems; see :class:`Diagnosis`.
 
-        The diagnosis uses the marginals of a Gaussian guide, and needs no data. To measure how noisy the gradients of a
-        fit are, use :func:`~pyro_bnn.gradient_noise`. For Laplace's method, read the `status` of the posterior. For an
-        ensemble, diagnose the members.
+        The diagnosis uses the marginals of a Gaussian guide, and needs no data. For the noise of gradients, use
+        :func:`~pyro_bnn.gradient_noise`; for Laplace's method, read the `status`; for an ensemble, diagnose the
+        members.
 
         Args:
             model: The model. The model may be omitted after a fit with fixed priors and a guide of this package.
@@ -148,8 +140,8 @@ class GuidePosterior(Posterior):
                 sum of the divergences of a site is much more precise than the divergence of a single weight.
 
         Returns:
-            A diagnosis, which prints as a table. The attribute `sites` has a comparison for each site, and each of the
-            `warnings` names a remedy.
+            A diagnosis, which prints as a table, with a comparison for each site (`sites`) and `warnings` that name
+            remedies.
 
         Raises:
             ValueError: If the guide has no Gaussian marginals, if there are no weights to diagnose, or if the model is
@@ -158,12 +150,9 @@ class GuidePosterior(Posterior):
         Example:
             >>> import torch
             >>> import pyro_bnn as pb
-            >>> net = torch.nn.Linear(4, 3)
+            >>> net, noise = torch.nn.Linear(4, 3), pb.GaussianLikelihood(0.1)
             >>> model = pb.BayesianModel(
-            ...     net,
-            ...     prior=pb.NormalPrior(),
-            ...     likelihood=pb.CategoricalLikelihood(),
-            ...     num_data=150,
+            ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=150
             ... )
             >>> guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=1e-9))
             >>> diagnosis = pb.GuidePosterior(guide).diagnose(model)

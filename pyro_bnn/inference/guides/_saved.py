@@ -44,7 +44,7 @@ class GuideRecord:
     frozen: list[str]  # parameters that are not learned
 
     def map_of_scales(self) -> ScaleMap:
-        """Return the scale map that the record names. Raise if this package has no scale map of this name."""
+        """Return the scale map that the record names."""
         if self.scale_map not in SCALE_MAPS:
             raise ValueError(f"its scale map {self.scale_map!r} is not of this package; pass a `guide` made with it.")
         try:
@@ -74,7 +74,7 @@ cannot be rebuilt from a file."""
 
 
 def _num_members(record: GuideRecord) -> int:
-    """Return the number of members of a batch ensemble, which is the number of rows of `members`."""
+    """Return the number of members of a batch ensemble, one for each row of `members`."""
     members = record.state.get("members")
     if members is None or members.dim() != 2 or not members.numel():
         raise ValueError(
@@ -125,7 +125,7 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
     """Check a record, and return the complete state of its guide.
 
-    `sites` are the latent variables of a `BayesianModel`, and None for any other model.
+    `sites` are the latent variables of a `BayesianModel`; None for any other model.
     """
     if type(guide).__name__ != record.family:
         raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another.")

@@ -20,8 +20,8 @@ LARGE = 2**16
 class ParameterVector:
     """Moves the parameters of nested modules into one vector, until :meth:`close` gives them their own memory again.
 
-    With one vector, a step over all weights needs some fifteen operations on long vectors, and allocates no memory. On
-    a CPU, allocation often takes more time than the arithmetic. The vector is stored in the tensor `memory`, if given.
+    A step over one vector allocates no memory, which on a CPU often takes more time than the arithmetic. The vector is
+    stored in the tensor `memory`, if given.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:
@@ -36,16 +36,12 @@ class ParameterVector:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The present parameters of the modules."""
         found = (owner._parameters[leaf] for owner, leaf in self._owners)  # `get_parameter` takes ten times as long
         return [parameter for parameter in found if parameter is not None]
 
     @torch.no_grad()
     def link(self) -> None:
-        """Let every parameter share the memory of the vector.
-
-        A parameter that has memory of its own is first copied into the vector.
-        """
+        """Let every parameter share the memory of the vector. Values of other memory are first copied into it."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 if (parameter.dtype, parameter.device) != (view.dtype, view.device):
@@ -85,13 +81,11 @@ class ParameterVector:
 
 
 class DrawGradients:
-    """Gradients of the negative log-likelihood with respect to the drawn values.
+    """Gradients of the negative log-likelihood with respect to the drawn values, which are views of the vector `draw`.
 
-    Large sites have their own tensors, which the backward pass makes. Small sites share a vector. The backward pass
-    must add to the shared vector. These additions cost more memory and time than separate tensors. An advantage of the
-    shared vector is that its sites are updated together. On a GPU each operation costs time, so only sites of at least
-    `large_on_gpu` elements have their own tensor. If `large_on_gpu` is None, no site has its own tensor on a GPU. All
-    draws of a step use the memory of the vector `draw`.
+    Large sites have their own tensors, which the backward pass makes. Small sites share a vector, to which the backward
+    pass must add; this costs more memory and time, but the sites are then updated together. On a GPU each operation
+    costs time, so only sites of at least `large_on_gpu` elements have their own tensor, or no site if it is None.
     """
 
     def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:
@@ -113,10 +107,7 @@ class DrawGradients:
         self._own: dict[str, Tensor] = {}
 
     def label(self, site: Site) -> str | None:
-        """Return the label of a site for :meth:`Joint.pieces`.
-
-        Two sites have the same label only if their gradients are in the same tensor.
-        """
+        """Return a label for :meth:`Joint.pieces`: sites with equal labels have gradients in the same tensor."""
         return site.name if site.name in self._large else None
 
     def leaves(self) -> dict[str, Tensor]:
@@ -180,16 +171,15 @@ class RandomParameter:
 
     @classmethod
     def of(cls, noise: Noise, name: str, loc: Tensor, value: Tensor) -> "RandomParameter":
-        """Make a parameter from `value`, which is the deviation or the variance, depending on `noise`."""
+        """Make a parameter whose deviation or variance, depending on `noise`, is `value`."""
         return cls(name, loc, **{noise.value: value})
 
 
 class FlatState(ABC):
-    r"""Draws values for a step, and turns the network's gradients into gradients of the guide's parameters.
+    """Draws values for a step, and turns the network's gradients into gradients of the guide's parameters.
 
-    A step first calls :meth:`begin`. For each draw, the step calls :meth:`draw`, runs the network and calls
-    :meth:`observe`. Then the step runs the backward pass of the network and calls :meth:`pull_back`. At the end, the
-    step calls :meth:`give_gradients`.
+    A step calls :meth:`begin`. For each draw, it calls :meth:`draw`, runs the network, calls :meth:`observe`, runs the
+    backward pass of the network, and calls :meth:`pull_back`. At the end it calls :meth:`give_gradients`.
     """
 
     value: Tensor
@@ -224,10 +214,7 @@ class FlatState(ABC):
         """Draw a value of each site for the network. The gradients of the drawn values start at zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (most states do not need it)
-        """Let the state use the loss, for example its second derivatives, before the backward pass.
-
-        The loss is minus the log-likelihood of all or some rows.
-        """
+        """Let the state use minus the log-likelihood of all or some rows, before the backward pass."""
 
     @property
     def simulates(self) -> bool:
@@ -237,18 +224,15 @@ class FlatState(ABC):
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:  # noqa: B027
         """If :attr:`simulates` is true, let the state use the log-likelihood of simulated targets for `num_rows` rows.
 
-        A step adds up log-likelihoods of all parts of the batch and of all draws. `share` is the weight of this
-        log-likelihood in the sum.
+        `share` is the weight of this log-likelihood in the sum over all draws and parts of the batch.
         """
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
-        """Compute the gradients of the parameters.
+        """Compute the gradients of the loss plus `weight` times the divergence with respect to the parameters.
 
-        The result is the gradient of the loss plus `weight` times the gradient of the divergence. The chain rule turns
-        the loss's gradient with respect to the draw into the loss's gradient with respect to the parameters.
-
-        Returns the divergence in nats, in double precision.
+        Returns:
+            The divergence in nats, in double precision.
         """
 
     def give_gradients(self) -> None:
@@ -283,11 +267,9 @@ class FlatState(ABC):
             vector.close()
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """Return new autograd leaves, one per site, as views of `vector`.
+        """Return new autograd leaves, one per site, as views of `vector`, whose gradients are added to `gradient`.
 
-        The gradients of the leaves are added to `gradient`.
-
-        The views of `vector` and of `gradient` are kept, so all calls should pass the same two tensors.
+        The views are kept, so all calls should pass the same two tensors.
         """
         leaves = {}
         for name, view, its_gradient in zip(

@@ -33,16 +33,15 @@ class EnsemblePosterior(Posterior):
 
     .. math:: q(w) = \tfrac1M \sum_m q_m(w).
 
-    ``fit(model, data, method="ensemble")`` makes a deep ensemble, of fits of :class:`~pyro_bnn.DeltaGuide` from
-    different starts. This class makes an ensemble of any posteriors. Draws use the members in turn. If the number of
-    draws is a multiple of M, all members have exactly the same weight; otherwise some members have one draw more than
-    others. If the members are points, `predict` draws each once, and its epistemic variance divides by M - 1.
+    ``fit(model, data, method="ensemble")`` makes a deep ensemble; this class makes an ensemble of any posteriors. Draws
+    use the members in turn, so all members have the same weight if the number of draws is a multiple of M. If the
+    members are points, `predict` draws each once, and its epistemic variance divides by M - 1.
 
-    All members must come from models of the same architecture. A draw contains only latent variables; `predict` takes
-    learned parameters and buffers from its model. So for networks with batch normalisation, or with parameters that are
-    not random, each member should be a :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. All members
-    predict with the same learned noise scale, that of the model. To give each member its own, make the noise scale
-    latent, or an output of the network (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
+    All members must come from models of the same architecture. `predict` takes learned parameters and buffers from its
+    model, so for networks with batch normalisation, or with parameters that are not random, each member should be a
+    :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. All members predict with the model's learned noise scale.
+    To give each member its own, make the noise scale latent, or an output of the network
+    (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
 
     Args:
         members: M posteriors over the same sites.

@@ -33,8 +33,7 @@ def with_learned(posterior: P, model: object) -> P:
 def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
     """Warn if learned parameters of a model have changed since one of its posteriors was made.
 
-    The network's parameters are not compared in two cases: the posterior is an ensemble, or each draw has its own
-    values of some learned parameters or buffers of the network.
+    The network's parameters are not compared for an ensemble, or if each draw has its own values of some of them.
     """
     parts = [part for part in _parts(posterior) if part.learned]
     if not parts:

@@ -12,11 +12,7 @@ NUM_DRAWS = 100
 
 
 def num_members(model: Any, posterior: Posterior) -> int | None:
-    """Return the number of point estimates of a posterior that consists only of point estimates.
-
-    One draw of each point estimate then represents the whole posterior. For other posteriors, and for a network that is
-    itself random (:class:`~pyro_bnn.nets.MCDropout`), return None.
-    """
+    """Return the number of points of which a posterior consists; None for others, and for random networks."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return None if any(isinstance(module, MCDropout) for module in modules) else posterior.num_points
 
@@ -26,9 +22,8 @@ def default_num_draws(
 ) -> int:
     """Return the default number of draws in a prediction.
 
-    For an ensemble of point estimates, each member is drawn once. There are at least 2 draws, since a single draw has
-    no epistemic uncertainty. For a posterior that stores draws, the result is the number of these draws, but at most
-    `most_stored` (by default `usual`). For other posteriors, the result is `usual`.
+    Points are drawn once each, but at least 2 draws are made, since a single draw has no epistemic uncertainty. Stored
+    draws are all used, but at most `most_stored` (by default `usual`). Other posteriors take `usual`.
     """
     points = num_members(model, posterior)
     if points is not None:

@@ -14,8 +14,7 @@ T = TypeVar("T")
 class Calibration(ABC):
     """A correction of a posterior's predictions, learned from rows that were not used in the fit.
 
-    :func:`~pyro_bnn.save_posterior` stores a calibration in the posterior's file. Your own class of calibrations can be
-    stored, too, if it inherits from `Calibration`.
+    :func:`~pyro_bnn.save_posterior` stores it in the posterior's file, as it stores subclasses of your own.
     """
 
     @abstractmethod

@@ -19,11 +19,11 @@ class Status:
     Args:
         ok: Whether inference shows no sign of trouble.
         message: What happened. If `remedy` is empty, the message also says what to try.
-        detail: The last part of the message, about how the result was computed. A caller that replaces
-            the message includes the detail in the new message.
-        remedy: Advice on what to try. The advice names arguments of the function that did the inference. A scikit-learn
-            estimator, for example, has other arguments, so it replaces the advice.
-        verdict: What is wrong, in a short sentence. By default, the verdict is the message up to its first semicolon.
+        detail: The last part of the message, about how the result was computed; a caller that replaces the message
+            keeps it.
+        remedy: Advice on what to try, with the names of the function's arguments; a caller with other arguments
+            replaces it.
+        verdict: What is wrong, in a short sentence; by default the message up to its first semicolon.
 
     Example:
         >>> import pyro_bnn as pb
@@ -55,9 +55,7 @@ class Status:
         return f"{found[:1].upper()}{found[1:].rstrip('.')}."
 
     def warning(self, name: str = "posterior.status") -> str:
-        """Return the text of a warning, which says what is wrong and what to try.
-
-        The method adds the facts of the fit, unless they make the text longer than 250 characters.
+        """Return the text of a warning: what is wrong, what to try and, if they are short, the facts of the fit.
 
         Args:
             name: Name of the attribute in which a user finds the whole status.
@@ -70,6 +68,6 @@ class Status:
 
 
 def warn_unless_ok(status: Status) -> None:
-    """Warn the user if a fit did not end well; the text of the warning comes from :meth:`Status.warning`."""
+    """Warn the user if a fit did not end well."""
     if not status:
         warn_of_fit(status.warning(), ConvergenceWarning)

@@ -59,16 +59,15 @@ class MovedPrior:
 class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     r"""Maps the output of a network to the distribution of an observation.
 
-    A subclass defines the distribution, the allowed targets, and the prediction from many weight draws. A subclass may
-    own learnable parameters or latent variables (`PyroSample`). The type parameter of the class, as in
-    ``class Mine(Likelihood[RegressionPrediction])``, tells type checkers what `predict` returns.
+    A subclass defines the distribution, the allowed targets, and the prediction from many weight draws. It may own
+    learnable parameters or latent variables (`PyroSample`). The type parameter of the class, as in ``class
+    Mine(Likelihood[RegressionPrediction])``, tells type checkers what `predict` returns.
 
     A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
     With weights w, the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`: a row of weight 2 counts twice, and the
-    data count as :math:`\sum_n w_n` rows. Weights are not normalised. If the mean of the weights over the data is not
-    1, the posterior is narrower or wider than with weights of 1. To avoid this effect, divide the weights by their
-    mean. ELBO and log-likelihood of a fit are weighted. Predictions, scores, and draws of observations are not
-    weighted.
+    data count as :math:`\sum_n w_n` rows. Weights are not normalised, so weights of another mean than 1 make the
+    posterior narrower or wider. ELBO and log-likelihood of a fit are weighted; predictions, scores, and draws of
+    observations are not.
 
     Example:
         >>> import torch
@@ -86,10 +85,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         super().__init__()  # without the argument `name` of `PyroModule`
 
     def keep_exact(self, name: str, value: Tensor | None) -> None:
-        """Register a buffer whose exact value, in double precision, is restored after each change of dtype.
-
-        An ordinary buffer would stay rounded after a move to single precision and back.
-        """
+        """Register a buffer in double precision, which is restored after moves to single precision and back."""
         self.register_buffer(name, value)
         if value is not None:
             vars(self).setdefault("_exact", {})[name] = value.clone()
@@ -122,19 +118,16 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         """
 
     def check_output(self, output: Tensor) -> None:
-        """Warn if outputs are of a wrong kind, such as probabilities in place of logits.
-
-        The outputs have at least one row.
-        """
+        """Warn if outputs, at least one row, are of a wrong kind, such as probabilities in place of logits."""
         return
 
     @abstractmethod
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise a `ValueError` if a target has a wrong dtype or an impossible value.
+        """Raise a `ValueError` if a target has a wrong dtype or an impossible value. Shapes are right.
 
         Args:
             output: Network output for at least one row.
-            y: Targets without weights, shape (N, ...). The model has already checked the shape of the targets.
+            y: Targets without weights, shape (N, ...).
         """
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -142,17 +135,9 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return y[..., 0] if self.has_row_weights else y
 
     def with_row_weights(self: L) -> L:
-        """Return a copy of this likelihood that takes targets and their weights in one tensor.
+        """Return a copy of this likelihood whose targets include weights, as :meth:`join_weights` returns them.
 
-        Wherever y is an argument, pass a result of :meth:`join_weights`. Data loaders need no change, since the weights
-        are a part of the targets. Predictions also take targets that are joined with weights, and ignore the weights.
-
-        Example:
-            >>> import torch
-            >>> from pyro_bnn import GaussianLikelihood
-            >>> likelihood = GaussianLikelihood(0.5).with_row_weights()
-            >>> likelihood.join_weights(torch.zeros(3, 1), [1.0, 2.0, 1.0]).shape
-            torch.Size([3, 1, 2])
+        Data loaders need no change. Predictions also take such targets, and ignore the weights.
         """
         weighted = copy.deepcopy(self)
         weighted.has_row_weights = True
@@ -219,9 +204,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """Return a likelihood with the parameters of this likelihood, and with given values of the latent variables.
-
-        The returned likelihood runs without Pyro.
+        """Return a likelihood with the same parameters and given latent variables, which runs without Pyro.
 
         Args:
             values: Values of all latent variables, ``{name of the attribute: shape (*draws, *event)}``.
@@ -229,10 +212,9 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return without_pyro(self, values)
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
-        """Return the prior of a latent variable, given the `values` of other latent variables.
+        """Return the prior of a latent variable, given the `values` of other latent variables. No Pyro statement runs.
 
-        If the variable is a function of the other variables, return the variable's value instead. No Pyro statement
-        runs.
+        If the variable is a function of the other variables, return its value instead.
         """
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))
@@ -240,7 +222,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return prior
 
     def drawn(self) -> "Likelihood":
-        """Draw the latent variables from their prior, and return the likelihood with the drawn values."""
+        """Return the likelihood with values of the latent variables that are drawn from their prior."""
         values: dict[str, Tensor] = {}
         for name in self._pyro_samples:
             prior = self.prior_given(name, values)
@@ -248,10 +230,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return self.given(values)
 
     def draw_shape(self) -> torch.Size:
-        """Return the present shape of the draw axes of the likelihood's latent variables.
-
-        In the base class, the shape is empty.
-        """
+        """Return the present shape of the draw axes of the likelihood's latent variables, here an empty one."""
         return torch.Size()
 
     @property

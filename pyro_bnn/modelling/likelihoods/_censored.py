@@ -46,10 +46,7 @@ class LimitedNormal(TorchDistribution):
 
 
 class RightCensored(TorchDistribution):
-    """Pairs of a time and a number, which is 1 if the event happened at this time, and 0 if it happens later.
-
-    A draw from this distribution is always the time of an event, so the second number of the pair is 1.
-    """
+    """Pairs of a time and a number: 1 if the event happens at this time, 0 if later. Draws are always events."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.independent(constraints.nonnegative, 1)
@@ -108,14 +105,14 @@ class Censored(_CensoredLikelihood):
     .. math:: y = \min(\max(y^*, l), h), \qquad y^* \sim N(f(x), \sigma^2).
 
     Output and targets have the same shape, (N, O) or (N,). A target that equals a limit stands for a value at this
-    limit or beyond it. Predictions are for the uncensored value :math:`y^*`. To get the quantiles of y, clamp the
-    quantiles of a prediction to the limits.
+    limit or beyond it. Predictions are for the uncensored value :math:`y^*`; for the quantiles of y, clamp theirs to
+    the limits.
 
     Args:
         low: Lower limit l, such as the smallest amount that an instrument can measure; None means no lower limit.
         high: Upper limit h; None means no upper limit.
-        scale: Standard deviation :math:`\sigma`. A number fixes the scale. If None, the scale is learned, and starts at
-            1. A distribution over positive numbers is the prior of the latent variable ``likelihood.scale``.
+        scale: Standard deviation :math:`\sigma`: a number, None to learn it from 1, or a distribution over positive
+            numbers, the prior of the latent variable ``likelihood.scale``.
 
     Raises:
         ValueError: If there is no limit, if the lower limit is not below the upper one, or if the scale is not above 0.
@@ -155,7 +152,6 @@ class Censored(_CensoredLikelihood):
         return LimitedNormal(dist.Normal(output, numbers["scale"]), self.low, self.high)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless targets are numbers between the limits."""
         super().check_values(output, y)
         low, high = map(float, y.aminmax())
         if low < self.low or high > self.high:
@@ -175,16 +171,16 @@ class Survival(_CensoredLikelihood):
 
     The output is the logarithm of a typical time: doubling :math:`e^{f(x)}` doubles all times (an accelerated failure
     time model). With ``"weibull"``, T has a Weibull distribution with the scale :math:`e^{f(x)}` and the concentration
-    k. For k = 1 this is an exponential distribution. With ``"lognormal"``, :math:`\epsilon` is standard Gaussian.
+    k, for k = 1 an exponential distribution. With ``"lognormal"``, :math:`\epsilon` is standard Gaussian.
 
-    Output of shape (N, 1) goes with targets of shape (N, 2). The first column is the time, above 0. The second column
-    is 1 if the event happened at this time, and 0 if the time is censored. Predictions are for complete times, shape
-    (N,). The probability of surviving a time t is ``1 - prediction.cdf(t)``.
+    Output of shape (N, 1) goes with targets of shape (N, 2): the time, above 0, and a number that is 1 if the event
+    happened at this time, and 0 if the time is censored. Predictions are for complete times, shape (N,). The
+    probability of surviving a time t is ``1 - prediction.cdf(t)``.
 
     Args:
         family: Distribution of the times, ``"weibull"`` or ``"lognormal"``.
-        shape: The shape k. A number fixes the shape. If None, the shape is learned, and starts at 1. A distribution
-            over positive numbers is the prior of the latent variable ``likelihood.shape``.
+        shape: The shape k: a number, None to learn it from 1, or a distribution over positive numbers, the prior of the
+            latent variable ``likelihood.shape``.
 
     Raises:
         ValueError: If the family is unknown, or if the shape is not above 0.
@@ -225,7 +221,6 @@ class Survival(_CensoredLikelihood):
         return 1
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless times are above 0 and events are 0 or 1."""
         require_real("Survival", y)
         time, event = y.unbind(-1)
         if bool((time <= 0).any()):

@@ -49,9 +49,9 @@ class CategoricalLikelihood(_ClassLikelihood):
     Targets are integers from 0 to C - 1, shape (N,).
 
     With class weights, a fit multiplies the log-probability of each row by the weight of its class, for example to give
-    rare classes the same influence as common ones; see :class:`Likelihood`. The weights are not normalised. The weights
-    ``len(y) / (C * torch.bincount(y, minlength=C))`` are inversely proportional to the frequencies of the classes, and
-    have mean 1 over the data. To scale other weights to mean 1, use ``weights / weights[y].mean()``.
+    rare classes the same influence as common ones; see :class:`Likelihood`. The weights ``len(y) / (C *
+    torch.bincount(y, minlength=C))`` are inversely proportional to the frequencies of the classes, and have mean 1 over
+    the data.
 
     Args:
         class_weights: Weights of the classes, C numbers above 0. If None, all classes have the weight 1.
@@ -63,10 +63,8 @@ class CategoricalLikelihood(_ClassLikelihood):
         >>> import torch
         >>> import pyro_bnn as pb
         >>> likelihood = pb.CategoricalLikelihood()
-        >>> logits = torch.tensor([[0.0, 0.0, 0.0], [5.0, 0.0, 0.0]])
-        >>> likelihood(logits).probs.round(decimals=2)
-        tensor([[0.3300, 0.3300, 0.3300],
-                [0.9900, 0.0100, 0.0100]])
+        >>> likelihood(torch.tensor([[5.0, 0.0, 0.0]])).probs.round(decimals=2)
+        tensor([[0.9900, 0.0100, 0.0100]])
     """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -79,7 +77,6 @@ class CategoricalLikelihood(_ClassLikelihood):
         return dist.Categorical(logits=output, validate_args=False)
 
     def check_output(self, output: Tensor) -> None:
-        """Warn if the outputs are probabilities, as from a network that ends in a softmax."""
         require_output_dims("CategoricalLikelihood", output, 2, "(N, C)")
         off, num_classes = (output.double().sum(-1) - 1).abs(), output.shape[-1]
         tolerance = min(ROUNDING_ERRORS * torch.finfo(output.dtype).eps, SUM_TOLERANCE)
@@ -92,7 +89,6 @@ class CategoricalLikelihood(_ClassLikelihood):
             )
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless targets are whole numbers from 0 to C - 1."""
         num_classes = output.shape[-1]
         if self.has_row_weights:  # joined with weights, labels are floating point
             if not bool((y == y.floor()).all()):
@@ -117,13 +113,11 @@ class CategoricalLikelihood(_ClassLikelihood):
 class BernoulliLikelihood(_ClassLikelihood):
     """Yes or no. The network's output is the log-odds of yes, and has the shape of the targets.
 
-    Targets are 0 or 1 (integer, boolean or floating point). The last axis of a prediction has two classes: first "no",
-    then "yes".
+    Targets are 0 or 1 (integer, boolean or floating point). The last axis of a prediction has two classes: "no", "yes".
 
     Args:
-        class_weights: Two numbers above 0: the weight of the class "no", and the weight of the class "yes", as for
-            :class:`CategoricalLikelihood`. If None, both classes have the weight 1. The weights (1, w) have the effect
-            of ``pos_weight=w`` in torch's ``BCEWithLogitsLoss``.
+        class_weights: Weights of "no" and of "yes", two numbers above 0, as for :class:`CategoricalLikelihood`. If
+            None, both are 1. The weights (1, w) have the effect of ``pos_weight=w`` in torch's ``BCEWithLogitsLoss``.
 
     Raises:
         ValueError: If the weights are not two finite numbers above 0.
@@ -146,7 +140,6 @@ class BernoulliLikelihood(_ClassLikelihood):
         return dist.Bernoulli(logits=output, validate_args=False)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless targets are zeros and ones."""
         if y.is_complex():
             raise ValueError(f"targets of BernoulliLikelihood must be 0 or 1, got {y.dtype}; convert with `y.real`.")
         if not bool(((y == 0) | (y == 1)).all()):
@@ -159,10 +152,7 @@ class BernoulliLikelihood(_ClassLikelihood):
 
 
 def _checked_weights(weights: object) -> Tensor:
-    """Return the weights as a vector in double precision.
-
-    Raise unless there are at least two weights, and each weight is finite and above 0.
-    """
+    """Return at least two weights, finite and above 0, as a vector in double precision."""
     try:
         vector = torch.as_tensor(weights, dtype=torch.float64).detach().to("cpu", copy=True)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -180,15 +170,14 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
     .. math:: P(y \le k \mid x) = \frac{1}{1 + e^{f(x) - c_k}}, \qquad c_0 < c_1 < \dots < c_{C-2}.
 
     Output of shape (N, 1) goes with targets of shape (N,): integers from 0 to C - 1. A larger output makes higher
-    classes more probable. Predictions are class probabilities. The probabilities do not change if the network's last
-    bias and all cutpoints are shifted by the same number, so only the priors determine this number.
+    classes more probable. Predictions are class probabilities. A common shift of the network's last bias and of all
+    cutpoints does not change them, so only the priors determine it.
 
     Args:
         num_classes: Number of classes C, at least 2.
-        cutpoints: The cutpoints, C - 1 numbers. A sequence of increasing numbers fixes the cutpoints. If None, the
-            cutpoints are learned. Their starting values make all classes equally probable for an output of 0. A
-            distribution of an ordered vector, such as that of :meth:`prior`, is the prior of the latent variable
-            ``likelihood.cutpoints``.
+        cutpoints: C - 1 increasing numbers; None to learn them, from values that make all classes equally probable for
+            an output of 0; or a distribution of an ordered vector, such as that of :meth:`prior`, the prior of the
+            latent variable ``likelihood.cutpoints``.
 
     Raises:
         ValueError: If the cutpoints are not C - 1 increasing numbers, or their prior is not over ordered vectors.
@@ -218,14 +207,10 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
     @staticmethod
     def prior(num_classes: int, scale: float = 3.0) -> TorchDistributionMixin:
-        r"""Return a prior for cutpoints.
+        r"""Return a prior for cutpoints of `num_classes` classes.
 
         The first cutpoint and the logarithms of the distances between cutpoints are independent, with distribution
         :math:`N(0, \text{scale}^2)`.
-
-        Args:
-            num_classes: Number of classes C, at least 2.
-            scale: Standard deviation.
         """
         count = _checks.at_least("num_classes", num_classes, 2) - 1
         normal = dist.Normal(0.0, _checks.positive("scale", scale)).expand([count]).to_event(1)
@@ -244,7 +229,6 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
         return 1
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless targets are whole numbers from 0 to C - 1."""
         if y.is_complex() or y.dtype == torch.bool or (y.is_floating_point() and not self.has_row_weights):
             raise ValueError(f"targets of Ordinal must be integers, got {y.dtype}; convert with `y.long()`.")
         low, high = map(float, y.aminmax())
@@ -265,12 +249,12 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
 
 def _free(cutpoints: Tensor) -> Tensor:
-    """Convert cutpoints to free numbers: the first cutpoint, and the logarithms of the distances between cutpoints."""
+    """Convert cutpoints to the first cutpoint, and the logarithms of the distances between cutpoints."""
     return torch.cat([cutpoints[:1], cutpoints.diff().log()])
 
 
 def _ordered(free: Tensor) -> Tensor:
-    """Convert free numbers, which :func:`_free` returned, to cutpoints."""
+    """Undo :func:`_free`."""
     return torch.cat([free[:1], free[:1] + free[1:].exp().cumsum(0)])
 
 

@@ -30,7 +30,7 @@ WORDS: dict[Any, tuple[str, str]] = {
 class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
     """A likelihood that makes its distribution from the network's output and from numbers such as a noise scale.
 
-    A subclass implements :meth:`distribution`, and registers numbers such as a noise scale in `__init__`.
+    A subclass implements :meth:`distribution`, and registers the numbers in `__init__`.
     """
 
     num_parts = 1
@@ -40,9 +40,9 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
         """Return the distribution of the targets, batch shape ``(*draws, N, ...)``.
 
-        Each part of the output has the shape ``(*draws, N, O)``. If there is only one part, it is the whole output.
-        `numbers` holds, by name, each number that the network does not output, such as a noise scale. The shape of each
-        number broadcasts with the shape of a part of the output.
+        Each part of the output has the shape ``(*draws, N, O)``; a single part is the whole output. `numbers` holds, by
+        name, each number that the network does not output, such as a noise scale; it broadcasts with a part of the
+        output.
         """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -79,11 +79,9 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
         return [output] if self.num_parts == 1 else output.unflatten(-1, (self.num_parts, -1)).unbind(-2)
 
     def num_outputs(self, num_targets: int) -> int:
-        """Return the number of outputs of the network: one for each part of each target."""
         return self.num_parts * num_targets
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless the targets are in the support of the distribution."""
         name = type(self).__name__
         made = self.for_checks(output)(output[:1])
         if y.is_complex() or not (y.is_floating_point() or made.support.is_discrete):
@@ -109,32 +107,25 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
 
 
 class DistributionLikelihood(MadeLikelihood):
-    r"""Any distribution that a function makes from the network's output.
+    """Any distribution that a function makes from the network's output.
 
-    A model with this likelihood can be fitted, sampled and predicted like any other model. Predictions have the mean
-    and variance of the distribution, and its log-density at the targets. With `keep_draws`, predictions also have
-    quantiles, intervals and distribution functions. Quantiles, intervals and distribution functions are exact if torch
-    or SciPy has the distribution function, and otherwise computed from 4000 draws. A mean or variance without closed
-    form is estimated from 1000 draws for each weight draw.
-
-    A distribution of vectors, such as `MultivariateNormal`, is allowed: its event is the last axis of the targets.
-    `to_event` is not needed.
-
-    A file that `save_posterior` writes contains no code, so it does not contain `make`. Load the file into a model with
-    the same `make`.
+    A model with this likelihood can be fitted, sampled and predicted like any other model;
+    :doc:`/how_to/own_likelihood` says which results are exact. A distribution of vectors, such as `MultivariateNormal`,
+    is allowed: its event is the last axis of the targets. A file that `save_posterior` writes does not contain `make`;
+    load it into a model with the same `make`.
 
     Args:
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``
-            or ``(*draws, N, O)``. ``make`` runs for one draw and for many, so count axes from the end, as in
-            ``out[..., 0]``. ``make`` must not draw random numbers.
-        num_parts: Number of equal parts into which the last axis of the output is split. If `num_parts` is above 1,
-            ``make`` gets this number of tensors, each of shape ``(*draws, N, O)``, and the network needs `num_parts`
-            outputs for each target.
-        latent: Priors of latent variables, ``{name: prior}``. A prior must have no batch shape. The variables are
-            inferred together with the weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keyword
-            arguments, which broadcast with a part of the output.
-        learned: Starting values of learned numbers, ``{name: value}``. ``make`` gets the numbers as keyword arguments.
-            A fit may give any real value to a learned number.
+            or ``(*draws, N, O)``. ``make`` runs for one draw and for many, so count axes from the end, as in ``out[...,
+            0]``. ``make`` must not draw random numbers.
+        num_parts: Number of equal parts into which the last axis of the output is split. If it is above 1, ``make``
+            gets this number of tensors, each of shape ``(*draws, N, O)``, and the network needs `num_parts` outputs for
+            each target.
+        latent: Priors without batch shape of latent variables, ``{name: prior}``. The variables are inferred together
+            with the weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keyword arguments, which
+            broadcast with a part of the output.
+        learned: Starting values of learned numbers, ``{name: value}``, which may become any real number. ``make`` gets
+            the numbers as keyword arguments.
 
     Raises:
         ValueError: If `make` is not a function, if a name is not allowed, or if a prior is not a distribution, is
@@ -186,10 +177,7 @@ class DistributionLikelihood(MadeLikelihood):
         return self.make(*parts, **numbers)
 
     def check_output(self, output: Tensor) -> None:
-        """Raise unless `make` returns an allowed distribution.
-
-        Also raise unless `make` works for outputs that have an axis of draws before the axis of rows.
-        """
+        """Raise unless `make` returns an allowed distribution, also for outputs with an axis of draws before rows."""
         likelihood = self.for_checks(output)
         one = likelihood(output)
         values = {name: value.expand(2, *value.shape) for name, value in likelihood.present_numbers().items()}

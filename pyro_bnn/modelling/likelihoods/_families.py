@@ -27,9 +27,8 @@ class NegativeBinomial(MadeLikelihood):
     distribution. In single precision, use :class:`~pyro_bnn.PoissonLikelihood` if :math:`\alpha` is below 0.001.
 
     Args:
-        dispersion: The dispersion :math:`\alpha`. A number fixes the dispersion. If None, the dispersion is learned,
-            and starts at 1. A distribution over positive numbers is the prior of the latent variable
-            ``likelihood.dispersion``.
+        dispersion: The dispersion :math:`\alpha`: a number, None to learn it from 1, or a distribution over positive
+            numbers, the prior of the latent variable ``likelihood.dispersion``.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.
@@ -40,8 +39,7 @@ class NegativeBinomial(MadeLikelihood):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> likelihood = pb.likelihoods.NegativeBinomial(0.5)
-        >>> counts = likelihood(torch.zeros(1))
+        >>> counts = pb.likelihoods.NegativeBinomial(0.5)(torch.zeros(1))
         >>> counts.mean, counts.variance
         (tensor([1.]), tensor([1.5000]))
     """
@@ -69,9 +67,8 @@ class ZeroInflatedPoisson(MadeLikelihood):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> likelihood = pb.likelihoods.ZeroInflatedPoisson()
         >>> output = torch.tensor([[1.0, 0.0]])  # log-rate, log-odds of a zero
-        >>> likelihood(output).mean.round(decimals=2)
+        >>> pb.likelihoods.ZeroInflatedPoisson()(output).mean.round(decimals=2)
         tensor([[1.3600]])
     """
 
@@ -130,11 +127,11 @@ class StudentT(MadeLikelihood):
     influence. With many degrees of freedom, the distribution is almost Gaussian.
 
     Args:
-        df: Degrees of freedom :math:`\nu`. A number fixes :math:`\nu`; it must be above 2 for a finite variance. If
-            None, :math:`\nu` is learned, and starts at 4. A distribution over positive numbers is the prior of
-            :math:`\nu - 2`, the latent variable ``likelihood.df_above_2``.
-        scale: Scale :math:`\sigma`. A number fixes the scale. If None, the scale is learned, and starts at 1. A
-            distribution over positive numbers is the prior of the latent variable ``likelihood.scale``.
+        df: Degrees of freedom :math:`\nu`: a number above 2, for a finite variance; None to learn it from 4; or a
+            distribution over positive numbers, the prior of :math:`\nu - 2`, the latent variable
+            ``likelihood.df_above_2``.
+        scale: Scale :math:`\sigma`: a number, None to learn it from 1, or a distribution over positive numbers, the
+            prior of the latent variable ``likelihood.scale``.
 
     Raises:
         ValueError: If a number is out of range, or a distribution is not over positive numbers.
@@ -185,9 +182,8 @@ class Beta(MadeLikelihood):
     or 1, move all targets away from 0 and 1, for example with ``(y * (N - 1) + 0.5) / N``.
 
     Args:
-        precision: The precision :math:`\phi`. A number fixes the precision. If None, the precision is learned, and
-            starts at 10. A distribution over positive numbers is the prior of the latent variable
-            ``likelihood.precision``.
+        precision: The precision :math:`\phi`: a number, None to learn it from 10, or a distribution over positive
+            numbers, the prior of the latent variable ``likelihood.precision``.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.
@@ -200,8 +196,7 @@ class Beta(MadeLikelihood):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> likelihood = pb.likelihoods.Beta(precision=9.0)
-        >>> shares = likelihood(torch.zeros(1))
+        >>> shares = pb.likelihoods.Beta(precision=9.0)(torch.zeros(1))
         >>> shares.mean, shares.stddev.round(decimals=2)
         (tensor([0.5000]), tensor([0.1600]))
     """
@@ -219,7 +214,6 @@ class Beta(MadeLikelihood):
         return dist.Beta(above, below)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless targets lie strictly between 0 and 1."""
         super().check_values(output, y)
         at_ends = (y <= 0) | (y >= 1)
         if bool(at_ends.any()):

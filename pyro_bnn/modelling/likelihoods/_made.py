@@ -44,9 +44,8 @@ class Maker:
 class MadeDistribution(TorchDistribution, Sliced):
     """The distribution that a `Maker` returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
-    To select or join draws and rows, this class selects or joins the outputs and the numbers. Then it makes the
-    distribution again, so the class can do this for every kind of distribution. A mean or a variance without closed
-    form is estimated from draws, always with the same seed.
+    Draws and rows of outputs and numbers are selected or joined, and the distribution is made again, so that this works
+    for every kind. A mean or a variance without closed form is estimated from draws, always with the same seed.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention

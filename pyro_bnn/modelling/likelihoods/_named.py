@@ -22,10 +22,7 @@ scale lies between 0.012 and 4.2 with probability 95 %."""
 
 
 def gaussian(scale: float | None = None) -> GaussianLikelihood:
-    """Return a Gaussian with a known noise scale. If `scale` is None, the noise scale is a latent variable.
-
-    The prior of a latent scale suits targets of standard deviation 1.
-    """
+    """Return a Gaussian with a known noise scale, or with a latent one, for targets of standard deviation 1."""
     return GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR) if scale is None else scale)
 
 
@@ -64,11 +61,9 @@ CALLS = {
 
 
 def nearest_call(value: object) -> str:
-    """Suggest a call that makes a likelihood, for a user who passed another object in its place.
+    """Suggest a call that makes a likelihood, for a user who passed another object in its place; else return "".
 
-    If the object is a text, this function looks up the text. If the object is a class, it looks up the name of the
-    class. For any other object, such as a distribution or a loss, it looks up the name of the object's class. If there
-    is no suggestion, the result is an empty text.
+    A text is looked up itself; of a class, a distribution or a loss, the name of its class.
     """
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__
@@ -87,13 +82,10 @@ LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
 
 
 def make_likelihood(spec: str, suited: Collection[str] = LIKELIHOODS) -> Likelihood:
-    """Return the likelihood that a text describes, such as ``gaussian:0.5``.
+    """Return the likelihood of a text, such as ``gaussian:0.5`` (noise scale) or ``mixture:5`` (components).
 
-    For an unknown name, the error message lists the names in `suited`.
-
-    The text is a name in :data:`LIKELIHOODS`, or a name and a number, with a colon between them. The number is the
-    noise scale in ``gaussian:0.5``, and the number of components in ``mixture:5``. With ``gaussian`` alone, the noise
-    scale is inferred; the prior of the scale suits targets of standard deviation 1.
+    The text is a name in :data:`LIKELIHOODS`, and perhaps a colon and a number. For an unknown name, the error message
+    lists the names in `suited`.
     """
     name, colon, number = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if name not in LIKELIHOODS:

@@ -18,10 +18,9 @@ from ._base import Likelihood, MovedPrior
 
 
 class NumbersLikelihood(Likelihood[P_co]):
-    """A likelihood with numbers, such as a noise scale, that the network does not output.
+    """A likelihood with numbers, such as a noise scale, that the network does not output: fixed, learned or latent.
 
-    Each number of the likelihood has a name, and is fixed, learned or latent. A subclass registers the numbers in
-    `__init__`, and reads the values of the numbers by :meth:`number`.
+    A subclass registers the numbers in `__init__`, and reads their values by :meth:`number`.
     """
 
     free_names: ClassVar[Mapping[str, str]] = {}
@@ -33,11 +32,7 @@ class NumbersLikelihood(Likelihood[P_co]):
         self._maps: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def add_positive(self, name: str, value: float | TorchDistributionMixin | None, start: float = 1.0) -> None:
-        """Add a number above 0.
-
-        If `value` is a float, the number is fixed at this value. If `value` is a distribution, the number is a latent
-        variable with this prior. If `value` is None, the number is learned, and starts at `start`.
-        """
+        """Add a number above 0: fixed (a float), latent (its prior), or learned from `start` (None)."""
         if value is None:
             free = torch.tensor(start, dtype=torch.float64).expm1().log()  # softplus(free) = start
             self.add_learned(name, free, softplus)
@@ -79,7 +74,6 @@ class NumbersLikelihood(Likelihood[P_co]):
         return self.free_names.get(name, f"free_{name}")
 
     def present_numbers(self) -> dict[str, Tensor]:
-        """Return ``{name: present value}`` for all numbers; see :meth:`number`."""
         return {name: self.number(name) for name in self._event_dims}
 
     def learned_numbers(self) -> dict[str, Tensor]:
@@ -87,10 +81,6 @@ class NumbersLikelihood(Likelihood[P_co]):
         return {name: self.number(name).detach() for name in self._maps}
 
     def draw_shape(self) -> torch.Size:
-        """Return the shape of the draw axes of the latent variables.
-
-        Vectorised particles also have a data axis of size 1, which is left out.
-        """
         for name, event_dim in self._event_dims.items():
             if name in self._pyro_samples:
                 value = self.number(name)
@@ -114,8 +104,8 @@ class NumbersLikelihood(Likelihood[P_co]):
 def lifted(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
     """Add axes to a tensor of shape ``(*draws, *event)`` so that it broadcasts with outputs ``(*draws, N, *rest)``.
 
-    The axes ``*event`` are aligned with the last axes of the output. For example, a noise scale of event shape (O,) has
-    one value for each column of an output of shape (N, O).
+    The axes ``*event`` are aligned with the last axes of the output: a scale of event shape (O,) has one value a
+    column.
     """
     lead = value.shape[: value.dim() - event_dim]
     if not lead:

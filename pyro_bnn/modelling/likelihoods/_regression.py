@@ -26,10 +26,9 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
     Output and targets have the same shape, (N, O) or (N,).
 
     Args:
-        scale: Standard deviation of the noise. A number fixes the scale. If None, the scale is a learnable parameter
-            that starts at 1. If `scale` is a distribution over positive numbers, the scale is a latent variable,
-            ``likelihood.scale``, and the distribution is the prior of this variable. The distribution must be scalar or
-            have event shape (O,).
+        scale: Standard deviation of the noise. A number fixes it; None makes it a learnable parameter that starts at 1;
+            a distribution over positive numbers, scalar or of event shape (O,), is the prior of the latent variable
+            ``likelihood.scale``.
 
     Raises:
         ValueError: If `scale` is a number that is not above 0, or a distribution whose support is not the positive
@@ -71,9 +70,8 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 class _Standardising(dist.Normal):
     """A Gaussian whose log-density divides by the scale before squaring.
 
-    torch's log-density divides by the variance, so the gradient of this log-density divides by the squared variance.
-    For a scale of 1e-7 and an error of 3e5, the gradient with respect to the log variance is then infinite in single
-    precision; the true value is 5e24.
+    torch divides by the variance: with a scale of 1e-7 and an error of 3e5, its gradient with respect to the log
+    variance is infinite in single precision, where the true value is 5e24.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -121,7 +119,6 @@ class PoissonLikelihood(NumberLikelihood):
         return dist.Poisson(output.exp(), validate_args=False)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless targets are whole numbers of at least 0."""
         expected = "targets of PoissonLikelihood must be whole numbers"
         if y.is_complex():
             raise ValueError(f"{expected}, got {y.dtype}; convert with `y.real`.")
@@ -134,9 +131,7 @@ class PoissonLikelihood(NumberLikelihood):
 
 
 class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
-    r"""A mixture of M Gaussians for each target.
-
-    All parameters of the mixture are network outputs (mixture density network).
+    r"""A mixture of M Gaussians for each target, whose parameters are network outputs (mixture density network).
 
     .. math:: p(y \mid x) = \sum_{m=1}^M \pi_m(x)\, N(y; \mu_m(x), \sigma_m(x)^2), \qquad
               \pi = \mathrm{softmax}(a), \quad \sigma_m = \epsilon + \log(1 + e^{\rho_m}).
@@ -145,11 +140,10 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
     order: logits a, means :math:`\mu`, and :math:`\rho`. Each part holds the M components of the first target, then
     those of the second, and so on. Given x, targets are independent of each other.
 
-    Densities are summed in log space. The softplus is :math:`e^\rho` for small scales and linear for large ones.
-    Because of the softplus, a large :math:`\rho` does not overflow, and the mean of the variances stays moderate if
-    :math:`\rho` is uncertain. The lower bound :math:`\epsilon` limits the density of a component that shrinks onto one
-    point. In single precision and with the default :math:`\epsilon`, density and gradients are finite for all finite
-    logits and :math:`\rho` if targets lie within :math:`10^{10}` of the means.
+    Densities are summed in log space. Because the softplus is linear for large :math:`\rho`, scales do not overflow.
+    The lower bound :math:`\epsilon` limits the density of a component that shrinks onto one point. In single precision
+    and with the default :math:`\epsilon`, density and gradients are finite for all finite logits and :math:`\rho` if
+    targets lie within :math:`10^{10}` of the means.
 
     Components that start equal would get equal gradients and stay equal. :meth:`initial_bias` gives them different
     means.
@@ -158,23 +152,20 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         num_components: Number M of Gaussians. With one Gaussian, this is a
             :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood` with another map from outputs to scales.
         min_scale: Lower bound :math:`\epsilon` of the standard deviations, above 0, in units of the targets. The
-            default suits targets of size 1: the bound is far below their usual noise, and above the rounding error of
-            single precision.
+            default suits targets of size 1: it is far below their usual noise, and above the rounding error of single
+            precision.
 
     Raises:
         ValueError: If `num_components` is below 1, or `min_scale` is not above 0.
 
     References:
-        Bishop (1994), Mixture Density Networks,
-        https://publications.aston.ac.uk/id/eprint/373/1/NCRG_94_004.pdf.
+        Bishop (1994), Mixture Density Networks, https://publications.aston.ac.uk/id/eprint/373/1/NCRG_94_004.pdf.
 
     Example:
         >>> import torch
         >>> from pyro_bnn import MixtureDensityLikelihood
         >>> likelihood = MixtureDensityLikelihood(4)
-        >>> likelihood(
-        ...     torch.zeros(5, 24)
-        ... ).batch_shape  # two targets, of 12 outputs each
+        >>> likelihood(torch.zeros(5, 24)).batch_shape  # two targets of 12 outputs
         torch.Size([5, 2])
     """
 
@@ -196,11 +187,10 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         return f"{self.num_components}"
 
     def initial_bias(self, y: Tensor) -> Tensor:
-        r"""Return a bias of the last layer, chosen so that the components of the mixture have different means.
+        r"""Return a bias of the last layer, ``net[-1].bias.data``, with which the components have different means.
 
-        Set ``net[-1].bias.data`` to this bias. All components then start with the same weight. The mean of component m
-        starts at the quantile :math:`(m - \tfrac12) / M` of the targets. Each scale starts at :math:`1 / M` of the
-        targets' standard deviation.
+        All components start with the same weight. The mean of component m starts at the quantile :math:`(m - \tfrac12)
+        / M` of the targets, and each scale at :math:`1 / M` of their standard deviation.
 
         Args:
             y: Training targets, shape (N, O).

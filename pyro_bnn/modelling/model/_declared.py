@@ -98,9 +98,9 @@ def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
 def take_declared(net: nn.Module) -> dict[str, Statement]:
     """Replace every `PyroSample` of a network by a buffer with an initial value. Afterwards, no module uses Pyro.
 
-    The initial values are medians of draws from the priors. Torch's generators do not change. A `PyroSample` whose
-    function returns a tensor, computed from other variables, is not replaced. Return a dictionary from the path of each
-    new buffer to its declaration. A declaration depends only on earlier declarations in the dictionary.
+    The initial values are medians of draws from the priors. Return ``{path of the new buffer: declaration}``, in an
+    order in which a declaration depends only on earlier ones. A function that returns a tensor, computed from other
+    variables, stays.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:
@@ -168,10 +168,7 @@ def _traced(net: nn.Module, modules: Iterable[tuple[str, PyroModule]]) -> dict[s
 def declared_priors(
     net: nn.Module, statements: Mapping[str, Statement], paths: Mapping[str, list[str]]
 ) -> dict[str, DeclaredPrior]:
-    """Return ``{site: prior}`` for the declared variables; a prior also names the variables on which it depends.
-
-    Random parameters must be buffers.
-    """
+    """Return ``{site: prior}`` for the declared variables. Random parameters must be buffers."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     return {sites[path]: _declared_prior(net, path, statement, sites) for path, statement in statements.items()}
 

@@ -119,10 +119,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
             return first_value(self.network, name, self._paths[name])  # raises, since the layer was replaced
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
-        """Return the prior of a site on the model's present device.
-
-        Args:
-            name: A site of the network, or a latent variable on which the prior of such a site depends.
+        """Return the prior of a site, or of a latent variable on which such a prior depends, on the model's device.
 
         Raises:
             ValueError: If the prior depends on other latent variables.
@@ -170,9 +167,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def plain_prior(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | None:
         """Return the prior of a latent variable, or None if it is not a distribution. No Pyro statement runs.
 
-        Args:
-            name: The variable, one of :attr:`latent_names`.
-            values: Values of the earlier latent variables, ``{site: shape (*event)}``.
+        `values` has the values of the earlier latent variables, ``{site: shape (*event)}``.
         """
         prior: object = self._pyro_samples.get(name)
         if isinstance(prior, SiteStatement):
@@ -190,10 +185,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether every prior is fixed: it depends on no other variable, and is not learned.
-
-        If the user has replaced a prior, the replacement is checked.
-        """
+        """Whether every prior, also one that the user has put in, depends on no other variable and is not learned."""
         statements = self._pyro_samples.values()
         ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
         return all(ours) and self._likelihood.has_fixed_priors
@@ -211,10 +203,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return {name: getattr(self, name) for name in self._paths}
 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
-        """Raise a `ValueError` unless `values` has all latent variables.
-
-        Also raise unless the values for the network and its priors are finite and have the right shape.
-        """
+        """Raise unless `values` has all latent variables, and finite values of the right shapes for the weights."""
         _checks.kind("values", values, Mapping, "a dict of values by site")
         missing = [name for name in self.latent_names if name not in values]
         if missing:
@@ -238,14 +227,12 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return shapes | {name: self.initial_value(name).shape for name in self._paths}
 
     def network_weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weights that the layers use, given values of all sites of the network.
+        """Return the weights that the layers use, ``{path: shape (*event)}``, given values of all sites of the network.
+
+        Tied weights have an entry for each path. The padding row of an embedding keeps its value in the network.
 
         Args:
             values: ``{site: shape (*event)}``.
-
-        Returns:
-            ``{path: shape (*event)}``. Tied weights have an entry for each of their paths. The padding row of an
-            embedding does not come from `values`, but keeps its value in the network.
         """
         try:
             pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]

@@ -33,8 +33,8 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     .. math:: w \sim p(w), \qquad y_n \mid w \sim p(y_n \mid f_w(x_n)), \qquad n = 1, \dots, N.
 
     The model makes a copy of `net`, and never changes the original. Each parameter that `where` selects becomes a
-    `PyroSample` of the model. The site is named after the parameter's path in the network, such as ``net.0.weight``.
-    All other parameters stay learnable. A parameter with several names (tied weights) is one site.
+    `PyroSample` of the model, named after the parameter's path in the network, such as ``net.0.weight``. All other
+    parameters stay learnable. A parameter with several names (tied weights) is one site.
 
     A call ``model(x)`` runs the network with weights drawn from the prior, also after a fit, as for every Pyro model.
     For predictions under a posterior call :func:`~pyro_bnn.predict`.
@@ -58,12 +58,8 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         >>> from torch import nn
         >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-        >>> model = BayesianModel(
-        ...     net,
-        ...     prior=NormalPrior(),
-        ...     likelihood=CategoricalLikelihood(),
-        ...     num_data=150,
-        ... )
+        >>> prior, likelihood = NormalPrior(), CategoricalLikelihood()
+        >>> model = BayesianModel(net, prior=prior, likelihood=likelihood, num_data=150)
         >>> model.site_names
         ('net.0.weight', 'net.0.bias', 'net.2.weight', 'net.2.bias')
         >>> model(torch.zeros(5, 4)).shape
@@ -74,20 +70,19 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         by ``num_data / B``, so for every batch size the expected ELBO is that of the whole data set. The weights may
         have leading draw axes, as in `Predictive(parallel=True)` and `vectorize_particles=True`.
 
-        *Latent variables of priors.* A prior may depend on latent variables of its own
-        (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). The variables of a prior are sites like
-        ``prior.0.scale``, and are drawn before the weights. Learnable numbers of a prior are parameters of the model.
+        *Latent variables of priors.* The variables of a :class:`~pyro_bnn.modelling.priors.HierarchicalPrior` are sites
+        like ``prior.0.scale``, and are drawn before the weights. Learnable numbers of a prior are parameters of the
+        model.
 
         *Several inputs.* A network with several inputs gets them from a tuple, as ``net(*x)``, or from a dictionary, as
-        ``net(**x)``. Inputs may be nested. All inputs have N rows, except those in a :class:`~pyro_bnn.Shared`, which
-        all rows share.
+        ``net(**x)``. Inputs may be nested. All have N rows, except those in a :class:`~pyro_bnn.Shared`.
 
         *Embeddings.* The padding row of a random embedding is constant: the layer uses the row of `net`. The value that
-        is drawn for a padding row has no effect on the likelihood, so the posterior of this value is the prior.
+        is drawn for it has no effect on the likelihood, so its posterior is the prior.
 
-        *Pyro modules.* The network may have Pyro modules. Each `PyroSample` attribute of a Pyro module is a site that
-        is named after the attribute's path. The declared distribution is the prior of the site. A declared site is
-        drawn once per call, regardless of `where` and `prior`.
+        *Pyro modules.* Each `PyroSample` attribute of a Pyro module in the network is a site that is named after the
+        attribute's path. The declared distribution is its prior, regardless of `where` and `prior`. It is drawn once
+        per call.
     """
 
     @explained(
@@ -156,18 +151,11 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return observed.log_prob(targets).sum() * (self.num_data / len(y))
 
     def log_likelihoods(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
-        r"""Return :meth:`log_likelihood`, and the log-likelihood of simulated targets, from one run of the network.
+        r"""Return :meth:`log_likelihood`, and that of targets simulated at the outputs, from one run of the network.
 
-        Simulated targets are drawn from the likelihood at the outputs. The log-likelihood of simulated targets serves
-        to estimate F, the diagonal of the Gauss-Newton matrix of the whole data set. If g is the gradient of this
-        log-likelihood, N is `num_data`, and B is the number of rows, then the mean of :math:`g^2` over simulated
-        targets is :math:`(N / B)\,F`, element by element.
-
-        Args:
-            values: As for :meth:`log_likelihood`.
-            x: Inputs, shape (B, ...).
-            y: Targets, shape (B, ...). The values of y do not affect the log-likelihood of the simulated targets; row
-                weights in y do.
+        If g is the gradient of the second log-likelihood, N is `num_data`, and B is the number of rows, then the mean
+        of :math:`g^2` over simulated targets is :math:`(N / B)\,F`, where F is the diagonal of the Gauss-Newton matrix
+        of the whole data set. Of y, only row weights affect the second log-likelihood.
 
         Returns:
             The two log-likelihoods in nats, shape (2,).
@@ -226,9 +214,8 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     def check_target_shape(self, x: Inputs, y: Tensor) -> None:
         """Raise a `ValueError` if x has a wrong device or dtype, or if y has a wrong device or shape.
 
-        A fit calls this method before the first step. The network runs on the first row only. If the network raises an
-        error for this row, y is not checked. Perhaps the network needs more than one row. If the network also raises an
-        error for a whole batch, the fit raises this error.
+        The network runs on the first row only. If it raises an error for this row, as a network that needs several rows
+        does, y is not checked: a fit raises errors for whole batches itself.
         """
         check_input(x, self.like)
         try:
@@ -242,7 +229,6 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
             raise
 
     def _first_response(self, x: Inputs) -> tuple[Response, tuple[int, ...]]:
-        """Return the response to the first row at the initial weights, and the shape of observations for all rows."""
         with torch.no_grad(), seeded(0, self.device), eval_mode(self):
             weights = {name: self.initial_value(name) for name in self._paths}
             first = map_inputs(torch.clone, take(x, slice(1)))  # the network may change it in place
@@ -261,10 +247,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return response
 
     def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
-        """Run the network on x with given weights, and return its output with the targets' distribution.
-
-        `likelihood` must not use Pyro.
-        """
+        """Run the network on x with given weights. `likelihood` must not use Pyro."""
         check_input(x, self.like)
         return respond(self.network, likelihood, self._paths, values, x, self.interception)
 
@@ -297,10 +280,7 @@ def network_values(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def require_bayesian(model: object, purpose: str = "") -> None:
-    """Raise unless `model` is a BayesianModel. If it is a network, the message says how to make a BayesianModel.
-
-    The message has the text `purpose` after the words "a BayesianModel". An example of this text is " for Flipout".
-    """
+    """Raise unless `model` is a BayesianModel. The message says for what `purpose`, such as " for Flipout"."""
     if not isinstance(model, BayesianModel):
         remedy = f"; make one, such as {EXAMPLE}" if isinstance(model, nn.Module) else ""
         raise ValueError(f"`model` must be a BayesianModel{purpose}, got {_checks.described(model)}{remedy}.")
@@ -313,10 +293,7 @@ def own_paths(model: BayesianModel) -> dict[str, str]:
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Return ``{name: path}`` for the values in a draw that belong to parameters or buffers of the network.
-
-    Raise if a name is neither a latent variable nor a parameter or buffer of the network.
-    """
+    """Return ``{name: path}`` for the values in a draw that are parameters or buffers. Raise for unknown names."""
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}
     unknown = [name for name in others if name not in own]

@@ -14,11 +14,7 @@ MODULE_TABLES = ("_parameters", "_modules", "_buffers")
 
 
 def private_copy(net: nn.Module) -> nn.Module:
-    """Return a copy of a network into which drawn weights can be put.
-
-    A compiled module has its parameters under ``_orig_mod``, and its code may contain them as constants. So for a
-    compiled network, this function copies the module from which the network was compiled.
-    """
+    """Return a copy of a network, or of the module from which it was compiled, into which draws can be put."""
     _checks.kind("net", net, nn.Module, "a torch.nn.Module")
     for name, module in net.named_modules():
         _require_plain(f"net.{name}".rstrip("."), module)
@@ -34,7 +30,7 @@ def private_copy(net: nn.Module) -> nn.Module:
 
 
 def _make_constants(module: nn.Module) -> None:
-    """Turn integer parameters and empty parameters into buffers, since no fit could change such parameters."""
+    """Turn integer parameters and empty parameters into buffers, since no fit could change them."""
     for name, value in list(module.named_parameters(recurse=False, remove_duplicate=False)):
         if not (value.is_floating_point() or value.is_complex()) or value.numel() == 0:
             delattr(module, name)
@@ -94,10 +90,9 @@ def _require_values(name: str, value: Tensor) -> None:
 
 
 def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
-    """Put the frozen modules of a network into eval mode, so that their running statistics do not change.
+    """Put the frozen modules of a network into eval mode: those with parameters, none of them learned or random.
 
-    `random` has the paths of the random parameters. A module is frozen if it has parameters, and if none of
-    its parameters is learned or random. A frozen module is a fixed function, so its dropout is off, too.
+    `random` has the paths of the random parameters. A frozen module is a fixed function, without dropout.
     """
     for name, module in net.named_modules():
         prefix = f"{name}." if name else ""

@@ -19,10 +19,7 @@ T = TypeVar("T")
 
 
 class _NoStatements(Messenger):
-    """A handler that raises an error at a Pyro statement in a prior.
-
-    A Pyro statement in a prior would run only once, since the model keeps the distribution.
-    """
+    """A handler that raises an error at a Pyro statement in a prior, which would run only once."""
 
     def _pyro_sample(self, msg: Any) -> NoReturn:
         raise ValueError(
@@ -36,7 +33,7 @@ class _NoStatements(Messenger):
 
 
 def _asked(method: Callable[..., T], *args: object) -> T:
-    """Call a method of a prior without Pyro's handlers, and raise an error if the method has Pyro statements."""
+    """Call a method of a prior without Pyro's handlers, and raise an error at Pyro statements."""
     with EXCLUSIVE, poutine.block(), _NoStatements():
         return method(*args)
 
@@ -53,10 +50,9 @@ def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
 
 
 class NetworkPriors:
-    """The priors of a network's random parameters.
+    """The priors of a network's random parameters, which are buffers in `net`.
 
-    The network itself declares the priors at the sites `declared`; all other sites have the prior `prior`. In `net` the
-    random parameters are buffers.
+    The network itself declares the priors at the sites `declared`; all other sites have the prior `prior`.
     """
 
     def __init__(

@@ -15,16 +15,14 @@ METHODS = ("reset_parameters", "_reset_parameters")
 
 
 def reset_network(model: BayesianModel, reset: Callable[[nn.Module], object] | None = None) -> None:
-    """Give the network of a model new initial weights, in place.
+    """Give the network of a model new initial weights, in place, from torch's generators.
 
     Every layer draws its own weights, by its method `reset_parameters`. Frozen parameters, and buffers that belong to
-    layers without weights to learn, keep their values. The draws come from torch's generators, whose seed is not set
-    here.
+    layers without weights to learn, keep their values.
 
     Args:
         model: The model. The initial values of the model's random weights change, too.
-        reset: Function that gives a network new weights in place, used instead of the layers' methods. Parameters that
-            the function does not change keep their values.
+        reset: Function that gives a network new weights in place, used instead of the layers' methods.
 
     Raises:
         ValueError: If a layer has weights to learn, but no method `reset_parameters`, or if this method leaves a weight
@@ -49,10 +47,7 @@ def reset_network(model: BayesianModel, reset: Callable[[nn.Module], object] | N
 
 
 def _reset_layers(network: nn.Module, learned: set[str]) -> None:
-    """Call the method `reset_parameters` of each layer that owns weights to learn.
-
-    Inner layers come first, as in `nn.Module.apply`.
-    """
+    """Call the method `reset_parameters` of each layer that owns weights to learn, inner layers first."""
     owners = {path.rpartition(".")[0] for path in learned}
     methods = []
     for path, layer in reversed(list(network.named_modules())):
@@ -83,11 +78,10 @@ def _reset_layers(network: nn.Module, learned: set[str]) -> None:
 
 @contextmanager
 def _as_parameters(network: nn.Module, random: set[str]) -> Iterator[None]:
-    """In a ``with`` block, turn the random weights of a model's network, which are buffers, into parameters.
+    """In a ``with`` block, turn the random weights of a network, which are buffers, into parameters.
 
-    The method `reset_parameters` of some layers finds the weights by `parameters()`. In other layers,
-    `reset_parameters` replaces the weights by new parameters; at the end of the block, the values of the new parameters
-    are copied to the buffers.
+    The method `reset_parameters` of some layers finds the weights by `parameters()`, or replaces them by new
+    parameters.
     """
     buffers: list[tuple[nn.Module, str, Tensor]] = []
     for path in random:

@@ -22,10 +22,7 @@ Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]
 
 
 def check_input(x: Inputs, like: Tensor) -> None:
-    """Raise unless x has at least one row and is on the same device as `like`, a weight of the network.
-
-    Floating-point inputs must also have the dtype of `like`.
-    """
+    """Raise unless x has a row and fits `like`, a weight: in its device and, for floating point, in its dtype."""
     _require_tensors("x", x)
     for name, leaf in [("x", x)] if isinstance(x, Tensor) else named_leaves("x", x):
         if leaf.layout != torch.strided:
@@ -65,10 +62,7 @@ def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
 
 
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
-    """Raise unless y is on the device of x and has the shape that the likelihood expects.
-
-    `observed` is the shape of observations drawn from the likelihood.
-    """
+    """Raise unless y is on the device of x and has the shape of the targets for observations of shape `observed`."""
     are_dense = _is_dense(x) and _is_dense(y)
     expected = likelihood.target_shape(observed)
     device = (x if isinstance(x, Tensor) else leaves(x)[0]).device
@@ -106,7 +100,7 @@ def _is_dense(value: object) -> bool:
 class Interception:
     """Changes or observes the calls of a network inside `with` blocks.
 
-    A gradient estimator or a `Memory` changes how a call computes the network's output; a check only reads the output.
+    A gradient estimator or a `Memory` changes how a call computes the output; a check only reads the output.
     """
 
     interceptor: Interceptor | None = None
@@ -115,7 +109,6 @@ class Interception:
 
     @property
     def is_active(self) -> bool:
-        """Whether the code runs inside a ``with`` block of :meth:`by`."""
         return self.interceptor is not None
 
     @contextmanager
@@ -131,10 +124,7 @@ class Interception:
 
     @contextmanager
     def checking(self, check: Callable[[Tensor], None]) -> Iterator[None]:
-        """Call `check` once inside the `with` block: after the first call of the network.
-
-        The argument of `check` is the output of the first call, shape ``(*draws, N, ...)``.
-        """
+        """Call `check` once: with the output, shape ``(*draws, N, ...)``, of the first call of the network."""
         self.check = check
         try:
             yield
@@ -169,11 +159,7 @@ class Response:
         return (*self.distribution.batch_shape[self.num_lead :], *self.distribution.event_shape)
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
-        """Check the targets, and return their predicted distribution and the converted targets.
-
-        The method `log_prob` of the predicted distribution takes the converted targets. Log-densities are multiplied by
-        the weights of the rows, as in a fit.
-        """
+        """Check the targets, and return their distribution, weighted as in a fit, and the converted targets."""
         check_shapes(self.likelihood, self.target_shape, x, y)
         if len(y) > num_data:
             raise ValueError(
@@ -194,10 +180,7 @@ def respond(
     x: Inputs,
     interception: Interception,
 ) -> Response:
-    """Run a network with given weights, and apply a likelihood to its output.
-
-    In `net` the random parameters are buffers.
-    """
+    """Run a network, whose random parameters are buffers, with given weights, and apply a likelihood to its output."""
     weights = {name: values[name] for name in paths}
     tensors = {path: weights[name] for name in paths for path in paths[name]}
     num_lead = _functional.num_lead_axes(net, tensors)

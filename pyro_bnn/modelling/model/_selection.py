@@ -38,10 +38,7 @@ class Owned:
 
 
 def owned(net: nn.Module, values: Iterable[tuple[str, Tensor]]) -> list[Owned]:
-    """Return the parameters at the given paths of a network, with their layers.
-
-    If a tensor has several paths, the first path determines the tensor's site.
-    """
+    """Return the parameters at the given paths of a network. A tensor's first path determines its site."""
     sites: dict[int, str] = {}
     found = []
     for path, value in values:
@@ -56,13 +53,12 @@ class Selection:
     """A rule that selects parameters of a network, for ``where`` and ``exclude`` of :class:`BayesianModel`.
 
     :func:`layers` makes a selection. ``a | b`` selects the parameters that a or b selects, ``a & b`` those that both
-    select, and ``a - b`` those that a selects and b does not. In ``a | b``, ``a & b`` and ``a - b``, b may also be a
-    glob or a function.
+    select, and ``a - b`` those that a selects and b does not. Here b may also be a glob or a function.
 
     Args:
-        sites: Function that returns the sites of the selected parameters. The function's first argument is a list of
-            all parameters, in which a parameter with several names occurs once for each name. The function's second
-            argument is ``"where"`` or ``"exclude"``, and is used in error messages.
+        sites: Function that returns the sites of the selected parameters. Its first argument is a list of all
+            parameters, in which a parameter with several names occurs once for each name. Its second argument is
+            ``"where"`` or ``"exclude"``, for error messages.
         text: The rule as text.
         glob: The glob on names, if the rule is a glob.
 
@@ -154,14 +150,9 @@ def layers(*kinds: type[nn.Module]) -> Selection:
         >>> from torch import nn
         >>> import pyro_bnn as pb
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3))
-        >>> model = pb.BayesianModel(
-        ...     net,
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=pb.CategoricalLikelihood(),
-        ...     num_data=150,
-        ...     where=pb.layers(nn.Linear),
-        ... )
-        >>> model.site_names
+        >>> given = {"prior": pb.NormalPrior(), "likelihood": pb.GaussianLikelihood()}
+        >>> where = pb.layers(nn.Linear)
+        >>> pb.BayesianModel(net, num_data=150, where=where, **given).site_names
         ('net.0.weight', 'net.0.bias', 'net.2.weight', 'net.2.bias')
     """
     if not kinds:
@@ -205,10 +196,7 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Return the reason why a function does not take three arguments: a name, a parameter and a layer.
-
-    The text is empty if the function takes these three arguments, or if its signature is unknown.
-    """
+    """Return why a function does not take a name, a parameter and a layer; empty if it does, or if nobody knows."""
     try:
         inspect.signature(function).bind("name", "parameter", "layer")
     except TypeError as error:
@@ -224,27 +212,21 @@ class SelectionWarning(UserWarning):
     Example:
         >>> import warnings
         >>> import pyro_bnn as pb
-        >>> from pyro_bnn.modelling.model import SelectionWarning
-        >>> options = {
-        ...     "prior": pb.NormalPrior(),
-        ...     "likelihood": pb.CategoricalLikelihood(),
-        ...     "num_data": 9,
-        ... }
+        >>> given = {"prior": pb.NormalPrior(), "likelihood": pb.GaussianLikelihood()}
+        >>> net, where = pb.nets.resnet20(), "net.c*.weight"
         >>> with warnings.catch_warnings(record=True) as caught:
         ...     warnings.simplefilter("always")
-        ...     model = pb.BayesianModel(
-        ...         pb.nets.resnet20(), where="net.c*.weight", **options
-        ...     )
-        >>> [warning.category is SelectionWarning for warning in caught]
-        [True]
+        ...     model = pb.BayesianModel(net, num_data=9, where=where, **given)
+        >>> [warning.category.__name__ for warning in caught]
+        ['SelectionWarning']
     """
 
 
 def make_random(net: nn.Module, where: object, exclude: object, declared: Iterable[str]) -> dict[str, list[str]]:
     """Turn selected parameters of a network into buffers for drawn values, and put frozen modules into eval mode.
 
-    Return ``{site: paths}`` for the selected sites, in the order of the network. Buffers at the paths `declared` are
-    always selected, and come last.
+    Return ``{site: paths}``, in the order of the network. Buffers at the paths `declared` are always selected, as the
+    last.
     """
     parameters = owned(net, net.named_parameters(remove_duplicate=False))
     places = dict(net.named_buffers(remove_duplicate=False))
@@ -263,10 +245,7 @@ def make_random(net: nn.Module, where: object, exclude: object, declared: Iterab
 
 
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object) -> set[str]:
-    """Return the sites that `where` selects and `exclude` does not.
-
-    Raise if `exclude` selects one of the parameters in `fixed`, which are always random.
-    """
+    """Return the sites that `where` selects and `exclude` does not. Those of `fixed` are always random."""
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
         raise ValueError("`net` must have a parameter that can be random, got none; pass a network with weights.")
@@ -292,10 +271,7 @@ def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude:
 
 
 def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
-    """Return the sites of the random parameters that the rules `where` select.
-
-    In `net` the random parameters are buffers. `paths` has the paths of each random parameter, ``{site: paths}``.
-    """
+    """Return the sites among the random parameters, ``{site: paths}``, that the rules `where` select."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     found = owned(net, ((path, net.get_buffer(path)) for path in sites))
     parameters = [replace(one, site=site) for one, site in zip(found, sites.values(), strict=True)]
@@ -306,10 +282,9 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 
 
 def _warn_of_a_part(argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str) -> None:
-    """Warn if a glob selects some of a block's parameters of one kind, but not all.
+    """Warn if a glob such as ``net.stage1.conv*.weight`` selects some of its block's parameters of a kind, but not all.
 
-    The block is the part of the glob before the layer's name, such as ``net.stage1`` in ``net.stage1.conv*.weight``. A
-    glob that spells out the layer's own name, such as ``net.fc.*`` or ``**.conv1.weight``, causes no warning.
+    The block is ``net.stage1``. A glob that spells out the layer's own name, such as ``net.fc.*``, causes no warning.
     """
     *block, layer, leaf = ["", "", *glob.split(".")]  # padded for a glob with one component
     if leaf == "**" or not ("*" in layer or "?" in layer):

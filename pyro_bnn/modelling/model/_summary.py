@@ -31,10 +31,10 @@ def summary_of(
     latents: Mapping[str, torch.Size],
     declared: Sequence[str],
 ) -> Summary:
-    """Summarise a model that consists of a network, a prior and a likelihood.
+    """Summarise a model that consists of a network, a prior and a likelihood, with the device and dtype of `like`.
 
-    `like` is a tensor with the model's device and dtype. `latents` has the shapes of the latent variables, except those
-    of the likelihood. `declared` has the sites whose priors the network itself declares.
+    `latents` has the shapes of the latent variables, except those of the likelihood. `declared` has the sites whose
+    priors the network itself declares.
     """
     network, prior, likelihood = parts
     others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}
@@ -71,8 +71,8 @@ def _rows_by_kind(
 ) -> Iterator[tuple[Cell, ...]]:
     """Yield rows with the number of variables of each kind, separately for random, learned and frozen variables.
 
-    Kinds that occur in the same layers share a row, such as ``Linear.weight, bias``. A row also names its layers,
-    unless the row covers more than half of all layers with this kind of variable.
+    Kinds in the same layers share a row, such as ``Linear.weight, bias``, which names its layers if they are at most
+    half of all.
     """
     totals = Counter(kinds[name] for name in shapes)
     members: dict[tuple[str, str], list[str]] = {(state, kind): [] for state in STATES for kind in totals}

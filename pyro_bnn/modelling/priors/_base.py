@@ -13,10 +13,7 @@ PRIOR_PREFIX = "prior"
 
 
 def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
-    """Return a scale as a tensor with the device and dtype of a parameter.
-
-    The dtype must be able to represent the scale and its inverse square.
-    """
+    """Return a scale as a tensor like a parameter, whose dtype must represent the scale and its inverse square."""
     _checks.scale_in(name, scale, parameter.dtype)
     return parameter.new_full((), float(scale))
 
@@ -24,28 +21,23 @@ def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
 class WeightPrior(ABC):
     """The prior of a network's parameters, which may depend on latent variables and on learnable numbers.
 
-    A model uses a prior only through the methods of this class. To write a prior, subclass :class:`Prior` if the
-    distribution is fixed, or :class:`HierarchicalPrior` if it depends on latent variables or on learnable numbers.
+    To write a prior, subclass :class:`Prior` if the distribution is fixed, else :class:`HierarchicalPrior`.
 
     Every method gets the site name of a parameter, such as ``net.0.weight``, the parameter with its initial value, and
     the layer (`module`) that owns the parameter.
     """
 
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
-        """Return the latent variables on which the prior of a parameter depends, with their own priors.
+        """Return the latent variables on which the prior of a parameter depends, ``{site name: their own prior}``.
 
-        Returns:
-            ``{site name: distribution}``. Names begin with ``prior.``. If two parameters have parents of the same name,
-            the parameters share one parent.
+        Names begin with ``prior.``. Parameters whose parents have the same name share one parent.
         """
         return {}
 
     def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
-        """Return the learnable numbers on which the prior of a parameter depends, with their initial values.
+        """Return the learnable numbers on which the prior of a parameter depends, ``{name: initial value}``.
 
-        Returns:
-            ``{name: value}``. Values are unconstrained, and names begin with ``prior.``. If the method returns the same
-            name for two parameters, the two parameters share one number.
+        Values are unconstrained, and names begin with ``prior.``. Parameters with the same name share one number.
         """
         return {}
 
@@ -53,21 +45,18 @@ class WeightPrior(ABC):
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """Return the prior of the whole parameter, given values of its parents and learnable numbers.
+        """Return the prior of the whole parameter, with batch shape ``draws`` and event shape `parameter.shape`.
 
-        `values` holds the values of all parents and of all learnable numbers. The value of a parent has the shape
-        ``(*draws, *event)``. The distribution has batch shape ``draws`` and event shape `parameter.shape`.
+        `values` holds the values of all parents, shape ``(*draws, *event)``, and of all learnable numbers.
         """
 
 
 class Prior(WeightPrior):
     """A prior that gives each parameter of a network a fixed distribution.
 
-    A subclass implements :meth:`elementwise`. The base class expands the result of :meth:`elementwise` to the shape of
-    the parameter, so that the whole parameter is one Pyro site.
-
-    A model makes the distribution when it is built, and again when it moves to another device or dtype. So
-    :meth:`elementwise` must draw nothing; for latent scales, use a :class:`HierarchicalPrior`.
+    A subclass implements :meth:`elementwise`, whose result is expanded to the shape of the parameter, so that the whole
+    parameter is one Pyro site. A model calls it when it is built, and again when it moves to another device or dtype.
+    So it must draw nothing; for latent scales, use a :class:`HierarchicalPrior`.
 
     Example:
         >>> import torch
@@ -86,8 +75,7 @@ class Prior(WeightPrior):
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """Return the prior of the elements of `parameter`, on its device and in its dtype.
 
-        The support of the returned distribution must be the real numbers, and its batch shape must broadcast to the
-        parameter's shape.
+        The support must be the real numbers, and the batch shape must broadcast to the parameter's shape.
         """
 
     def __call__(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
@@ -104,9 +92,9 @@ class HierarchicalPrior(WeightPrior):
     """A prior that depends on latent variables (its parents), on learnable numbers, or on both.
 
     A subclass implements :meth:`elementwise_given`, and :meth:`parents` or :meth:`learned` or both. The parents become
-    sample sites of the model. Each call of the model draws the parents once, before the weights. Guides and samplers
-    infer the parents together with the weights. Learnable numbers become parameters of the model,
-    ``model.prior_parameters``; a fit chooses the values that maximise the ELBO.
+    sample sites of the model, which are drawn once per call, before the weights, and inferred together with them.
+    Learnable numbers become parameters of the model, ``model.prior_parameters``; a fit chooses the values that maximise
+    the ELBO.
     """
 
     @abstractmethod
@@ -135,10 +123,7 @@ class HierarchicalPrior(WeightPrior):
         return prior.expand((*lead, *parameter.shape)).to_event(parameter.dim())
 
     def _event_dims(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, int]:
-        """Return the number of event axes of each parent.
-
-        The numbers of event axes are cached, since a call of :meth:`parents` may wait for a GPU.
-        """
+        """Return the number of event axes of each parent, cached since a call of :meth:`parents` may wait for a GPU."""
         kept: dict[object, dict[str, int]] = vars(self).setdefault("_kept", {})  # a subclass may be a frozen dataclass
         key = name, parameter.shape
         if key not in kept:
@@ -150,16 +135,14 @@ class HierarchicalPrior(WeightPrior):
 def prior_name(name: str, per: str, quantity: str) -> str:
     """Return the name of a latent variable or learnable number on which the prior of the parameter `name` depends.
 
-    If `per` is "layer", all parameters of a layer share the variable; if `per` is "parameter", each parameter has its
-    own variable.
+    If `per` is "layer", all parameters of a layer share the variable; if it is "parameter", each has its own.
 
     Example:
         >>> from pyro_bnn.modelling.priors import prior_name
-        >>> (
-        ...     prior_name("net.0.weight", "layer", "scale"),
-        ...     prior_name("net.0.weight", "parameter", "scale"),
-        ... )
-        ('prior.0.scale', 'prior.0.weight.scale')
+        >>> prior_name("net.0.weight", "layer", "scale")
+        'prior.0.scale'
+        >>> prior_name("net.0.weight", "parameter", "scale")
+        'prior.0.weight.scale'
     """
     path = name.split(".")[1:]
     return ".".join([PRIOR_PREFIX, *(path[:-1] if per == "layer" else path), quantity])

@@ -20,10 +20,7 @@ PriorLike = WeightPrior | Distribution
 
 @dataclass(frozen=True)
 class DistributionPrior(Prior):
-    """A prior under which all elements are independent and have the same distribution.
-
-    :func:`as_prior` makes this prior from a distribution of one real number.
-    """
+    """A prior under which all elements are independent, with the same distribution; :func:`as_prior` makes it."""
 
     distribution: TorchDistributionMixin
 
@@ -35,10 +32,7 @@ class DistributionPrior(Prior):
 
 
 def as_prior(name: str, value: object) -> WeightPrior:
-    """Return a prior unchanged, or make a distribution of one number the prior of each element of a parameter.
-
-    `name` is the name of the argument, for messages.
-    """
+    """Return a prior unchanged; make a distribution of one number the prior of each element. `name` is for messages."""
     if not isinstance(value, Distribution):
         example = "a Prior, such as NormalPrior(1.0), or a distribution of one number, such as dist.Normal(0.0, 1.0)"
         if _checks.is_number(value) or isinstance(value, str):
@@ -85,8 +79,7 @@ class PriorByName(Prior):
             prior of each element of a parameter.
 
     Raises:
-        ValueError: If `priors` is not a dict of priors. A model also raises this error if one of its parameters matches
-            no glob.
+        ValueError: If `priors` is not a dict of priors. A model raises it if one of its parameters matches no glob.
 
     Example:
         >>> from pyro_bnn import NormalPrior, PriorByName, ScaleMixturePrior
@@ -135,31 +128,27 @@ class PosteriorPrior(Prior):
     """Independent Gaussians, with a separate mean and standard deviation for every element.
 
     ``posterior.as_prior()`` makes such a prior from the posterior given earlier data, so that a model can learn from
-    new data. If both posteriors, the earlier and the new one, were exact, the new one would be the posterior given all
-    data.
+    new data. If both posteriors were exact, the new one would be the posterior given all data.
 
     Args:
         locations: Means, ``{site: shape of the parameter}``.
         scales: Standard deviations, above 0, ``{site: shape of the parameter}``.
-        otherwise: Prior of all other parameters, such as the output layer of a new task; if None, such parameters
-            raise an error.
+        otherwise: Prior of all other parameters, such as the output layer of a new task; if None, such parameters raise
+            an error.
 
     Raises:
         ValueError: If the sites or shapes of `locations` and `scales` differ, or if a scale is not above 0. A model
-            also raises this error if a parameter and its entry in `locations` have different shapes.
+            raises it if a parameter and its entry in `locations` have different shapes.
 
     References:
         Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
 
     Example:
         >>> import torch
-        >>> from torch import nn
         >>> from pyro_bnn.modelling.priors import PosteriorPrior
-        >>> prior = PosteriorPrior(
-        ...     {"net.weight": torch.ones(1, 2)},
-        ...     {"net.weight": torch.full((1, 2), 0.1)},
-        ... )
-        >>> prior("net.weight", torch.zeros(1, 2), nn.Linear(2, 1)).mean
+        >>> means, scales = torch.ones(1, 2), torch.full((1, 2), 0.1)
+        >>> prior = PosteriorPrior({"net.weight": means}, {"net.weight": scales})
+        >>> prior("net.weight", torch.zeros(1, 2), torch.nn.Linear(2, 1)).mean
         tensor([[1., 1.]])
     """
 

@@ -54,9 +54,9 @@ class NormalPrior(_ScalePrior):
 
         Weight decay adds :math:`\lambda w` to the gradient of all parameters of the optimizer, including biases, as in
         ``torch.optim.SGD(weight_decay=)``. If the loss is a *sum* over the data, pass ``num_data=1``. If the penalty
-        has no factor of one half, pass twice the `weight_decay`. A mean squared error is :math:`2 \sigma^2` times a
-        negative log-likelihood: for this loss, divide the weight decay by :math:`2 \sigma^2`. The decoupled decay of
-        `AdamW` corresponds to no prior.
+        has no factor of one half, pass twice the `weight_decay`. For a mean squared error, which is :math:`2 \sigma^2`
+        times a negative log-likelihood, divide it by :math:`2 \sigma^2`. The decoupled decay of `AdamW` corresponds to
+        no prior.
 
         Args:
             weight_decay: The factor :math:`\lambda`, above 0.
@@ -81,27 +81,26 @@ class NormalPrior(_ScalePrior):
 class NetworkNormalPrior(_ScalePrior):
     r"""Independent :math:`N(w_0, \text{scale}^2)` on every element, around the weight :math:`w_0` of the given network.
 
-    For a pretrained network this is the prior of MOPED: the prior assumes that the weights are near those of an earlier
-    training. If the earlier training used the same data, the data count twice, and the posterior is too certain of the
-    given weights. Compare models on data that were not used in either training.
+    For a pretrained network this is the prior of MOPED: the weights are near those of an earlier training. If this used
+    the same data, the data count twice, and the posterior is too certain of the given weights. Compare models on data
+    that were not used in either training.
 
-    The means of this prior need no extra memory. They share the memory of the weights in the model's copy of the
-    network.
+    The means share the memory of the weights in the model's copy of the network.
 
     Args:
         scale: Standard deviation, above 0.
 
     References:
         Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
-        https://arxiv.org/abs/1906.05323. With ``NetworkInit(weight_fraction=0.1)``, the guide starts as in this
-        article.
+        https://arxiv.org/abs/1906.05323; there, guides start as with ``NetworkInit(weight_fraction=0.1)``.
 
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
         >>> layer = torch.nn.Linear(100, 10)
-        >>> prior = pb.NetworkNormalPrior(0.3)
-        >>> weights = prior.elementwise("weight", layer.weight, layer)
+        >>> weights = pb.NetworkNormalPrior(0.3).elementwise(
+        ...     "weight", layer.weight, layer
+        ... )
         >>> bool((weights.loc == layer.weight).all())
         True
     """
@@ -122,8 +121,7 @@ class LaplacePrior(_ScalePrior):
         >>> import torch
         >>> import pyro_bnn as pb
         >>> layer = torch.nn.Linear(100, 10)
-        >>> prior = pb.LaplacePrior(0.5)
-        >>> weights = prior.elementwise("weight", layer.weight, layer)
+        >>> weights = pb.LaplacePrior(0.5).elementwise("weight", layer.weight, layer)
         >>> weights.stddev.round(decimals=2)
         tensor(0.7100)
     """
@@ -184,9 +182,8 @@ class FanInNormalPrior(Prior):
     does not depend on the width.
 
     The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
-    fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight`` if this weight has at least
-    two dimensions. If the layer has no weight of two or more dimensions, as in normalisation layers, the standard
-    deviation is `gain`.
+    fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight``. Without such a weight of at
+    least two dimensions, as in normalisation layers, the standard deviation is `gain`.
 
     Args:
         gain: Standard deviation times the square root of the fan-in. With a gain of :math:`\sqrt 2`, the second moment

@@ -24,20 +24,19 @@ def _centred_normal(scale: Tensor) -> TorchDistributionMixin:
 
 @dataclass(frozen=True)
 class HierarchicalNormalPrior(HierarchicalPrior):
-    r"""Gaussians whose standard deviation is a latent variable.
+    r"""Gaussians whose standard deviation is a latent variable, so you need not choose the size of the weights.
 
     .. math:: s \sim p(s), \qquad w_i \mid s \sim N(0, s^2).
 
     The scale is the site ``prior.0.scale`` for the layer ``net.0``, or ``prior.0.weight.scale`` for the parameter
-    ``net.0.weight``. The scale is inferred from the data, so you need not choose the size of the weights.
+    ``net.0.weight``.
 
     Args:
         scale_prior: Prior p(s) of one positive number, from Pyro's distributions; by default HalfNormal(1).
         per: "layer" if the parameters of a layer share a scale, "parameter" if each parameter has its own.
 
     Raises:
-        ValueError: If `scale_prior` is not a distribution of one positive number, or if `per` is neither "layer" nor
-            "parameter".
+        ValueError: If `scale_prior` is not a distribution of one positive number, or if `per` has another value.
 
     References:
         Neal (1996), Bayesian Learning for Neural Networks, chapter 1.
@@ -45,13 +44,9 @@ class HierarchicalNormalPrior(HierarchicalPrior):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net, likelihood = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net,
-        ...     prior=pb.HierarchicalNormalPrior(),
-        ...     likelihood=likelihood,
-        ...     num_data=20,
-        ... )
+        >>> prior, noise = pb.HierarchicalNormalPrior(), pb.GaussianLikelihood(0.1)
+        >>> net = torch.nn.Linear(1, 1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> [*pb.MeanFieldGuide(model)()]
         ['prior.scale', 'net.weight', 'net.bias']
     """
@@ -84,8 +79,8 @@ class HorseshoePrior(HierarchicalPrior):
               w_{ki} \mid \tau, \lambda_k \sim N(0, \tau^2 \lambda_k^2),
 
     with half-Cauchy distributions :math:`C^+`. Most weights are near 0, and a few may be large. In the regularised
-    horseshoe, a slab of scale c limits the Gaussian's scale to
-    :math:`c \tau\lambda / \sqrt{c^2 + \tau^2\lambda^2} < c`.
+    horseshoe, a slab of scale c limits the Gaussian's scale to :math:`c \tau\lambda / \sqrt{c^2 + \tau^2\lambda^2} <
+    c`.
 
     The global scale is the site ``prior.0.global_scale`` for the layer ``net.0``, or ``prior.0.weight.global_scale``
     for the parameter ``net.0.weight``. In both cases the local scales are the site ``prior.0.weight.local_scales``.
@@ -93,14 +88,12 @@ class HorseshoePrior(HierarchicalPrior):
     Args:
         global_scale: Median b of the global scale; with a smaller value, fewer weights are large.
         local: "unit" if all weights of a unit (one index of the first axis) share a local scale, as in Ghosh et al., so
-            that whole units can vanish; "weight" if each weight has its own. Each element of a bias always has its own
-            local scale.
+            that whole units can vanish; "weight" if each weight has its own. Each element of a bias always has its own.
         slab_scale: Scale c of the slab; None for the plain horseshoe.
         per: "layer" if the parameters of a layer share a global scale, "parameter" if each parameter has its own.
 
     Raises:
-        ValueError: If a number is not above 0, if `local` is neither "unit" nor "weight", or if `per` is neither
-            "layer" nor "parameter".
+        ValueError: If a number is not above 0, or if `local` or `per` has another value.
 
     References:
         Carvalho, Polson and Scott (2010), https://doi.org/10.1093/biomet/asq017; Ghosh, Yao and Doshi-Velez (2018),
@@ -109,15 +102,10 @@ class HorseshoePrior(HierarchicalPrior):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net, likelihood = torch.nn.Linear(8, 2), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net,
-        ...     prior=pb.HorseshoePrior(0.1, slab_scale=2.0),
-        ...     likelihood=likelihood,
-        ...     num_data=20,
-        ... )
-        >>> draw = pb.MeanFieldGuide(model)()
-        >>> draw["prior.weight.local_scales"].shape
+        >>> net, noise = torch.nn.Linear(8, 2), pb.GaussianLikelihood(0.1)
+        >>> prior = pb.HorseshoePrior(0.1, slab_scale=2.0)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
+        >>> pb.MeanFieldGuide(model)()["prior.weight.local_scales"].shape
         torch.Size([2, 1])
     """
 
@@ -137,7 +125,6 @@ class HorseshoePrior(HierarchicalPrior):
         return prior_name(name, self.per, "global_scale"), prior_name(name, "parameter", "local_scales")
 
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
-        """Return the global scale, and local scales whose shape broadcasts with the parameter."""
         of_all, of_each = self._names(name)
         if self.slab_scale is not None:
             _checks.scale_in("slab_scale", self.slab_scale, parameter.dtype)
@@ -185,10 +172,9 @@ class LearnedNormalPrior(HierarchicalPrior):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net, likelihood = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.LearnedNormalPrior(), likelihood=likelihood, num_data=20
-        ... )
+        >>> prior, noise = pb.LearnedNormalPrior(), pb.GaussianLikelihood(0.1)
+        >>> net = torch.nn.Linear(1, 1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> [name for name, _ in model.named_parameters() if "scale" in name]
         ['prior_parameters.log_scale']
     """
