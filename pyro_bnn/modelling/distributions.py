@@ -70,7 +70,6 @@ class _Mixture(TorchDistribution):
         except RuntimeError:
             expected = tuple(self.batch_shape)
             raise ValueError(f"`value` must fit the batch shape {expected}, got {_checks.shape(value)}.") from None
-        self._validate_sample(value)
 
 
 class ScaleMixtureNormal(_Mixture):

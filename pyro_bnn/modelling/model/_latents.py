@@ -53,7 +53,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     @property
     def like(self) -> Tensor:
         """A tensor that has the device and dtype of the network."""
-        return self._first_value(next(iter(self._paths)))
+        return self.initial_value(next(iter(self._paths)))
 
     @property
     def network(self) -> nn.Module:
@@ -110,13 +110,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def initial_value(self, name: str) -> Tensor:
         """Return the value that a site's parameter has in the caller's network."""
         self._require_site(name)
-        return self._first_value(name)
-
-    def _first_value(self, name: str) -> Tensor:
-        try:
-            return self.network.get_buffer(self._paths[name][0])
-        except AttributeError:
-            return first_value(self.network, name, self._paths[name])  # raises, since the layer was replaced
+        return first_value(self.network, name, self._paths[name][0])
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
         """Return the prior of a site, or of a latent variable on which such a prior depends, on the model's device.
@@ -146,14 +140,8 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
             A distribution of batch shape ``draws``.
         """
         self._require_site(name)
-        try:
-            return self._prior_given(name, values)
-        except (KeyError, TypeError):
-            require_values(values, self._priors.dependencies[name][0])
-            raise
-
-    def _prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
         parents, learned = self._priors.dependencies[name]
+        require_values(values, parents)
         needed = {parent: values[parent] for parent in parents}
         return self._priors.given(name, needed | {key: self._prior_parameter(key) for key in learned})
 
@@ -171,7 +159,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         """
         prior: object = self._pyro_samples.get(name)
         if isinstance(prior, SiteStatement):
-            prior = self._prior_given(name, values) if name in self._paths else self._priors.of_parent(name)
+            prior = self.prior_given(name, values) if name in self._paths else self._priors.of_parent(name)
         elif prior is None:
             known = self._likelihood_names()
             noise = {site.removeprefix("likelihood."): v for site, v in values.items() if site in known}
@@ -234,11 +222,8 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         Args:
             values: ``{site: shape (*event)}``.
         """
-        try:
-            pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]
-        except (KeyError, TypeError):
-            require_values(values, self._paths)
-            raise
+        require_values(values, self._paths)
+        pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]
         with EXCLUSIVE:  # another thread may have replaced the network's weights by a draw
             net = self.network
             return {path: _functional.as_used(net, path, value) for path, value in pairs}

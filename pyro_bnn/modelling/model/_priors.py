@@ -1,6 +1,6 @@
 """The priors of a network's sites, and the variables on which these priors depend."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -38,10 +38,10 @@ def _asked(method: Callable[..., T], *args: object) -> T:
         return method(*args)
 
 
-def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
+def first_value(net: nn.Module, site: str, path: str) -> Tensor:
     """Return the value that a random parameter had in the caller's network. A buffer of `net` keeps this value."""
     try:
-        return net.get_buffer(paths[0])
+        return net.get_buffer(path)
     except AttributeError as error:
         raise ValueError(
             f"`{site}` must be in the network as it was when the model was built, but its layer was replaced or "
@@ -69,7 +69,7 @@ class NetworkPriors:
 
     def _arguments(self, name: str) -> tuple[str, Tensor, nn.Module]:
         path = self._paths[name]
-        return name, first_value(self._net, name, [path]), self._net.get_submodule(path.rpartition(".")[0])
+        return name, first_value(self._net, name, path), self._net.get_submodule(path.rpartition(".")[0])
 
     def is_fixed(self, name: str) -> bool:
         """Return whether the prior of a site depends on no other variable and is not learned."""
@@ -132,7 +132,7 @@ class NetworkPriors:
 
     def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
         """Return the result of `make`, which is called again only if the parameter has changed its device or dtype."""
-        parameter = first_value(self._net, site, [self._paths[site]])
+        parameter = first_value(self._net, site, self._paths[site])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:
             with EXCLUSIVE:  # a prior may use the network's weights, which another thread may have replaced by a draw

@@ -63,11 +63,8 @@ def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
 
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
     """Raise unless y is on the device of x and has the shape of the targets for observations of shape `observed`."""
-    are_dense = _is_dense(x) and _is_dense(y)
     expected = likelihood.target_shape(observed)
     device = (x if isinstance(x, Tensor) else leaves(x)[0]).device
-    if are_dense and (tuple(y.shape), y.device, len(y)) == (tuple(expected), device, len(x)):  # type: ignore[arg-type]
-        return  # fast, since it runs at every step
     _checks.kind("y", y, Tensor, "a tensor")
     if y.device != device:
         raise ValueError(f"`y` is on {y.device} but `x` is on {device}; call `y.to({str(device)!r})`.")
@@ -91,10 +88,6 @@ def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: 
         raise ValueError(
             f"{type(likelihood).__name__} expects `y` of shape {tuple(expected)}, got {_checks.shape(y)}{remedy}."
         )
-
-
-def _is_dense(value: object) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided and not (value.is_meta or value.is_nested)
 
 
 class Interception:
