@@ -75,6 +75,8 @@ class LaplacePosterior(Posterior):
     """
 
     seconds: float
+    is_linearised: bool = True
+    """Whether predictions linearise the network: False if all random weights belong to a linear last layer."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class LaplacePosterior(Posterior):
         seconds: float,
     ) -> None:
         self.status, self.location, self.precision, self.peak = status, location, precision, peak
-        self._coordinates, self._dtype, self._is_linearised, self.seconds = coordinates, dtype, is_linearised, seconds
+        self._coordinates, self._dtype, self.seconds, self.is_linearised = coordinates, dtype, seconds, is_linearised
         self._factor = _cholesky(precision)
 
     @property
@@ -99,11 +101,6 @@ class LaplacePosterior(Posterior):
     @property
     def shapes(self) -> dict[str, torch.Size]:
         return {site.name: site.start.shape for site in self._coordinates.sites}
-
-    @property
-    def is_linearised(self) -> bool:
-        """Whether predictions linearise the network: False if all random weights belong to a linear last layer."""
-        return self._is_linearised
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         num_samples = _checks.at_least("num_samples", num_samples, 1)

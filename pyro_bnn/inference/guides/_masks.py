@@ -71,8 +71,6 @@ class FlatMask:
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:
         self._guide = guide
         keep = self._keep = masks_of(guide)
-        self.is_any = bool(keep)
-        """Whether any weight is removed."""
         self._removed: Tensor | None = None
         self.constant = 0.0
         if keep:
@@ -89,11 +87,8 @@ class FlatMask:
     def require_same(self) -> None:
         """Raise a `ValueError` if weights of the guide were removed or restored since this object was made."""
         now, before = masks_of(self._guide), self._keep
-        if not now and not before:
-            return
-        if all(now.get(name) is mask for name, mask in before.items()) and len(now) == len(before):
-            return
-        if set(now) != set(before) or not all(torch.equal(now[name], mask) for name, mask in before.items()):
+        is_same = set(now) == set(before)
+        if not (is_same and all(now[name] is mask or torch.equal(now[name], mask) for name, mask in before.items())):
             raise ValueError(
                 "weights of the guide were removed or restored in the context of a step; end its `with` block, and "
                 "begin a new one."

@@ -301,17 +301,15 @@ class MeanFieldState(FlatState):
         for piece in self._pieces:
             part, size = piece.part, piece.part.stop - piece.part.start
             self._scale_map.write(self._free[part], self._scale[part], self._scratch[:, :size])
-        if self._mask.is_any:
-            self._mask.fill(self._loc, 0)
-            self._mask.fill_scales(self._scale)
+        self._mask.fill(self._loc, 0)
+        self._mask.fill_scales(self._scale)
 
     def draw(self) -> Mapping[str, Tensor | RandomParameter]:
         for name in self._drawn:
             self._noises[name].normal_()
         with torch.no_grad():
             self.value_grad.zero_()
-            if self._mask.is_any:
-                self._mask.fill(self._noise, 0)
+            self._mask.fill(self._noise, 0)
             if self._drawn:
                 torch.addcmul(self._loc, self._scale, self._noise, out=self.value)
         given: dict[str, Tensor | RandomParameter] = {}
@@ -321,8 +319,7 @@ class MeanFieldState(FlatState):
         with torch.no_grad():
             is_deviation = self._noise_kind is Noise.DEVIATION
             torch.mul(self._scale, self._noise if is_deviation else self._scale, out=self._asked)
-            if self._mask.is_any:
-                self._mask.fill(self._asked, 0)
+            self._mask.fill(self._asked, 0)
             self._scale_grad.zero_()
         locs, asked = self.leaves(self._loc, self.value_grad), self.leaves(self._asked, self._scale_grad)
         for name in self._estimated:
@@ -359,9 +356,8 @@ class MeanFieldState(FlatState):
             divergence = log_q - log_p
             scale_grad.sub_(torch.reciprocal(scale, out=scale_slope), alpha=weight)
         scale_grad.mul_(self._scale_map.slope(self._free[part], scale, scale_slope))
-        if self._mask.is_any:
-            self._mask.fill(scale_grad, 0, part)
-            self._mask.fill(loc_grad, 0, part)
+        self._mask.fill(scale_grad, 0, part)
+        self._mask.fill(loc_grad, 0, part)
         return divergence
 
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
