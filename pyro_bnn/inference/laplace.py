@@ -30,8 +30,7 @@ MAX_DIMENSIONS = 5000
 """Largest number of elements in all latent variables together. The Hessian then takes 200 MB in double precision."""
 
 SMALL_GRADIENT = 1e-3
-"""Heuristic: a point counts as the mode if its gradient (root mean square) is at most this, in nats per standard
-deviation."""
+"""Heuristic: largest gradient (root mean square) at the mode, in nats per standard deviation."""
 
 
 @dataclass(frozen=True)

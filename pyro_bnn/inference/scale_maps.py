@@ -139,8 +139,7 @@ class LogVariance(ScaleMap):
 
 
 FIRST_SHARE = 0.9
-"""Heuristic: largest initial scale as a share of the cap. At this share, the slope is a hundredth of the slope of
-softplus."""
+"""Heuristic: largest initial scale as a share of the cap; the slope there is a hundredth of that of softplus."""
 
 
 @dataclass(frozen=True)

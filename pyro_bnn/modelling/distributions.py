@@ -269,7 +269,6 @@ def _check_open_interval(name: str, value: Tensor, upper: float) -> None:
 
 
 def _broadcast(**arguments: float | Tensor) -> tuple[Tensor, ...]:
-    """Return the arguments as tensors of one shape."""
     values = [v if isinstance(v, Tensor) else _checks.number(name, v) for name, v in arguments.items()]
     try:
         return tuple(broadcast_all(*values))

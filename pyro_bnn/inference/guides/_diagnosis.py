@@ -24,17 +24,10 @@ ONE_SIGMA = 0.5 * (1 + math.erf(math.sqrt(0.5)))
 """Probability that a Gaussian lies below its mean plus one standard deviation."""
 
 AT_PRIOR = 0.2
-"""Heuristic: a weight counts as being at the prior if its divergence from the prior is below this many nats.
-
-A weight reaches this limit if its mean moves by 0.63 standard deviations of the prior, or if its standard deviation is
-0.6 times that of the prior.
-"""
+"""Heuristic: a weight counts as being at the prior if its divergence from the prior is below this many nats."""
 
 LEAST_INFORMED = 0.001
-"""Heuristic: a layer carries no information if at most this share of its weights left the prior.
-
-In a layer of fewer than a thousand units, the weights of one unit are more than this share of all weights of the layer.
-"""
+"""Heuristic: a layer carries no information if at most this share of its weights left the prior."""
 
 MOST_COLLAPSED = 0.5
 """Heuristic: a posterior counts as collapsed if more than this share of its weights collapsed."""
@@ -42,8 +35,7 @@ MOST_COLLAPSED = 0.5
 LEAST_PER_ROW = 0.05
 """Heuristic: a layer may carry no information if its total divergence is below this many nats per row of data.
 
-Many weights together can explain the data although each of them hardly moves. To explain a fraction R^2 of the variance
-of the targets, the weights need about R^2 / 2 nats per row if there are fewer rows than weights.
+To explain a fraction R^2 of the variance of the targets, the weights together need about R^2 / 2 nats per row.
 """
 
 SHARPEST_ROW = 0.003
@@ -191,7 +183,6 @@ class Counts:
 
 
 def diagnosis_of(guide: object, model: BayesianModel | None, num_data: int, num_samples: int) -> Diagnosis:
-    """See :meth:`GuidePosterior.diagnose`."""
     marginals, left_out = _weight_marginals(guide, model)
     if not marginals:
         raise ValueError(f"there is no weight to diagnose: {left_out}; use `posterior.sample` instead.")

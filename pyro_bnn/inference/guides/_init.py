@@ -49,7 +49,6 @@ class Init(ABC):
 
 
 def init_or_default(init: Init | None) -> Init:
-    """Check an init and return it; None stands for the default, `NetworkInit()`."""
     init = NetworkInit() if init is None else init
     _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
     return init

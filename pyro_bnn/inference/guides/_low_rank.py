@@ -118,7 +118,6 @@ class LowRankGuide(GaussianGuide):
 
 
 def checked_rank(rank: int, num_latents: int) -> int:
-    """Return the rank as an integer from 1 to `num_latents`; raise an error for other values."""
     rank = _checks.at_least("rank", rank, 1)
     if rank > num_latents:
         raise ValueError(

@@ -101,12 +101,10 @@ class FlatMask:
             vector.masked_fill_(self._removed[part], value)
 
     def fill_precisions(self, precision: Tensor) -> None:
-        """Replace the precisions of removed weights by the precisions of their priors."""
         if self._removed is not None:
             torch.where(self._removed, self._scales**-2, precision, out=precision)
 
     def fill_scales(self, scale: Tensor) -> None:
-        """Replace the scales of removed weights by the scales of their priors."""
         if self._removed is not None:
             torch.where(self._removed, self._scales, scale, out=scale)
 

@@ -11,22 +11,19 @@ from ._masks import FlatMask
 from ._state import DrawGradients, FlatState, ParameterVector, RandomParameter, scratch_for
 
 LONGEST = 2**16
-"""Heuristic: number of elements that each thread of a CPU updates at a time, so that the parts of all vectors fit in
-the cache of a core."""
+"""Heuristic: number of elements that each thread of a CPU updates at a time, so that all parts fit in its cache."""
 
 LARGE_ON_GPU = 2**22
 """Heuristic: smallest number of elements for which an operation on a GPU takes longer than its launch."""
 
 SMALLEST_WEIGHT = 1e-12
-"""Heuristic: smallest weight of the divergence. Precisions grow with the inverse of the weight, and single precision
-ends at 3e38."""
+"""Heuristic: smallest weight of the divergence. Precisions grow with its inverse, and float32 ends at 3e38."""
 
 SMALLEST_RISE = 1.001
 """Heuristic: a precision below this multiple of the prior's precision counts as equal to it, because of rounding."""
 
 MOST_NUMBERS = 16
-"""Heuristic: largest number of elements of a latent variable whose second derivatives are computed. Each element takes
-one backward pass."""
+"""Heuristic: largest variable whose second derivatives are computed; each element takes one backward pass."""
 
 
 class NaturalState(FlatState):
@@ -100,7 +97,6 @@ class NaturalState(FlatState):
         self._count.fill_(value)
 
     def was_replayed(self) -> None:
-        """Count an update that a CUDA graph replayed."""
         self._num_updates += 1
 
     @property

@@ -33,8 +33,6 @@ SCALE_MAPS: dict[str, type[ScaleMap]] = {
 
 @dataclass(frozen=True)
 class GuideRecord:
-    """Description of a guide in a file: the guide's class, settings and parameters."""
-
     family: str
     scale_map: str | None
     settings: dict[str, float]  # of the scale map, such as a cap
@@ -44,7 +42,6 @@ class GuideRecord:
     frozen: list[str]  # parameters that are not learned
 
     def map_of_scales(self) -> ScaleMap:
-        """Return the scale map that the record names."""
         if self.scale_map not in SCALE_MAPS:
             raise ValueError(f"its scale map {self.scale_map!r} is not of this package; pass a `guide` made with it.")
         try:
@@ -69,12 +66,10 @@ FAMILIES: dict[type[nn.Module], Callable[[BayesianModel, GuideRecord], nn.Module
     BatchEnsembleGuide: lambda model, record: BatchEnsembleGuide(model, num_members=_num_members(record)),
     **{kind: lambda model, r, kind=kind: auto_guide(kind, model, rank=r.rank) for kind in KINDS},  # type: ignore[misc]
 }
-"""Functions that rebuild a guide from its model and its record, by the class of the guide. A guide of any other class
-cannot be rebuilt from a file."""
+"""Functions that rebuild a guide from its model and its record. Other classes cannot be rebuilt from a file."""
 
 
 def _num_members(record: GuideRecord) -> int:
-    """Return the number of members of a batch ensemble, one for each row of `members`."""
     members = record.state.get("members")
     if members is None or members.dim() != 2 or not members.numel():
         raise ValueError(
@@ -85,7 +80,6 @@ def _num_members(record: GuideRecord) -> int:
 
 
 def record_of(guide: object) -> GuideRecord:
-    """Return the record of the present state of a guide. Raise if the guide is not a module."""
     if not isinstance(guide, nn.Module):
         raise ValueError(
             f"the guide must be a module to be saved, got {type(guide).__name__}; save the parameters of a function, "

@@ -290,7 +290,6 @@ State = TypeVar("State", bound=FlatState)
 
 @contextmanager
 def lent(state: State) -> Iterator[State]:
-    """Yield a state, and close it at the end of the context."""
     try:
         yield state
     finally:
@@ -303,7 +302,7 @@ def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
 
 
 class PriorOfPoint:
-    """Adds the gradient of minus the log prior at a point to the gradient of minus the log-likelihood."""
+    """Subtracts a weight times the gradient of the log prior at a point from gradients; returns minus the log prior."""
 
     def __init__(self, joint: Joint, gradients: DrawGradients, value: Tensor) -> None:
         self._gradients = gradients
@@ -313,7 +312,6 @@ class PriorOfPoint:
         self._pieces = [(p, value[p.part], list(self.scratch[:, : p.part.stop - p.part.start])) for p in pieces]
 
     def pull_back(self, weight: float) -> Tensor:
-        """Subtract `weight` times the gradient of the log prior from the gradients, and return minus the log prior."""
         terms = [
             piece.density.add_slope(value, self._gradients.of(piece.part), -weight, scratch)
             for piece, value, scratch in self._pieces

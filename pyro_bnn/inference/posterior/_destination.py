@@ -20,8 +20,7 @@ BOUNDS = (
     constraints.interval,
     constraints.half_open_interval,
 )
-"""Kinds of support for which the values of loaded draws are checked. For other kinds, such as a simplex, the values are
-not checked, since rounding to another dtype can move the values out of the support."""
+"""Supports for which loaded draws are checked. Rounding can move values out of other supports, such as a simplex."""
 
 
 @dataclass

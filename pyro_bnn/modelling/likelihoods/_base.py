@@ -254,7 +254,6 @@ class NumberLikelihood(Likelihood[RegressionPrediction]):
 
 
 def _check_joined(y: Tensor) -> None:
-    """Raise unless targets and weights, shape (N, ..., 2), are finite and no weight is negative."""
     if not y.is_floating_point():
         raise ValueError(f"targets with weights must be floating point, got {y.dtype}; make them with `join_weights`.")
     _checks.finite("y", y)
@@ -263,7 +262,6 @@ def _check_joined(y: Tensor) -> None:
 
 
 def require_real(name: str, y: Tensor) -> None:
-    """Raise unless the targets are finite floating-point numbers."""
     if not y.is_floating_point():
         raise ValueError(f"targets of {name} must be floating point, got {y.dtype}; convert with `y.float()`.")
     _checks.finite("y", y)
@@ -282,7 +280,6 @@ def require_output_dims(name: str, output: Tensor, minimum: int, axes: str) -> N
 
 
 def require_one_output(name: str, output: Tensor) -> None:
-    """Raise unless the output has the shape ``(..., N, 1)``."""
     require_output_dims(name, output, 2, "(N, 1)")
     if output.shape[-1] != 1:
         raise ValueError(
@@ -292,7 +289,6 @@ def require_one_output(name: str, output: Tensor) -> None:
 
 
 def require_multiple(name: str, output: Tensor, parts: int) -> None:
-    """Raise unless the last axis of the output can be split into `parts` equal parts."""
     require_output_dims(name, output, 0, "")
     size = output.shape[-1] if output.dim() else 0
     if output.dim() < 2 or size % parts:

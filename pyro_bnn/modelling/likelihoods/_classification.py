@@ -19,8 +19,7 @@ from ._base import Likelihood, require_one_output, require_output_dims
 from ._numbers import NumbersLikelihood, lifted
 
 ROUNDING_ERRORS, SUM_TOLERANCE = 16, 1e-2
-"""Heuristic: outputs count as probabilities if their sum differs from 1 by less than 16 rounding errors and by less
-than 1e-2. Logits rarely add up to 1, even in a single row."""
+"""Heuristic: outputs count as probabilities if their sum differs from 1 by less than 16 rounding errors, and 1e-2."""
 
 
 class _ClassLikelihood(Likelihood[ClassificationPrediction]):
@@ -152,7 +151,6 @@ class BernoulliLikelihood(_ClassLikelihood):
 
 
 def _checked_weights(weights: object) -> Tensor:
-    """Return at least two weights, finite and above 0, as a vector in double precision."""
     try:
         vector = torch.as_tensor(weights, dtype=torch.float64).detach().to("cpu", copy=True)
     except (TypeError, ValueError, RuntimeError, OverflowError):

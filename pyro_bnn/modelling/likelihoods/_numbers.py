@@ -77,7 +77,6 @@ class NumbersLikelihood(Likelihood[P_co]):
         return {name: self.number(name) for name in self._event_dims}
 
     def learned_numbers(self) -> dict[str, Tensor]:
-        """Return ``{name: present value}`` for the learned numbers; see :meth:`number`."""
         return {name: self.number(name).detach() for name in self._maps}
 
     def draw_shape(self) -> torch.Size:

@@ -12,8 +12,7 @@ from ..priors import WeightPrior
 from ._selection import SITE_PREFIX, owned
 
 MOST_ROWS = MOST_LINES - 5
-"""Largest number of parameters that get a row each. If a model has more parameters, each row counts the parameters of
-one kind, such as ``Linear.weight``."""
+"""Most parameters that get a row each; in larger models, each row counts one kind, such as ``Linear.weight``."""
 
 NAMES_WIDTH = 40
 """Largest number of characters for the names of layers in the last column."""
