@@ -6,7 +6,6 @@ from ._batch_ensemble import BatchEnsembleGuide as BatchEnsembleGuide
 from ._delta import DeltaGuide as DeltaGuide
 from ._diagnosis import Diagnosis as Diagnosis
 from ._diagnosis import SiteDiagnosis as SiteDiagnosis
-from ._diagnosis import has_marginals as has_marginals
 from ._diagnosis import problems_of as problems_of
 from ._flat import FlatGuide as FlatGuide
 from ._init import Init as Init

@@ -192,7 +192,9 @@ def diagnosis_of(guide: object, model: BayesianModel | None, num_data: int, num_
 
 
 def problems_of(guide: object, model: BayesianModel) -> list[tuple[str, str]]:
-    """Return the problems of a guide with Gaussian marginals, each with its remedy."""
+    """Return the problems of a guide, each with its remedy; none for a guide without Gaussian marginals."""
+    if not isinstance(guide, (GaussianGuide, *KINDS)):
+        return []
     marginals, _ = _weight_marginals(guide, model)
     return _problems([_counts(site, model.num_data) for site in marginals], model.num_data)
 
@@ -313,11 +315,6 @@ def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[
         else:
             left_out[name] = "all of its weights were removed"
     return found, left_out
-
-
-def has_marginals(guide: object) -> bool:
-    """Return whether a guide has Gaussian marginals that :func:`problems_of` can read."""
-    return isinstance(guide, (GaussianGuide, *KINDS))
 
 
 def _locations_and_scales(guide: object) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:

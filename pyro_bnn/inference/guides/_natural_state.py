@@ -350,7 +350,7 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """In `products`, estimates for the slice `part` of all weights, put in exact second derivatives."""
+        """Replace the estimates in `products`, the slice `part` of those of all weights, by exact values."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

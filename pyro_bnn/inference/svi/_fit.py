@@ -19,7 +19,7 @@ from ..._core.scope import Stream, warn_of_fit
 from ..._core.signatures import explained
 from ...modelling.model import BayesianModel
 from ..estimators import Estimator
-from ..guides import GuidePosterior, has_marginals, problems_of
+from ..guides import GuidePosterior, problems_of
 from ..history import EpochRecord, History
 from ..kl import KLWeight, as_function
 from ..posterior import Status, with_learned
@@ -216,7 +216,7 @@ def fit_svi(
             loop.run(after_step, after_epoch)
     words = "" if features is None else features.in_words
     status = _status(loop.history, num_epochs, loop.is_stopped, words)
-    if len(loop.history.elbo) >= FEWEST_STEPS and isinstance(model, BayesianModel) and has_marginals(guide):
+    if len(loop.history.elbo) >= FEWEST_STEPS and isinstance(model, BayesianModel):
         problems = problems_of(guide, model)
         if problems:
             warn_of_fit("; ".join(map(" ".join, problems)), PosteriorWarning)

@@ -123,7 +123,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     @abstractmethod
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise a `ValueError` if a target has a wrong dtype or an impossible value. Shapes are right.
+        """Raise a `ValueError` if a target has a wrong dtype or an impossible value. Its shape is already checked.
 
         Args:
             output: Network output for at least one row.

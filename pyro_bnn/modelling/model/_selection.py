@@ -196,7 +196,7 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Return why a function does not take a name, a parameter and a layer; empty if it does, or if nobody knows."""
+    """Return why a function does not take a name, a parameter and a layer; empty if it may take them."""
     try:
         inspect.signature(function).bind("name", "parameter", "layer")
     except TypeError as error:

@@ -1,23 +1,47 @@
-"""Warnings about learned parameters of a model, which all posteriors of the model share."""
+"""What a prediction asks about a posterior: its number of draws, and whether learned parameters have changed."""
 
 import warnings
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..._core.scope import outer_stacklevel
 from ...modelling.model import SITE_PREFIX, BayesianModel, random_paths
+from ...nets import MCDropout
 from ._ensemble import EnsemblePosterior
 from ._posterior import Posterior
 
 P = TypeVar("P", bound=Posterior)
+
+NUM_DRAWS = 100
+"""Heuristic: default number of draws; a mean then has an error of 10 % of the standard deviation."""
 
 TOLERANCE = 0.01
 """Heuristic: largest relative change of a learned parameter that counts as rounding, as to bfloat16 and back."""
 
 SMALLEST = 0.1
 """Heuristic: smaller parameters count as if they had this size when their relative change is computed."""
+
+
+def num_members(model: Any, posterior: Posterior) -> int | None:
+    """Return the number of points of which a posterior consists; None for others, and for random networks."""
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    return None if any(isinstance(module, MCDropout) for module in modules) else posterior.num_points
+
+
+def default_num_draws(
+    model: Any, posterior: Posterior, *, usual: int = NUM_DRAWS, most_stored: int | None = None
+) -> int:
+    """Return the default number of draws in a prediction.
+
+    Points are drawn once each, but at least 2 draws are made, since a single draw has no epistemic uncertainty. Stored
+    draws are all used, but at most `most_stored` (by default `usual`). Other posteriors take `usual`.
+    """
+    points = num_members(model, posterior)
+    if points is not None:
+        return max(points, 2)
+    return usual if posterior.num_stored is None else min(posterior.num_stored, most_stored or usual)
 
 
 def with_learned(posterior: P, model: object) -> P:
