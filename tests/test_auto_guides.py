@@ -2,27 +2,13 @@ import pyro
 import pytest
 import torch
 from pyro.infer import SVI, Trace_ELBO
-from pyro.infer.autoguide import AutoNormal
 
 import pyro_bnn as pb
 
 from .cases import GUIDES, small_model
-from .test_guides import draw_of
 from .tolerances import assert_identical
 
 AUTO = {name: make for name, make in GUIDES.items() if name.startswith("auto")}
-
-
-@pytest.mark.parametrize("name", AUTO)
-def test_autoguides_are_complete_at_once_and_never_draw_obs(name):
-    model, x, _y = small_model(likelihood="gaussian-latent")
-    guide = AUTO[name](model)
-    assert list(guide.parameters())
-    with pb._core.scope.own_parameters(guide):
-        assert set(draw_of(guide, x)) == {*model.site_names, "likelihood.scale"}
-    for site in model.site_names:
-        assert_identical(pb.GuidePosterior(guide).median()[site], model.initial_value(site))
-    assert dict(pyro.get_param_store()) == {}
 
 
 @pytest.mark.parametrize("name", AUTO)
@@ -48,15 +34,3 @@ def test_autoguides_work_in_pyros_own_loop(name):
     trained, other = (pb.GuidePosterior(g).median()["net.0.weight"] for g in (guide, AUTO[name](model)))
     assert not torch.equal(trained, model.initial_value("net.0.weight"))
     assert_identical(other, model.initial_value("net.0.weight"))  # not what the store now holds
-
-
-@pytest.mark.uses_param_store
-def test_an_auto_guide_does_not_inherit_from_a_namesake_in_the_store():
-    model, x, y = small_model()
-    stale = AutoNormal(model)
-    svi = SVI(model, stale, pyro.optim.Adam({"lr": 0.5}), Trace_ELBO())
-    for _ in range(10):
-        svi.step(x, y)
-    fresh = pb.auto_guide(AutoNormal, model)
-    assert not {id(p) for p in fresh.parameters()} & {id(p) for p in stale.parameters()}
-    assert_identical(fresh.median()["net.0.weight"], model.initial_value("net.0.weight"))

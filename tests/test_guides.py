@@ -73,6 +73,7 @@ def test_a_fresh_guide_loads_a_state_and_draws_the_same(name):
         for parameter in trained.parameters():
             parameter.add_(0.1)
     fresh = GUIDES[name](model)
+    assert list(fresh.parameters())
     fresh.load_state_dict(trained.state_dict())
     draws = []
     for guide in (trained, fresh):

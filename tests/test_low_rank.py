@@ -136,19 +136,6 @@ def test_draws_have_the_moments_of_torchs_distribution():
     assert_identical(scales, covariance.diagonal().sqrt())
 
 
-def test_quantiles_are_those_of_the_draws():
-    model, _, _ = small_model(likelihood="gaussian-latent", net=nn.Linear(4, 2))
-    guide = low_rank(model, rank=2)
-    draws = pb.GuidePosterior(guide).sample(4000)
-    for level in (0.1, 0.5, 0.9):
-        for site, value in guide.quantiles([level]).items():
-            below = (draws[site] < value[0]).double()
-            error = (level * (1 - level) / 4000) ** 0.5
-            assert bool(((below.mean(0) - level).abs() < STANDARD_ERRORS * error).all())
-            assert not bool(((below.mean(0) - level - 0.1).abs() < STANDARD_ERRORS * error).any())
-    assert_identical(guide.median()["likelihood.scale"], guide.quantiles([0.5])["likelihood.scale"][0])
-
-
 # --- divergences in closed form ---------------------------------------------------------------------------------------
 
 

@@ -80,24 +80,17 @@ class NaturalState(FlatState):
         self._leaves: Mapping[str, Tensor] = {}
         self.momentum = torch.zeros_like(self._loc)
         """Moving average M of the gradients, shape (P,)."""
-        self._num_updates, self._count = 0, torch.zeros((), dtype=torch.float64, device=self._loc.device)
+        self.num_updates, self._count = 0, torch.zeros((), dtype=torch.float64, device=self._loc.device)
+        """Number of updates so far, t. A CUDA graph that replays a step increases only the copy of t on the device."""
         self.weight: float | None = None
         """Weight of the divergence in the last step; None before the first step."""
         if self._product is not None:  # stored as a gradient, so that processes average it
             precision.set_gradient(self._product)
 
-    @property
-    def num_updates(self) -> int:
-        """Number of updates so far, t. A CUDA graph that replays a step increases only the copy of t on the device."""
-        return self._num_updates
-
-    @num_updates.setter
-    def num_updates(self, value: int) -> None:
-        self._num_updates = value
-        self._count.fill_(value)
-
-    def was_replayed(self) -> None:
-        self._num_updates += 1
+    def continue_from(self, num_updates: int, weight: float | None) -> None:
+        """Continue after a number of updates, with the given weight of the divergence in the last of them."""
+        self.num_updates, self.weight = num_updates, weight
+        self._count.fill_(num_updates)
 
     @property
     def gradients(self) -> list[Tensor]:
@@ -239,7 +232,7 @@ class NaturalState(FlatState):
         """Update means and precisions as in :func:`natural_gradient`; change nothing if `is_bad` is true."""
         is_estimated = self._every is None or self.simulates
         assert self.weight is not None
-        self._num_updates += 1
+        self.num_updates += 1
         self._count.add_(1)
         bias = 1 - momentum**self._count
         factor = 1 / (self.weight * bias)  # corrects the momentum for its start at 0

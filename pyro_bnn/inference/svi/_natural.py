@@ -169,7 +169,7 @@ class NaturalGradient(SkippingOptimizer):
             own = self.state[parameter]
             view.copy_(own["momentum"]) if "momentum" in own else view.zero_()
             own["momentum"] = view
-        state.num_updates, state.weight = self._group["num_updates"], self._group["kl_weight"]
+        state.continue_from(self._group["num_updates"], self._group["kl_weight"])
 
     def _prepare_others(self, state: NaturalState) -> None:
         of_guide = {id(parameter) for parameter in state.parameters}
@@ -208,7 +208,7 @@ class NaturalGradient(SkippingOptimizer):
     def was_replayed(self, kl_weight: float) -> None:
         """Count a replayed step, as `step` counts an ordinary step."""
         assert self._state is not None
-        self._state.was_replayed()
+        self._state.num_updates += 1  # the graph increased only the copy on the device
         self._state.weight = kl_weight
         self._group["num_updates"], self._group["kl_weight"] = self._state.num_updates, kl_weight
 
