@@ -37,11 +37,11 @@ def auto_guide(
     numbers in unconstrained space, the guides are
 
     - ``AutoNormal`` and ``AutoDiagonalNormal``: independent Gaussians, 2 P parameters.
-    :class:`~pyro_bnn.MeanFieldGuide` has the same distributions, and closed-form divergences;
+      :class:`~pyro_bnn.MeanFieldGuide` has the same distributions, and closed-form divergences;
     - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular, P^2 parameters, for up to
-    about a thousand latent numbers. It starts without correlations;
+      about a thousand latent numbers. It starts without correlations;
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
-    random numbers, the same for all guides of the same shape, since zero would be a saddle point.
+      random numbers, the same for all guides of the same shape, since zero would be a saddle point.
 
     Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form for them, and is wrong for
     constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
