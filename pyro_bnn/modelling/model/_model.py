@@ -168,8 +168,12 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return torch.stack(terms) * (self.num_data / len(y))
 
     def _observed(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> tuple[TorchDistributionMixin, Tensor]:
-        require_values(values, [*self._paths, *self._likelihood_names()])
-        return self._respond(self._likelihood_given(values), values, x).observed(x, y, self.num_data)
+        try:
+            likelihood, weights = self._likelihood_given(values), {name: values[name] for name in self._paths}
+        except (KeyError, TypeError, IndexError):
+            require_values(values, self.latent_names)
+            raise
+        return self._respond(likelihood, weights, x).observed(x, y, self.num_data)
 
     def observation_given(self, values: Mapping[str, Tensor], x: Inputs) -> TorchDistributionMixin:
         """Return the elementwise distribution of the targets given all latent variables, without Pyro statements.
