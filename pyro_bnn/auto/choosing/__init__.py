@@ -1,7 +1,4 @@
-"""Chooses a network, a prior, a likelihood and the length of the chains for a table.
-
-The network, the prior and the likelihood are those that predict held-out rows best.
-"""
+"""Chooses, for a table, the network, prior and likelihood that predict held-out rows best, and fits them by chains."""
 
 from ._budget import Budget as Budget
 from ._budget import Deadline as Deadline

@@ -1,8 +1,4 @@
-"""The time of a fit.
-
-If the user sets no time limit, the numbers of steps depend only on the numbers of rows and weights, so that fits are
-reproducible. With a time limit, a :class:`Deadline` measures the time that is left.
-"""
+"""The time of a fit. Without a time limit, the numbers of steps depend only on the data and the network."""
 
 import importlib
 import time
@@ -15,11 +11,7 @@ FEWEST_SECONDS, MOST_SECONDS = 20.0, 300.0
 """Heuristic: smallest and largest number of CPU seconds of a fit if the user sets no limit."""
 
 SECONDS_PER_PRODUCT, SECONDS_PER_WEIGHT = 1.8e-10, 4e-8
-"""CPU seconds of a gradient in C, in single precision: for each pair of a row and a weight, and for each weight.
-
-On one machine, a gradient took 0.4e-10 to 1.5e-10 CPU seconds for each pair of a row and a weight. This was measured
-with networks of 420 to 3400 weights on 150 to 7000 rows. `SECONDS_PER_PRODUCT` is larger, to allow for slower
-machines."""
+"""CPU seconds of a gradient in C, per pair of a row and a weight (measured: 0.4e-10 to 1.5e-10), and per weight."""
 
 SEARCH = 0.35
 """Heuristic: share of the time that is used to compare candidates, if there are several."""
@@ -28,8 +20,7 @@ DESCENT, WARMUP = 0.15, 0.65
 """Heuristic: share of a chain's gradients that find the mode, and share of a chain's steps that are warm-up."""
 
 MOST_DESCENT, MOST_STEPS = 2000, 10_000
-"""Heuristic: largest number of steps of Adam, and largest number of steps of a chain. The second limit holds separately
-for the warm-up and for the steps after the warm-up. More steps hardly improved predictions on UCI tables."""
+"""Heuristic: most steps of Adam, and most steps of a chain in and after warm-up. More hardly improve predictions."""
 
 FEWEST_STEPS = 1000
 """Heuristic: if a chain has fewer steps than this, a variational fit is better."""
@@ -91,11 +82,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None) -> "Deadline | None":
-        """Return the deadline of a call that begins now; None without a limit.
-
-        This method imports `torch._dynamo` before the time begins, since torch would otherwise import it during the
-        fit.
-        """
+        """Return the deadline of a call that begins now; None without a limit."""
         if seconds is None:
             return None
         importlib.import_module("torch._dynamo")

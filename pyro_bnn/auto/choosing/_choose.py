@@ -1,8 +1,4 @@
-"""The function that chooses a model and fits it with chains.
-
-Each model is first fitted to a part of the rows in a short run. The chosen model is the one that predicts the other,
-held-out rows best. The chosen model is then fitted to all rows.
-"""
+"""Chooses the model that predicts held-out rows best in a short run, and fits it to all rows with chains."""
 
 import math
 import time
@@ -48,15 +44,12 @@ def fit_best(
 ) -> Chosen:
     """Choose the model that predicts held-out rows best, and fit it with chains (:class:`~pyro_bnn.MCLMC`).
 
-    Each chain starts at a trained network. The keys of `candidates` describe the models in words. With a deadline, the
-    choice and the fit end at about the deadline, and the result depends on the machine. Without a deadline, the lengths
-    of the chains depend only on the numbers of rows and weights. Each chain has at most `max_draws` draws, but at least
-    8. The warm-up of a chain also has at most `max_draws` draws. Without a deadline, a
-    single candidate gets the whole time for its fit. If several candidates are compared, the fit gets only a part of
-    the time. If `saves_search` is true, a single candidate gets only this part, too.
+    The keys of `candidates` describe the models. Without a deadline, the result does not depend on the machine.
+    Each chain has at most `max_draws` draws, but at least 8; its warm-up has at most `max_draws` draws, too. A single
+    candidate gets the whole time, unless `saves_search` is true.
 
-    An :class:`UnsuitableError` is raised if chains cannot fit any of the models, for example because C code does not
-    support them, or if the time is too short.
+    Raises:
+        UnsuitableError: If chains cannot fit any of the models, or if the time is too short.
     """
     if deadline is not None:
         return fit_in_time(

@@ -25,8 +25,7 @@ FEW_ROWS, NUM_FOLDS = 1000, 3
 """Heuristic: fewer than `FEW_ROWS` rows are divided into `NUM_FOLDS` folds, each of which is held out once."""
 
 HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
-"""With `FEW_ROWS` rows or more, a comparison holds out the share `HELD_OUT` of the rows, at most `MOST_HELD_OUT`. It
-fits at most `MOST_COMPARED` of the other rows."""
+"""With `FEW_ROWS` rows or more: the share of rows held out, the most rows held out, and the most rows fitted."""
 
 UNKNOWN = "There are too few draws, or there is no ArviZ, to tell whether the chains have explored their modes."
 
@@ -67,10 +66,7 @@ def log_density(model: BayesianModel, posterior: MCMCPosterior, rows: Rows, seed
 
 
 def folds_of(x: Tensor, seed: int) -> Folds:
-    """Return, for each trial fit, the indices of the rows to fit and of the held-out rows to predict.
-
-    Held-out rows with the same inputs as a fitted row are left out, since a model can remember fitted rows.
-    """
+    """Return, for each trial fit, the indices of the rows to fit and of the held-out rows to predict."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     if len(x) < FEW_ROWS:
         size = len(x) // NUM_FOLDS
@@ -83,7 +79,7 @@ def folds_of(x: Tensor, seed: int) -> Folds:
 
 
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
-    """Return the held-out rows whose inputs differ from those of all fitted rows; if none differ, return all."""
+    """Return the held-out rows whose inputs no fitted row has, since a model remembers those; else all."""
     known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
     is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])
     return held_out[is_new] if bool(is_new.any()) else held_out
@@ -99,11 +95,7 @@ def chosen_from(
     num_steps: int,
     seconds: float,
 ) -> Chosen:
-    """Return the result of a choice between models.
-
-    The attribute `seconds` of the posterior is the time that the whole choice took. The status says what was compared,
-    chosen, run and left out.
-    """
+    """Return the result of a choice. `cuts` says what was left out; `seconds` is the time of the whole choice."""
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
         ahead = f"log-density of held-out rows {scores[name] - others[0]:.3f} nats per row above that of the next"

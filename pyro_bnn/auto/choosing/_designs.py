@@ -33,8 +33,7 @@ class Design:
 
 
 FEW_VALUES = 20
-"""Heuristic: if targets have at most this many distinct values, the noise is constant. A network that predicts the
-noise can reach an unbounded density at repeated targets, and then it is too certain of other targets."""
+"""Heuristic: noise is constant for so few distinct targets, at which learned noise can reach an unbounded density."""
 
 
 def open_designs(
@@ -69,8 +68,7 @@ OF_NUMBERS = (
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "heteroscedastic"),
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "gaussian"),
 )
-"""Heuristic: designs for standardised targets, from nearly linear to deep, and a deep one with constant noise. Each was
-the best of a dozen designs on at least one of the UCI tables or on scikit-learn's diabetes."""
+"""Heuristic: designs for standardised targets. Each was the best of a dozen designs on a public table."""
 
 OF_CLASSES = (
     Design((), nn.ReLU, FanInNormalPrior(2.0), "categorical"),

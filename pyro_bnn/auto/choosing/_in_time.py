@@ -1,9 +1,4 @@
-"""Chooses a model and fits it by chains before a deadline.
-
-All times are measured: how long a model takes to prepare, and how long a step takes. If the time is short, fewer models
-are compared, or none at all. There may also be fewer chains. Each part of the computation has a time limit, and ends
-early if it is not finished by then.
-"""
+"""Chooses a model and fits it by chains before a deadline. Comparisons and chains depend on measured times."""
 
 import math
 import time
@@ -39,8 +34,7 @@ MOST_STEPS = 50_000
 """Heuristic: largest number of steps of a chain, separately for the warm-up and for the steps after the warm-up."""
 
 SEARCH, COMPILED = 0.5, 0.6
-"""Heuristic: share of the time after which the comparison of models ends, and after which the first model must be
-compiled."""
+"""Heuristic: share of the time after which comparisons end, and after which the first model must be compiled."""
 
 RESERVE = 0.03
 """Heuristic: share of the time that is kept for what comes after the chains, besides half the time of a preparation."""
@@ -207,10 +201,7 @@ def _compared(
     seed: int,
     progress: bool | None,
 ) -> tuple[dict[str, float], int]:
-    """Return the mean log-density of held-out rows under each model that could be fitted in time.
-
-    Also return the number of models that C code does not support.
-    """
+    """Return the mean log-density of held-out rows under each fitted model, and how many models C does not support."""
     scores: dict[str, float] = {}
     num_not_in_c = 0
     num_fits = len(candidates) * len(folds)

@@ -27,20 +27,14 @@ MOST_NAMED = 3
 
 
 class UnsuitableError(ValueError):
-    """Raised if chains in C cannot fit a model in the given time. The message says why.
-
-    `lacks_time` says whether chains would be possible in a longer time.
-    """
+    """Raised if chains in C cannot fit a model; `lacks_time` says whether they could in a longer time."""
 
     def __init__(self, reason: str, *, lacks_time: bool = False) -> None:
         super().__init__(reason)
         self.lacks_time = lacks_time
 
     def instead(self, status: Status, num_networks: int = 1) -> Status:
-        """Return the status of a variational fit, with words that also say why chains were not used.
-
-        If `num_networks` is above 1, the message also says that the networks were not compared.
-        """
+        """Return the status of a variational fit, which also says why chains did not compare and fit the networks."""
         message = f"variational inference, since {self}: {status.message}"
         if num_networks > 1:
             remedy = "; a larger time limit would allow it" if self.lacks_time else ""
@@ -80,10 +74,7 @@ def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
 
 
 def num_products(model: BayesianModel, x: Tensor) -> int:
-    """Count the multiplications for one row in matrix products and convolutions.
-
-    If there are more weights than multiplications, return the number of weights.
-    """
+    """Count the multiplications for one row in matrix products and convolutions; at least the number of weights."""
     values = {name: model.initial_value(name) for name in model.site_names}
     rows, counter = x[:NUM_TRIED].to(model.device), _ProductCounter()
     with torch.no_grad(), ordinary_attention(), seeded(0, model.device), eval_mode(own := copied(model)), counter:

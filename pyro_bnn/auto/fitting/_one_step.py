@@ -50,22 +50,7 @@ def fit_in_one_step(
     seed: int,
     options: Mapping[str, Any],
 ) -> list[GuidePosterior] | str:
-    """Fit at least two members side by side, all with the same batches.
-
-    Args:
-        model: The model, which is not changed.
-        data: The data; every member gets the batches in the same order.
-        start: Function that returns the initial model and the guide of a member; the guide must be a
-            :class:`DeltaGuide`.
-        num_members: Number K of members.
-        progress: Whether to show a progress bar.
-        seed: Seed of the order of the rows.
-        options: Options of a variational fit.
-
-    Returns:
-        Either a posterior for each member, or a short reason why members must be fitted one after the other. All
-        posteriors have the same history, the mean of the members' histories.
-    """
+    """Fit at least two point members side by side; return their posteriors, or why they must be fitted separately."""
     if unusual := sorted(options.keys() - OPTIONS):
         return f"`{unusual[0]}` is given"
     if Processes.present().are_many:
@@ -123,10 +108,7 @@ def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaG
 
 
 def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -> str:
-    """Return why one optimizer for all members may differ from a separate optimizer for each member.
-
-    The text is empty if the joint and the separate optimizers have the same groups of parameters.
-    """
+    """Return why one optimizer for all members may differ from one for each member, or an empty text."""
     if maker is None:
         return ""
     require_maker(maker)
@@ -145,11 +127,7 @@ def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -
 
 
 def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
-    """Return why the stacked network cannot replace the networks of the members, or an empty text if it can.
-
-    The networks are compared in double precision: the outputs and gradients of the stacked network must agree with
-    those of the members' networks up to small errors.
-    """
+    """Return why the stacked network cannot replace the members' networks (in double precision), or an empty text."""
     network = copied(stacked.network).double()
     assert isinstance(network, StackedNetwork)
     member, weights = network.member, {path: value.detach()[:2] for path, value in network.weights().items()}
@@ -167,10 +145,7 @@ def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
 
 
 def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePosterior]:
-    """Return a posterior for each member, given the posterior of the stacked model.
-
-    The guides in `guides` get the fitted parameters of their members.
-    """
+    """Return a posterior for each member; the guides in `guides` get the fitted parameters of their members."""
     count = len(guides)
     assert isinstance(fitted.guide, DeltaGuide)
     for name, values in fitted.guide.locations().items():

@@ -1,8 +1,4 @@
-"""One model for all members of an ensemble of point estimates, so that a step updates all members at once.
-
-The stacked network runs the networks of K members on the same inputs. The log-likelihood and the log prior are sums
-over members, so the gradient of each member is the same as in a separate fit with the same batch.
-"""
+"""One model for all members of an ensemble of points. Its log-density is their sum, so gradients are the same."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,12 +19,7 @@ MEMBER = f"{SITE_PREFIX}.member"
 
 
 class StackedNetwork(nn.Module):
-    """Runs K networks of one architecture on the same inputs. The output has shape (N, K, ...).
-
-    Args:
-        member: Network whose weights are buffers. The network is changed.
-        weights: Weights of all members by their paths in `member`, ``{path: shape (K, *parameter)}``.
-    """
+    """Runs K networks with the weights ``{path: shape (K, *parameter)}``. The output has shape (N, K, ...)."""
 
     def __init__(self, member: nn.Module, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -61,9 +52,7 @@ class StackedPrior(WeightPrior):
 class StackedLikelihood(Likelihood[Any]):
     """A likelihood for outputs of shape (N, K, ...). All members observe the same targets, shape (N, ...).
 
-    The likelihood `of_member` is applied to all members at once. `of_member` treats the first axis of the outputs (N)
-    as the axis of draws, and the second axis (K) as the axis of rows. The likelihood `of_member` must have neither
-    learned parameters nor latent variables. The targets broadcast over members.
+    The likelihood `of_member` takes the axis N for draws and the axis K for rows; targets broadcast over members.
     """
 
     def __init__(self, of_member: Likelihood[Any]) -> None:
@@ -103,13 +92,7 @@ def site_of_member(name: str) -> str:
 
 
 def stacked_model(model: BayesianModel, points: Sequence[Mapping[str, Tensor]]) -> BayesianModel:
-    """Return the model of all members.
-
-    Args:
-        model: The model of a member, which is not changed. All learned parameters of the model must be random, and its
-            likelihood must have no latent variables.
-        points: Weights of K members, each ``{site: shape (*parameter)}``.
-    """
+    """Return the model of all members, given the weights of each as ``{site: shape (*parameter)}``."""
     stacks = {name: torch.stack([point[name] for point in points]) for name in model.site_names}
     weights = {path: stacks[name] for name, paths in model.parameter_paths.items() for path in paths}
     assert weights.keys() == random_paths(model)

@@ -16,23 +16,19 @@ from ...modelling.model import BayesianModel
 from ...results.prediction import predict
 
 DECAYS = (1.0, 0.3, 0.1)
-"""Factors by which the initial learning rate is multiplied, one after the other. Heuristic: the variance of the
-parameters at the end of a fit is proportional to the learning rate, so the last factor reduces this variance to a
-tenth."""
+"""Heuristic: factors of the initial learning rate. The variance of the fitted parameters is proportional to it."""
 
 WINDOW_STEPS, WINDOW_EPOCHS = 400, 10
 """Heuristic: smallest number of steps, and smallest number of epochs, to which a trend is fitted."""
 
 NUM_ERRORS = 1.0
-"""Heuristic: a rise of at most this many standard errors counts as noise. If the objective has no trend, a check ends
-the fit with a probability of five in six. The next check comes after a quarter of a window."""
+"""Heuristic: a rise of at most this many standard errors is noise. Without a trend, five in six checks end the fit."""
 
 NEGLIGIBLE = 0.1
 """Heuristic: if the ELBO of the whole data set rises by less than this many nats over a window, it counts as flat."""
 
 NUM_SAMPLES = 10
-"""Heuristic: number of weight draws in a check of the validation rows. All checks use the same random numbers, so that
-the errors of two checks nearly cancel in their difference."""
+"""Heuristic: number of weight draws in a check. Errors of checks nearly cancel: the random numbers are the same."""
 
 SEED = 0
 """Seed of the weight draws in checks of the validation rows."""
@@ -47,12 +43,7 @@ def is_flat(trend: Trend) -> bool:
 
 
 class Plateau:
-    """A callback that ends a fit when its objective no longer rises.
-
-    The objective is the expected log-likelihood minus the weighted KL. At each plateau except the last, :attr:`factor`
-    changes to the next number in `decays`, and the fit continues. The schedule of the learning rate must multiply the
-    initial learning rate by :attr:`factor`.
-    """
+    """A callback that ends a fit at the last plateau of its objective; at each earlier one, :attr:`factor` changes."""
 
     def __init__(self) -> None:
         self.decays: tuple[float, ...] = DECAYS
@@ -97,8 +88,7 @@ def window_of(num_batches: float) -> int:
 
 
 LATE = (0.7, 0.85)
-"""Heuristic: shares of the time of :class:`TimeLimit` after which the learning rate is lowered to the next of
-`DECAYS`."""
+"""Heuristic: shares of the time of :class:`TimeLimit` after which the learning rate is lowered."""
 
 
 FEWEST_STEPS = 200
@@ -106,10 +96,7 @@ FEWEST_STEPS = 200
 
 
 class TimeLimit:
-    """A callback that ends a fit after the epoch in which `time.perf_counter` reaches a given time.
-
-    A fit makes at least `FEWEST_STEPS` steps, even if the time is over earlier.
-    """
+    """A callback that ends a fit when `time.perf_counter` reaches `end`, but not before `FEWEST_STEPS` steps."""
 
     def __init__(self, end: float) -> None:
         self._begin, self._end = time.perf_counter(), end
@@ -127,12 +114,7 @@ class TimeLimit:
 
 
 class EarlyStopping:
-    """A callback that ends a fit when the predictions of validation rows no longer improve.
-
-    A check computes the mean log-density of the validation targets in nats. The number of epochs from one check to the
-    next is `every`. :meth:`restore_best` resets the model and the guide to their states at the check with the largest
-    value.
-    """
+    """A callback that ends a fit when the mean log-density of validation rows, in nats, no longer improves."""
 
     def __init__(
         self, model: BayesianModel, guide: nn.Module, validation: tuple[Inputs, Tensor], *, every: int

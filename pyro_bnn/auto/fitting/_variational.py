@@ -45,16 +45,13 @@ LEARNING_RATE = 0.02
 """Heuristic: initial learning rate of Adam. A step moves a weight by about this number, and weights are of order 1."""
 
 INITIAL_SCALE = 0.02
-"""Initial standard deviation of all weights. It is much smaller than the weights, so that noise does not hide the
-signal."""
+"""Initial standard deviation of all weights. It is much smaller than the weights, so noise does not hide the signal."""
 
 LARGEST_BATCH = 1000
-"""Heuristic: a data set with more rows than this is split into equal batches of at most this many rows. Smaller batches
-would not be faster, and would add noise."""
+"""Heuristic: most rows in a batch by default. Smaller batches would not be faster, and would add noise."""
 
 MOST_STEPS, FEWEST_EPOCHS = 20_000, 50
-"""Heuristic: by default, a fit may have this many steps or this many epochs, whichever is longer. Small problems reach
-a plateau within a quarter of these steps. Plateaus at three learning rates take at least 30 epochs."""
+"""Heuristic: a fit may have this many steps or epochs, whichever is longer. Small problems need a quarter."""
 
 NUM_LOOKS = 20
 """Heuristic: number of checks of the validation rows in each window of the plateau."""
@@ -83,10 +80,7 @@ def fit_variational(
     seed: int | None = None,
     unsuitable: UnsuitableError | None = None,
 ) -> GuidePosterior:
-    """Fit a guide by variational inference. For the arguments see :func:`~pyro_bnn.fit`.
-
-    If this fit replaces chains, `unsuitable` is the error that says why chains were impossible.
-    """
+    """Fit a guide; for the arguments see :func:`~pyro_bnn.fit`. `unsuitable` says why chains were impossible."""
     if guide is None:
         with seeded(seed, model.device):
             guide = MeanFieldGuide(model, init=NetworkInit(INITIAL_SCALE))
@@ -151,11 +145,7 @@ def fit_variational(
 
 
 def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data: Data) -> bool:
-    """Return whether every random layer is linear and has one row of inputs for each row of data.
-
-    The network must be a sequence in which only linear layers have parameters. Either the data must be a table, or a
-    `Flatten` must come before the first linear layer.
-    """
+    """Return whether all random layers are linear, in a plain sequence, with one row of inputs for each row of data."""
     if not isinstance(guide, MeanFieldGuide) or isinstance(guide.scale_map, Precision):
         return False  # precisions are for natural gradients, which need weight draws
     layers = list(_layers(model.network))
@@ -202,11 +192,7 @@ MORE_TIME = "Allow more time (`time_limit=`)."
 def _status(
     fitted: GuidePosterior, said: str, plateau: Plateau, stopping: EarlyStopping | None, limit: TimeLimit | None
 ) -> Status:
-    """Return the status of a fit.
-
-    The message of the status contains the text `said`, which describes the settings. The message also names any problem
-    that :func:`fit_svi` found.
-    """
+    """Return the status of a fit, with any problem that :func:`fit_svi` found. `said` describes the settings."""
     before, num_epochs = fitted.status, len(fitted.history.epochs)
     if not before and before.remedy != LONGER:
         return replace(before, message=f"{before.message} ({said})")

@@ -232,10 +232,7 @@ def load_posterior(
 
 @contextmanager
 def _loading(path: str | Path, what: str) -> Iterator[None]:
-    """Put the words "`what` cannot be loaded" before the message of each `ValueError` raised in this context.
-
-    A :class:`DamagedFileError` keeps its message.
-    """
+    """Put the words "`what` cannot be loaded" before the message of a `ValueError`, unless the file is damaged."""
     try:
         with understood(path, KIND):
             yield

@@ -70,11 +70,7 @@ def record_of(model: BayesianModel) -> ModelRecord:
 
 
 def _likelihood_in_words(likelihood: Likelihood) -> str:
-    """Return the class and the settings of a likelihood as text, such as ``Survival(family='weibull')``.
-
-    The settings are the public attributes that are numbers, texts or None. Row weights are left out, since they matter
-    only in a fit.
-    """
+    """Return the class and public settings of a likelihood, such as ``Survival(family='weibull')``."""
     settings = {
         name: float(value) if isinstance(value, float) else value  # NumPy's numbers have another text
         for name, value in sorted(vars(likelihood).items())
@@ -85,10 +81,7 @@ def _likelihood_in_words(likelihood: Likelihood) -> str:
 
 
 def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -> ModelRecord:
-    """Copy a record, and leave out the initial value of each pruned site if the model does not use this value.
-
-    `sites` are the names of the pruned sites.
-    """
+    """Copy a record without the initial values of those pruned sites whose values the model does not use."""
     unused = sorted(site for site in sites if site in model.site_names and not _is_used(model, site))
     state = {name: value for name, value in record.state.items() if name not in unused}
     return replace(record, state=state, left_out=unused)
@@ -108,11 +101,7 @@ def _checksum(value: Tensor) -> str:
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
-    """Return whether the prior or the network uses the initial value of a site.
-
-    The mean of the prior may be the initial value. If the site is the weight of an embedding, the network may use a row
-    of the initial value as the padding row.
-    """
+    """Return whether the prior (as its mean) or the network (as a padding row) uses the initial value of a site."""
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
         return True
@@ -134,10 +123,7 @@ def _is_same(value: Tensor, first: Tensor) -> bool:
 
 
 def _described(distribution: Distribution, first: Tensor) -> str:
-    """Return a distribution as text. The text shows six digits of each number, so that it is the same on all devices.
-
-    An example is ``Normal(loc=0, scale=0.7)``.
-    """
+    """Return a distribution as text with six digits, the same on all devices, such as ``Normal(loc=0, scale=0.7)``."""
     numbers = {}
     for name, value in sorted(vars(distribution).items()):
         if name in dir(type(distribution)):
@@ -226,21 +212,14 @@ class OwnSite:
 
 @dataclass(frozen=True)
 class OwnRecord:
-    """Latent variables of a Pyro model.
-
-    If the model is a module, the record also contains the module's parameters and buffers.
-    """
+    """Latent variables of a Pyro model, and its parameters and buffers if it is a module."""
 
     sites: dict[str, OwnSite]
     state: dict[str, Tensor]
 
 
 def sites_of(model: Callable[..., object], data: object) -> list[Site]:
-    """Call a Pyro model with the arguments `data`, and return the latent variables that it draws.
-
-    Raises:
-        ValueError: If there are no arguments, or if the model is a function with parameters in Pyro's global store.
-    """
+    """Call a Pyro model with the arguments `data`, and return the latent variables that it draws."""
     if not isinstance(data, (tuple, list)) or not data:
         raise ValueError(
             "a Pyro model of your own is recognised by its latent variables, which only a call can show; pass the "
@@ -298,10 +277,7 @@ class PresentModel:
         self._unset = [n for n, item in signature.parameters.items() if n not in given and item.default is None]
 
     def network_record(self, posterior: Posterior, *, with_frozen: bool) -> ModelRecord | None:
-        """Return the record of a :class:`BayesianModel` for a file; None if there is no model, or one of another kind.
-
-        The record contains the initial value of a pruned site only if the model uses it.
-        """
+        """Return the record of a :class:`BayesianModel` for a file; None for any other model."""
         if self.own is not None and not with_frozen:
             raise ValueError("`with_frozen=False` needs a BayesianModel, got a Pyro model of your own; leave it out.")
         if self.network is None or self.model is None:
@@ -310,10 +286,7 @@ class PresentModel:
         return record if with_frozen else without_frozen(record, self.model)
 
     def require_targets(self, names: Iterable[str]) -> None:
-        """Raise if the posterior has fewer variables (`names`) than the model, probably because `data` has no targets.
-
-        If `data` lacks the targets, the model draws its observed site like a latent variable.
-        """
+        """Raise if the posterior lacks variables that the model draws, probably because `data` has no targets."""
         drawn, sites = set(names), {} if self.own is None else self.own.sites
         more = [name for name in sites if name not in drawn]
         if more and self._unset and drawn < sites.keys():
@@ -323,11 +296,7 @@ class PresentModel:
             )
 
     def require_sites(self, posterior: Posterior) -> None:
-        """Raise if the variables of a posterior differ from those of the Pyro model.
-
-        No error is raised if the attribute `shapes` of the posterior is None; in this case, :func:`~pyro_bnn.predict`
-        checks the draws.
-        """
+        """Raise if the variables of a posterior are known, and differ from those of the Pyro model."""
         if posterior.shapes is None or self.own is None:
             return
         drawn = {name: tuple(shape) for name, shape in posterior.shapes.items()}

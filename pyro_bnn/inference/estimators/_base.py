@@ -20,11 +20,7 @@ from ._layers import Layer, RandomLayers
 MISSING = object()
 
 ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
-"""The ELBOs that work with an estimator.
-
-RenyiELBO does not work, since it weighs each draw as a whole. TraceGraph_ELBO, which here has the value of Trace_ELBO,
-does not work either: it copies the draws, and an estimator cannot recognise the copies.
-"""
+"""The ELBOs that work with an estimator. RenyiELBO weighs draws as a whole, and TraceGraph_ELBO copies draws."""
 
 
 class Estimator(ABC):
@@ -102,8 +98,8 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        The network runs with one tensor in place of each random parameter. `random` maps the `id` of the tensor to the
-        random parameter that the tensor replaces. The batch has `num_rows` rows.
+        The network runs on `num_rows` rows, with one tensor in place of each random parameter. `random` maps the `id`
+        of the tensor to the parameter.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 
@@ -134,11 +130,7 @@ class _Gaussian(dist.Normal):
 
 
 class Applied(AbstractContextManager[None]):
-    """The context of :meth:`Estimator.applied`.
-
-    Set `closed_form` if the ELBO is a `TraceMeanField_ELBO`. With a closed form, weights that need not be drawn are set
-    to their means.
-    """
+    """The context of :meth:`Estimator.applied`. With `closed_form`, weights that need no draw equal their means."""
 
     def __init__(
         self, estimator: Estimator, model: BayesianModel, guide: MeanFieldGuide, *, closed_form: bool = False

@@ -17,8 +17,7 @@ from ..guides import RandomParameter
 
 LINEAR = F.linear
 INPUT_DIMS = {LINEAR: 2, torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}
-"""The functions that an estimator can replace, each with the number of axes of its input. This number includes the axis
-of rows and the axis of channels. The input of `linear` may have more axes."""
+"""The functions that an estimator can replace, each with the (for `linear`, smallest) number of axes of its input."""
 
 METADATA = {
     *(getattr(Tensor, n).__get__ for n in ("device", "dtype", "is_cuda", "layout", "ndim", "requires_grad", "shape")),

@@ -70,14 +70,10 @@ class LocalReparameterization(Estimator):
 
 
 class _Noisy(torch.autograd.Function):
-    r"""Adds Gaussian noise with the given variance to the mean, in place.
+    r"""Adds Gaussian noise to the mean in place; only :math:`\epsilon / \sqrt\delta` is stored.
 
     .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad
-              \frac{\partial b}{\partial \delta} = \frac{\epsilon}{2 \sqrt\delta}.
-
-    If the variance is 0, the derivative is set to 0 instead of infinity. To save memory, the output overwrites the
-    mean, and the square root of the variance overwrites the variance. For the backward pass only :math:`\epsilon /
-    \sqrt\delta` is stored.
+              \frac{\partial b}{\partial \delta} = \frac{\epsilon}{2 \sqrt\delta}, \quad \text{0 for } \delta = 0.
     """
 
     @staticmethod

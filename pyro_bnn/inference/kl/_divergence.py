@@ -111,10 +111,7 @@ def divergence(
 
 
 def _closed_form(p: Distribution, q: Distribution) -> Tensor:
-    """Return the divergence in the closed form of torch or Pyro.
-
-    For distributions inside `to_event`, the divergence is summed over the event.
-    """
+    """Return the closed form of torch or Pyro, summed over the event of distributions inside `to_event`."""
     base_p, base_q = unwrap(p), unwrap(q)
     if len(base_p.event_shape) != len(base_q.event_shape):
         return kl_divergence(p, q)

@@ -10,8 +10,7 @@ KLWeight = Callable[[int, int, int], float]
 """Function that returns the weight of the KL term for (epoch, batch, num_batches). Epochs and batches count from 0."""
 
 LARGEST_WEIGHT = 1e30
-"""Heuristic: largest KL weight. Far smaller weights already make the effect of the data negligible. The largest number
-in single precision is 3e38."""
+"""Heuristic: largest KL weight. Smaller ones already hide the data, and single precision ends at 3e38."""
 
 
 @dataclass(frozen=True)

@@ -20,19 +20,15 @@ Data = Iterable[object] | tuple[object, ...]
 """A loader of batches, or a tuple with all rows of the model's arguments."""
 
 ENDLESS = 2
-"""Heuristic: a loader without a length counts as endless if it gives more than this many times `num_data` rows in one
-epoch."""
+"""Heuristic: a loader without a length is endless if an epoch has more than this many times `num_data` rows."""
 
 EMPTY = "the loader is empty; pass one with at least one batch."
 
 
 class Batches:
-    """Gives the batches of each epoch, on a device.
+    """Gives the batches of each epoch, on a device. For `device`, `like` and `paired` see :class:`Arguments`.
 
-    The data are a tuple with all rows, or a loader. `generator` shuffles the rows of a tuple in each epoch; a loader
-    itself chooses the order of its rows. For `device`, `like` and `paired` see :class:`Arguments`. If several processes
-    share a fit, each process takes its share of every batch of a tuple. Batches from a loader are not divided: the
-    loader of each process must give only the rows that belong to this process.
+    Several processes share each batch of a tuple. The loader of a process gives only the rows of this process.
     """
 
     def __init__(
@@ -74,10 +70,7 @@ class Batches:
             self.num_batches = self._loader.num_batches
 
     def require_same_end(self, batch: Batch | None) -> None:
-        """Raise an error in all processes if only some of them have a next batch.
-
-        Only loaders without a length need this check.
-        """
+        """Raise an error in all processes if only some of them have a next batch, as loaders without a length may."""
         if not self._processes.are_many or self._loader is None or self._loader.has_length:
             return
         if all(self._processes.any([batch is None, batch is not None])):
@@ -87,10 +80,7 @@ class Batches:
             )
 
     def first(self) -> Batch:
-        """Return an example batch: the first rows of a tuple, or a loader's first batch.
-
-        The first epoch of a loader also contains the rows of the example batch.
-        """
+        """Return an example batch. The first epoch of a loader contains it, too."""
         if self._loader is not None:
             return self._loader.first()
         assert self.tensors is not None
@@ -102,11 +92,9 @@ class Batches:
         return self.epoch()
 
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
-        """Return the batches of epoch `number`, without the first `skip` batches.
+        """Return the batches of epoch `number`, which samplers may need, without the first `skip` batches.
 
-        Before this method returns, the random order of the rows is drawn, and the skipped batches of a loader are
-        fetched. Only a `DataLoader` without workers draws the order later, when its first batch is read. `number` is
-        passed to samplers that have a method `set_epoch`.
+        The order of the rows is drawn before this method returns, except by a `DataLoader` without workers.
         """
         if self._loader is not None:
             return self._loader.epoch(number, skip)
@@ -124,10 +112,7 @@ class Batches:
         return tuple(take(part, self.rows) for part in self.tensors)
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return, for each batch, the position of its first row and the position after its last row.
-
-        A position is an index in the epoch's order of the rows.
-        """
+        """Return the first position of each batch in the epoch's order of the rows, and the position after the last."""
         return _bounds(self.num_rows, self._batch_size, self._processes.count)
 
     def require_passes(self, num_epochs: int) -> None:
@@ -139,12 +124,7 @@ class Batches:
             )
 
     def order_state(self) -> list[Tensor]:
-        """Return the states of the generators that draw the order of the rows, including those of a `DataLoader`.
-
-        To repeat the order of an epoch, restore the states that this method returned before the epoch began. If a
-        loader has no generator, torch's generator draws the order, but the result does not include the state of torch's
-        generator.
-        """
+        """Return the states of the generators that draw the order of the rows, except torch's own generator."""
         return [generator.get_state() for generator in self._generators()]
 
     def restore_order(self, state: list[Tensor]) -> None:
@@ -192,10 +172,7 @@ def count_batches(data: Data, batch_size: int | None, *, num_data: int, executio
 
 
 def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
-    """Return, for each batch, the position of its first row and the position after its last row.
-
-    If the last batch would have fewer rows than there are processes, its rows are added to the second-last batch.
-    """
+    """Return the bounds of each batch. A last batch with too few rows for the processes joins the batch before it."""
     begins = list(range(0, num_rows, batch_size))
     if len(begins) > 1 and num_rows - begins[-1] < num_processes:
         begins.pop()
@@ -227,10 +204,8 @@ def _require_kind(data: object) -> None:
 class Loader:
     """Batches of an iterable that is read once per epoch.
 
-    The number of batches is the length of the loader. An epoch must have exactly as many batches as the length says,
-    except for a `DataLoader` of an iterable data set, whose length is only an estimate. If the loader has no length,
-    the number of batches is estimated from the number b of rows in the first batch of this process. The estimate is
-    ``num_data / (b * num_processes)``, rounded up.
+    Each epoch must have as many batches as the length says. Any number is accepted if there is no length, or only the
+    estimate of a `DataLoader` of an iterable data set.
     """
 
     def __init__(
@@ -263,10 +238,7 @@ class Loader:
         return isinstance(self._data, Iterator)
 
     def first(self) -> Batch:
-        """Return an example batch.
-
-        The first epoch also contains the rows of this batch, even if the data can be read only once.
-        """
+        """Return an example batch. The first epoch contains it, too, even if the data can be read only once."""
         if self._first is None:
             taken = list(itertools.islice(self._data, 1))
             if not taken:
@@ -276,10 +248,7 @@ class Loader:
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
-        """Return the batches of an epoch, without the first `skip` batches.
-
-        The skipped batches are fetched before this method returns.
-        """
+        """Return the batches of an epoch. The first `skip` batches are fetched and dropped before this method ends."""
         for sampler in _samplers(self._data):
             set_epoch = getattr(sampler, "set_epoch", None)  # the order of a `DistributedSampler` depends on it
             if callable(set_epoch):
@@ -340,10 +309,7 @@ class Loader:
         return arguments
 
     def generators(self) -> list[torch.Generator]:
-        """Return the generators that belong to the loader and draw the order of the rows.
-
-        If no generator belongs to the loader, torch's generator draws the order.
-        """
+        """Return the generators that belong to the loader and draw the order of the rows."""
         owners = [self._data, *_samplers(self._data)] if isinstance(self._data, DataLoader) else []
         found = [getattr(owner, "generator", None) for owner in owners]
         return list({id(item): item for item in found if isinstance(item, torch.Generator)}.values())
@@ -359,10 +325,7 @@ def _samplers(loader: object) -> list[Any]:
 
 
 def length_of(loader: object) -> int | None:
-    """Return the number of batches.
-
-    The number is None if the loader has no `len`, or if `len` raises an error, as for an iterable data set.
-    """
+    """Return the number of batches, or None if the loader has no `len` that works."""
     try:
         return len(loader) if isinstance(loader, Sized) else None
     except (TypeError, NotImplementedError):

@@ -51,10 +51,7 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
 def fingerprint_of(
     loop: Loop, elbo: ELBO | None, estimator: Estimator | None, kl_weight: float | KLWeight
 ) -> dict[str, str]:
-    """Describe a fit that has not made a step yet. The result has one text for each topic, such as the optimizer.
-
-    A fit can resume from a checkpoint only if the checkpoint and the fit have the same description.
-    """
+    """Describe a fit, with one text for each topic. A fit resumes only from a checkpoint with the same texts."""
     step, tensors = loop.step, loop.batches.tensors
     elbo = Trace_ELBO() if elbo is None else elbo
     alpha = vars(elbo).get("alpha")
@@ -105,20 +102,14 @@ def _optimizer(optimizer: Optimizer) -> dict[str, str]:
 
 
 def _weight(weight: float | KLWeight) -> str:
-    """Return a text that describes the weight of the KL term.
-
-    The text is "a schedule" if the weight is a function of the user.
-    """
+    """Return a text that describes the weight of the KL term; "a schedule" for a function of the user."""
     if not callable(weight):
         return repr(float(weight))
     return words(weight) if is_dataclass(weight) else "a schedule"
 
 
 def words(value: object) -> str:
-    """Return a text that describes a value. All processes return the same text.
-
-    A function is described by its name only.
-    """
+    """Return a text that describes a value, the same in all processes."""
     if isinstance(value, Tensor):
         return str(value.tolist()) if value.numel() <= MOST_NUMBERS else digest(value)
     if isinstance(value, Mapping):

@@ -29,10 +29,7 @@ from ._step import GradientStep
 
 
 def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> Joint | str:
-    """Return the joint density for the direct path, or the reason why this path cannot be used.
-
-    A copy of the model runs on x.
-    """
+    """Return the joint density for the direct path, or the reason why this path cannot be used. A copy runs on x."""
     if not isinstance(model, BayesianModel):
         kind = "a function" if isinstance(model, PyroFunction) else f"of type {type(model).__name__}"
         return f"the model is {kind}"
@@ -83,19 +80,7 @@ def _of_network(model: BayesianModel, x: Inputs) -> str | None:
 
 
 class DirectStep(GradientStep):
-    r"""A step that computes gradients directly. :func:`direct_joint` says for which models and guides this is possible.
-
-    Each draw takes four operations:
-
-    1. Draw the weights.
-    2. Run the network.
-    3. Backpropagate the negative log-likelihood to the weights.
-    4. Compute the gradients of the guide's parameters from those of the weights, and add the gradients of the
-       divergence.
-
-    The guide's :class:`~pyro_bnn.inference.guides.FlatState` draws the weights, and computes the gradients of the
-    guide's parameters.
-    """
+    """A step that computes gradients directly: by backpropagation for drawn weights, by a `FlatState` for the guide."""
 
     def __init__(
         self,
@@ -130,11 +115,7 @@ class DirectStep(GradientStep):
         self._stack.close()
 
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
-        """Compute the outputs of frozen layers for all rows, and use them in later steps.
-
-        In each later step, the batch must be the latest batch from `batches`. Set `is_watched` if code of the user runs
-        between epochs, since such code may change frozen layers.
-        """
+        """Store the outputs of frozen layers for later steps. `is_watched`: the user's callbacks may change layers."""
         self._features = Features(self._joint.model, batches, self._execution, is_watched=is_watched)
         return self._features
 
@@ -159,11 +140,7 @@ class DirectStep(GradientStep):
         return weight * terms[1] - terms[0], terms
 
     def _require_same_model(self) -> None:
-        """Raise an error if the model is not the same as when the step was prepared.
-
-        Three changes are errors: a changed prior, a model with another device or dtype, and a new hook of the model
-        or of the guide.
-        """
+        """Raise if a prior, the device, the dtype or the hooks changed since the step was prepared."""
         model, value, like = self._joint.model, self._state.value, self._joint.model.like
         is_same = [tensor._version for tensor in self._in_priors] == self._versions
         if not is_same or model.sample_statements != self._statements:
@@ -180,10 +157,7 @@ class DirectStep(GradientStep):
             )
 
     def _draw_once(self, batch: Batch, weight: float) -> Tensor:
-        """Compute the gradients for one draw of the weights.
-
-        Return the log-likelihood and the divergence of the draw, in nats, shape (2,).
-        """
+        """Compute the gradients for one draw; return its log-likelihood and divergence in nats, shape (2,)."""
         given = self._state.draw()
         version = self._state.value._version
         log_likelihood = self._backward_of_network(given, batch)

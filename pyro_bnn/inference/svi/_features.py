@@ -15,8 +15,7 @@ from ._execution import Execution
 from ._step import running_statistics
 
 MOST_BYTES = 10**9
-"""Heuristic: largest memory, in bytes, for the outputs of frozen layers. If the outputs would need more memory, they
-are not stored, and the frozen layers run in each step."""
+"""Heuristic: most bytes of stored outputs. If they would need more, the frozen layers run in each step."""
 
 MOST_TRIES = 8
 """Heuristic: the network runs at most this many times to find out which layers must run in each step."""
@@ -25,13 +24,10 @@ UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 
 
 class Features:
-    """Stores the outputs of frozen layers for the steps of a fit.
+    """Stores the outputs of frozen layers, in tables with one entry for each row, for the steps of a fit.
 
-    Outputs that depend on a random or learned parameter are not stored. The network runs once over all rows, in parts
-    of the size of a batch, and leaves generators and buffers unchanged. The outputs of the frozen layers are stored in
-    tables with one entry for each row, and a step takes the rows of its batch from the tables. All layers run in each
-    step if the network mixes rows, if the tables would be too large, or after frozen layers have changed. If
-    `is_watched` is true, :meth:`check` compares frozen layers with a copy.
+    All layers run in each step if the network mixes rows, if tables would be too large, or after frozen layers have
+    changed. If `is_watched` is true, :meth:`check` compares frozen layers with a copy.
     """
 
     def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:
@@ -110,12 +106,7 @@ class Features:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
 
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
-        """Fill the tables.
-
-        Return two results: whether the tables can be used, and the buffers that the network changed.
-
-        The values of changed buffers are restored at the end.
-        """
+        """Fill the tables; return whether they can be used, and which buffers the network changed for a while."""
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():
             try:

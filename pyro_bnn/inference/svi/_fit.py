@@ -34,8 +34,7 @@ from ._svi_step import svi_step
 from ._trend import trend_of
 
 FEWEST_STEPS = 100
-"""Heuristic: a guide is checked for problems only if the fit made at least this many steps. After fewer steps, the
-guide is still near its start."""
+"""Heuristic: a guide is checked after this many steps; before, it is still near its start."""
 
 NOTABLE_FALL = 0.05
 """Heuristic: a fall of the objective by more than this fraction is not Monte Carlo noise."""
@@ -44,8 +43,7 @@ LAST, FEWEST_LAST = 0.25, 20
 """Heuristic: the last part of a fit has this share of the steps, but at least this number of steps."""
 
 NUM_ERRORS, NOTABLE_RISE = 4.0, 0.01
-"""Heuristic: the objective still rises if its rise in the last part of the fit is more than this many standard errors,
-and more than this fraction of the objective."""
+"""Heuristic: the rise of the last part counts if it exceeds so many standard errors, and this share of the objective."""
 
 LONGER = "Raise `num_epochs`, or the learning rate."
 """Advice for a fit by :func:`fit_svi` whose objective still rises."""

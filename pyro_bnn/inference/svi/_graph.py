@@ -13,8 +13,7 @@ from ._optimizers import kind_of_step, prepare_recording, recorded_numbers, was_
 from ._step import GradientStep, StepTerms
 
 NUM_WARMUP = 3
-"""Number of ordinary steps before a recording, so that libraries are initialised and the optimizer has made its
-state."""
+"""Number of ordinary steps before a recording, which initialise libraries and the state of the optimizer."""
 
 MOST_GRAPHS = 4
 """Heuristic: at most this many kinds of steps are recorded, since each recording takes a step to make."""
@@ -40,14 +39,9 @@ class Recording:
 class GraphStep:
     """Records one step of each kind as a CUDA graph and replays it. The step must not wait for the GPU.
 
-    Steps of one kind have the same batch shape and KL weight. Recordings also contain numbers of the optimizer, such as
-    its learning rate, so a step is recorded again after one of these numbers has changed. A step is recorded only if an
-    earlier step had the same kind, and if the optimizer's numbers have not changed since then. If the learning rate
-    changes at every step, no step is recorded. Each batch is copied into the tensors that the recording reads. The
-    network's Python code does not run in a replay.
-
-    If a step cannot be recorded, a `RecordingError` is raised. If `is_required` is false, a warning replaces the error,
-    and no further step is recorded.
+    Steps of one kind have the same batch shape and KL weight. A step is recorded if an earlier step had the same kind,
+    and no number of the optimizer, such as the learning rate, has changed since. If a step cannot be recorded, a
+    `RecordingError` is raised. Unless `is_required`, a warning replaces the error, and no further step is recorded.
     """
 
     def __init__(self, step: GradientStep, *, is_required: bool = True) -> None:
@@ -85,11 +79,7 @@ class GraphStep:
         return StepTerms(recording.result.clone())
 
     def _is_ready(self, kind: object, shapes: object) -> bool:
-        """Count one more step, and return whether to record it now.
-
-        Steps with the same `kind` (KL weight, kind of the optimizer's step, and shapes of the batch) can share a
-        recording.
-        """
+        """Count one more step, and return whether to record it now."""
         num_warm = self._num_warm.get(shapes, 0)
         is_again = kind in self._seen
         self._num_warm[shapes] = num_warm + 1
@@ -131,11 +121,7 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 
 
 def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) -> torch.cuda.CUDAGraph:
-    """Record the kernels that a function launches, without running them.
-
-    If `beside` is not None, it is an earlier recording, and the new recording shares its memory. The two graphs must
-    not run at the same time, and neither graph may read what the other graph wrote to the shared memory.
-    """
+    """Record the kernels that a function launches, without running them, in the memory of the recording `beside`."""
     graph = torch.cuda.CUDAGraph()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     state = generator.clone_state()

@@ -1,7 +1,4 @@
-"""The loop over epochs and batches.
-
-The loop can stop after any step. A resumed loop gives the same numbers as an uninterrupted loop.
-"""
+"""The loop over epochs and batches. It can stop after any step, and a resumed loop gives the same numbers."""
 
 import time
 import warnings
@@ -64,11 +61,7 @@ class StatefulCallback(Protocol):
 
 
 class Loop:
-    """A fit in progress: its step, its data, its random numbers, and its history.
-
-    Steps draw from the generators of `stream`, so other computations do not affect the random numbers of steps.
-    Callbacks use torch's own generators. `batches` has its own generator, from which the order of the rows is drawn.
-    """
+    """A fit in progress. Steps draw from the generators of `stream`, and callbacks from torch's own."""
 
     def __init__(
         self,
@@ -112,11 +105,7 @@ class Loop:
         return self.is_stopped or self.epoch >= self.num_epochs
 
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
-        """Make the remaining steps.
-
-        Call `after_epoch` after each epoch. Call `after_step` after each step except the last step of an epoch.
-        `after_step` may raise an error.
-        """
+        """Make the remaining steps. `after_step` is not called after the last step of an epoch, and may raise."""
         while not self.is_done:
             begin = time.perf_counter() - self._seconds
             iterator = self._started()
@@ -159,11 +148,7 @@ class Loop:
         return True
 
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
-        """Check a batch of the first epoch. The checks are too costly for every epoch.
-
-        Inputs must be finite. On the CPU, this method also checks the outputs of the first step. On a GPU, this method
-        checks the targets, since a step does not: a check of targets in each step would have to wait for the GPU.
-        """
+        """Check inputs and outputs (on a GPU: targets) in the first epoch; this is too costly for every epoch."""
         model = self.step.model
         if not isinstance(model, BayesianModel):
             return nullcontext()

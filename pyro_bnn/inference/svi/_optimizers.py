@@ -95,8 +95,7 @@ class SkippingOptimizer(Optimizer, ABC):
     """An optimizer of this package that skips a step if a flag says so, as torch's fused optimizers do."""
 
     found_inf: Tensor | None = None
-    """A number on the device of the parameters. If the number is above 0, `step` has no effect. If this attribute is
-    None, no step is skipped."""
+    """A number on the device of the parameters. If it is above 0, `step` has no effect."""
 
     @property
     @abstractmethod
@@ -201,10 +200,7 @@ def require_usable(optimizer: Optimizer) -> None:
 
 
 def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -> Optimizer:
-    """Return the user's optimizer, or the optimizer that the user's function makes from the parameters.
-
-    Warn if the optimizer lacks some of the parameters.
-    """
+    """Return the user's optimizer, or the one that the user's function makes; warn if it lacks parameters."""
     made = maker if isinstance(maker, Optimizer) else maker(parameters)
     if not isinstance(made, Optimizer):
         raise ValueError(f"{NEEDED}, got a function that made {_checks.described(made)}.")

@@ -21,12 +21,10 @@ from ._execution import Execution
 from ._step import GradientStep, StepTerms
 
 SMALLEST_KL_WEIGHT = 1e-30
-"""Smallest KL weight of a step: large enough that the weighted KL can be divided by the weight, and too small to affect
-gradients."""
+"""Smallest KL weight of a step. The weighted KL can still be divided by it, and gradients do not feel it."""
 
 SMALLEST_DIVISOR = 1e-3
-"""Heuristic: the KL is computed from the loss only if the KL weight is at least this number. This computation divides
-by the weight, and a smaller weight would magnify rounding errors."""
+"""Heuristic: smallest KL weight by which a loss is divided; smaller ones would magnify rounding errors."""
 
 
 class PyroStep(GradientStep):
@@ -76,10 +74,7 @@ class PyroStep(GradientStep):
         return torch.full_like(terms[0], loss), terms
 
     def _terms(self, loss: float, weight: float) -> tuple[Tensor, Tensor]:
-        """Return the expected log-likelihood and the KL.
-
-        Both terms stay on the parameters' device, so that this method does not wait for a GPU.
-        """
+        """Return the expected log-likelihood and the KL, without waiting for a GPU."""
         pairs, num_particles = self._traces, self._elbo.num_particles
         zero = torch.zeros((), dtype=torch.float64, device=self._is_finite.device)
         log_likelihood = sum((_log_prob(model, model.observation_nodes) for model, _ in pairs), zero) / num_particles
@@ -101,10 +96,7 @@ class PyroStep(GradientStep):
 
 
 class _ScaleLatents(Messenger):
-    """Multiplies the KL term by a weight.
-
-    The handler multiplies the log-density of each latent site by this weight, in the model and in the guide.
-    """
+    """Multiplies the log-density of each latent site by a weight, in the model and in the guide."""
 
     def __init__(self, weight: float) -> None:
         super().__init__()
@@ -118,12 +110,7 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """Return two Pyro handlers that apply the gradient estimator to the network.
-
-    The first handler is for a KL that is estimated from draws of the weights. The second handler is for a KL that
-    `elbo` computes itself. If `elbo` is a `TraceMeanField_ELBO`, some weights need no draw, and the second handler sets
-    them to their means.
-    """
+    """Return two handlers that apply the estimator: for a KL from draws, and for one that `elbo` computes itself."""
     if estimator is None:
         return nullcontext(), nullcontext()
     assert isinstance(model, BayesianModel)

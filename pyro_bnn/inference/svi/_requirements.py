@@ -26,11 +26,9 @@ SITE_PREFIXES = ("net.", "prior.", "likelihood.")
 
 
 class PyroFunction(nn.Module):
-    """A module that calls a function. The function is a Pyro model or guide.
+    """A module that calls a Pyro model or guide that is a function, with parameters of its own.
 
-    The function's `pyro.param` statements return the module's own parameters. The first call of the function creates
-    the parameters from the values in Pyro's global store or, if the store has no values, from the initial values in the
-    statements.
+    The first call makes the parameters from the values in Pyro's global store, or from the statements' initial values.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:
@@ -94,10 +92,7 @@ class _OwnValues(Messenger):
 
 
 def as_module(name: str, value: object) -> nn.Module:
-    """Return a model or guide as a module.
-
-    Error messages call the model or guide by the argument `name`, which is "model" or "guide".
-    """
+    """Return a model or guide as a module. `name` is "model" or "guide", for error messages."""
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, type):

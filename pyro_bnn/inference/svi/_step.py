@@ -142,9 +142,8 @@ class GradientStep(ABC):
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters with the gradients of one batch, or raise a `NonFiniteError`.
 
-        To see whether all numbers are finite, the program waits for a GPU in each step. The program does not wait for
-        the GPU if a flag on the device can make the optimizer skip a step. If there is such a flag, no error is raised:
-        after the first number that is not finite, :attr:`StepTerms.is_finite` is false, and steps have no effect.
+        If a flag on the device can make the optimizer skip a step, the program does not wait for a GPU. Instead of an
+        error, :attr:`StepTerms.is_finite` is then false, and further steps have no effect.
         """
         self._count += 1
         size = float(_num_rows(batch))
@@ -170,10 +169,7 @@ class GradientStep(ABC):
         return StepTerms(torch.cat([terms, self._is_finite.to(terms).view(1), rows]))
 
     def _averaged(self, loss: Tensor, terms: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Average gradients, loss and terms over all processes, with the numbers of rows as weights.
-
-        Return the averaged loss and terms, and the total number of rows.
-        """
+        """Average gradients, loss and terms over the rows of all processes; also return the total number of rows."""
         header = torch.cat([terms.double() * rows, loss.double().view(1) * rows, rows]).to(self._is_finite.device)
         self._processes.sum_([header])
         share = rows.to(header)[0] / header[3]

@@ -194,10 +194,7 @@ class SVIStep:
         return is_known and has_graphs(model.device)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise an error if `natural_gradient` or an option of the user cannot be used in this fit.
-
-        If the direct path is impossible, `obstacle` says why, and options that need the direct path raise an error.
-        """
+        """Raise if `natural_gradient` or an option needs the direct path, which `obstacle` makes impossible."""
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):
             mean_field(self.guide)
@@ -314,10 +311,7 @@ def svi_step(
 
 
 def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:
-    """Return x and y as tensors.
-
-    A pair of tensors is checked only if it is the first batch. A batch of any other kind is always checked.
-    """
+    """Return x and y as tensors. A pair of tensors is checked only if it is the first batch."""
     if not is_first and len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
         return batch
     return Arguments(model.device, model.like, paired=True).of_batch(batch)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 
 NUM_BLOCKS = 10
-"""A trend is fitted to the means of this number of blocks. Once a fit has converged, the errors of these means hardly
-correlate."""
+"""A trend is fitted to the means of so many blocks, whose errors hardly correlate once a fit has converged."""
 
 
 @dataclass(frozen=True)
