@@ -2,11 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from ..._core.progress import progress_bar
 from ..._core.scope import silent_fits
@@ -100,34 +99,21 @@ def _compared(
     with progress_bar("trial fit", len(candidates) * len(folds), shown=progress) as bar:
         bar.set_description_str(f" of {len(candidates)} networks, {len(folds)} times each", refresh=False)
         for name, make in candidates.items():
+            total, count, share = 0.0, 0, SEARCH / len(candidates) / len(folds)
             try:
-                share = SEARCH / len(candidates)
-                scores[name] = _held_out_score(make, sizes[name], data, folds, budget, share, seed, bar.update)
+                for fitted, held_out in folds:
+                    model = make(len(fitted))
+                    lengths = budget.lengths(share, len(fitted), sizes[name], NUM_SEARCH_CHAINS)
+                    posterior = _run(model, taken(data, fitted), lengths, seed)
+                    total += log_density(model, posterior, taken(data, held_out), seed)
+                    count += len(held_out)
+                    bar.update()
+                scores[name] = total / count if math.isfinite(total) else -math.inf
             except UnsuitableError as error:
                 reason = error
     if not scores:
         raise reason
     return scores
-
-
-def _held_out_score(
-    make: Candidate,
-    size: int,
-    data: Rows,
-    folds: Sequence[tuple[Tensor, Tensor]],
-    budget: Budget,
-    share: float,
-    seed: int,
-    after_fit: Callable[[], object],
-) -> float:
-    total, count = 0.0, 0
-    for fitted, held_out in folds:
-        model = make(len(fitted))
-        lengths = budget.lengths(share / len(folds), len(fitted), size, NUM_SEARCH_CHAINS)
-        posterior = _run(model, taken(data, fitted), lengths, seed)
-        total, count = total + log_density(model, posterior, taken(data, held_out), seed), count + len(held_out)
-        after_fit()
-    return total / count if math.isfinite(total) else -math.inf
 
 
 def _run(

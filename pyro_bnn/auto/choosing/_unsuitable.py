@@ -1,13 +1,10 @@
 """Checks whether chains in C can fit a model, and counts the multiplications that determine the time of a gradient."""
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode
 
 from ..._core.copies import copied
 from ..._core.functional import ordinary_attention
@@ -76,28 +73,8 @@ def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
 def num_products(model: BayesianModel, x: Tensor) -> int:
     """Count the multiplications for one row in matrix products and convolutions; at least the number of weights."""
     values = {name: model.initial_value(name) for name in model.site_names}
-    rows, counter = x[:NUM_TRIED].to(model.device), _ProductCounter()
+    rows, counter = x[:NUM_TRIED].to(model.device), FlopCounterMode(display=False)
     with torch.no_grad(), ordinary_attention(), seeded(0, model.device), eval_mode(own := copied(model)), counter:
         own.output_given(values, rows.clone())
-    return max(sum(value.numel() for value in values.values()), counter.num_products // len(rows))
-
-
-class _ProductCounter(TorchDispatchMode):
-    """Counts the multiplications in matrix products, convolutions and attention, by torch's formulas for them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_products = 0
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        flops: Callable[..., int] | None = flop_registry.get(func.overloadpacket)
-        if flops is not None:
-            self.num_products += flops(*args, **(kwargs or {}), out_val=result) // 2  # torch counts additions, too
-        return result
+    num_products = counter.get_total_flops() // 2  # torch counts additions, too
+    return max(sum(value.numel() for value in values.values()), num_products // len(rows))

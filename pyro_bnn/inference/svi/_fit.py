@@ -43,7 +43,7 @@ LAST, FEWEST_LAST = 0.25, 20
 """Heuristic: the last part of a fit has this share of the steps, but at least this number of steps."""
 
 NUM_ERRORS, NOTABLE_RISE = 4.0, 0.01
-"""Heuristic: the rise of the last part counts if it exceeds so many standard errors, and this share of the objective."""
+"""Heuristic: a rise of the last part counts if it exceeds this many standard errors and this share of the objective."""
 
 LONGER = "Raise `num_epochs`, or the learning rate."
 """Advice for a fit by :func:`fit_svi` whose objective still rises."""

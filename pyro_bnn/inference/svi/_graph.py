@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ..._core.inputs import Batch, leaves, map_inputs, named_leaves
-from ._optimizers import kind_of_step, prepare_recording, recorded_numbers, was_replayed
+from ._natural import NaturalGradient
+from ._optimizers import make_recordable
 from ._step import GradientStep, StepTerms
 
 NUM_WARMUP = 3
@@ -52,21 +54,27 @@ class GraphStep:
         self._recordings: dict[object, Recording] = {}
         self._outdated: list[Recording] = []  # kept until the next recording, which reuses their memory
         self._has_failed = False
-        prepare_recording(self.optimizer)
+        self._natural = step.optimizer if isinstance(step.optimizer, NaturalGradient) else None
+        if self._natural is None:
+            make_recordable(step.optimizer)
+        else:
+            self._natural.prepare_recording()
 
     def close(self) -> None:
         self._step.close()
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
-        numbers = recorded_numbers(self.optimizer)
+        numbers = _numbers_in_groups(self.optimizer) if self._natural is None else self._natural.recorded_numbers()
         if numbers != self._numbers:
             self._outdated += self._recordings.values()
             self._recordings, self._seen, self._numbers = {}, set(), numbers
         shapes = tuple((name, leaf.shape, leaf.dtype) for name, leaf in named_leaves("batch", batch))
-        kind = kl_weight, kind_of_step(self.optimizer), shapes
+        kind_of_step = None if self._natural is None else self._natural.kind_of_step()
+        kind = kl_weight, kind_of_step, shapes
         if kind in self._recordings:
             recording = self._recordings[kind]
-            was_replayed(self.optimizer, kl_weight)
+            if self._natural is not None:
+                self._natural.was_replayed(kl_weight)
         else:
             is_ready = self._is_ready(kind, shapes) and numbers is not None
             made = self._record(batch, kl_weight) if is_ready else None
@@ -103,6 +111,14 @@ class GraphStep:
             return None
         self._outdated.clear()
         return Recording(inputs, result, graph)
+
+
+def _numbers_in_groups(optimizer: Optimizer) -> object:
+    """Return numbers that a recording contains, such as the learning rate; a replay reads tensors anew."""
+    kinds = int, float, tuple
+    return [
+        {name: value for name, value in group.items() if isinstance(value, kinds)} for group in optimizer.param_groups
+    ]
 
 
 def has_graphs(device: torch.device) -> bool:

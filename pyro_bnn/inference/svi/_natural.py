@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from ..._core import checks as _checks
 from ..guides import MeanFieldGuide, NaturalState
 from ..joint import Joint
-from ._optimizers import EXAMPLE, OptimizerMaker, SkippingOptimizer, prepare_recording, skipping, skips_on_flag
+from ._optimizers import EXAMPLE, OptimizerMaker, SkippingOptimizer, make_recordable, skipping, skips_on_flag
 
 
 def natural_gradient(
@@ -186,12 +186,10 @@ class NaturalGradient(SkippingOptimizer):
     def can_skip(self) -> bool:
         return self._others is None or skips_on_flag(self._others)
 
-    can_be_recorded = True
-
     def prepare_recording(self) -> None:
         """Prepare the second optimizer."""
         if self._others is not None:
-            prepare_recording(self._others)
+            make_recordable(self._others)
 
     def recorded_numbers(self) -> object:
         """Return the settings that a CUDA graph of the next step contains; None as long as the learning rate rises."""

@@ -102,54 +102,12 @@ class SkippingOptimizer(Optimizer, ABC):
     def can_skip(self) -> bool:
         """Whether the flag :attr:`found_inf` can make this optimizer skip a step."""
 
-    can_be_recorded = False
-    """Whether steps can be recorded as CUDA graphs."""
 
-    def prepare_recording(self) -> None:
-        """Prepare the optimizer for steps that can be recorded as CUDA graphs."""
-
-    def recorded_numbers(self) -> object:
-        """Return the settings that a CUDA graph of the next step contains; None if the step must not be recorded."""
-
-    def kind_of_step(self) -> object:
-        """Return the kind of the optimizer's next step. Steps of different kinds need different CUDA graphs."""
-
-    def was_replayed(self, kl_weight: float) -> None:
-        """Count a step that the replay of a CUDA graph made, without a call of the method `step`."""
-
-
-def prepare_recording(optimizer: Optimizer) -> None:
-    """Let an optimizer make steps that can be recorded as CUDA graphs."""
+def make_recordable(optimizer: Optimizer) -> None:
+    """Let an optimizer of torch make steps that can be recorded as CUDA graphs."""
     for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = True
-    if isinstance(optimizer, SkippingOptimizer):
-        optimizer.prepare_recording()
-
-
-def recorded_numbers(optimizer: Optimizer) -> object:
-    """Return the numbers, such as the learning rate, that a CUDA graph of the optimizer's next step contains.
-
-    If one of the numbers changes, old recordings cannot be used. The result is None if the step must not be recorded.
-    Numbers in tensors are left out, since a recording reads the current values of tensors.
-    """
-    if isinstance(optimizer, SkippingOptimizer):
-        return optimizer.recorded_numbers()
-    kinds = int, float, tuple
-    return [
-        {name: value for name, value in group.items() if isinstance(value, kinds)} for group in optimizer.param_groups
-    ]
-
-
-def kind_of_step(optimizer: Optimizer) -> object:
-    """Return the kind of an optimizer's next step. Steps of different kinds need different CUDA graphs."""
-    return optimizer.kind_of_step() if isinstance(optimizer, SkippingOptimizer) else None
-
-
-def was_replayed(optimizer: Optimizer, kl_weight: float) -> None:
-    """Tell an optimizer that a recording of its step was replayed."""
-    if isinstance(optimizer, SkippingOptimizer):
-        optimizer.was_replayed(kl_weight)
 
 
 def skips_on_flag(optimizer: Optimizer) -> bool:

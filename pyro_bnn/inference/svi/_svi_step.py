@@ -207,7 +207,7 @@ class SVIStep:
                     "`natural_gradient` needs drawn weights, but an estimator does not draw them; leave `estimator` "
                     "out."
                 )
-        if execution.cuda_graph and isinstance(optimizer, SkippingOptimizer) and not optimizer.can_be_recorded:
+        elif execution.cuda_graph and isinstance(optimizer, SkippingOptimizer):
             raise ValueError("steps of a stochastic-gradient sampler cannot be recorded; leave `cuda_graph` out.")
         if not obstacle:
             return
