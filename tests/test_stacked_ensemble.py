@@ -9,7 +9,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn._core.copies import copied
-from pyro_bnn.auto.fitting._stacked import site_of_member, stacked_model
+from pyro_bnn.auto.fitting._one_step import site_of_member, stacked_model
 from pyro_bnn.modelling.model import reset_network
 
 from .cases import FIXED_PRIORS, small_model

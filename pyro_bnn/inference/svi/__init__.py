@@ -6,11 +6,12 @@ from ._batches import count_batches as count_batches
 from ._batches import is_whole as is_whole
 from ._batches import whole_data as whole_data
 from ._direct import direct_joint as direct_joint
-from ._execution import Execution as Execution
 from ._fit import LONGER as LONGER
 from ._fit import LOWER as LOWER
 from ._fit import PosteriorWarning as PosteriorWarning
+from ._fit import Trend as Trend
 from ._fit import fit_svi as fit_svi
+from ._fit import trend_of as trend_of
 from ._gradient_noise import GradientNoise as GradientNoise
 from ._gradient_noise import ParameterNoise as ParameterNoise
 from ._gradient_noise import gradient_noise as gradient_noise
@@ -24,9 +25,8 @@ from ._optimizers import SkippingOptimizer as SkippingOptimizer
 from ._optimizers import clipped as clipped
 from ._optimizers import require_maker as require_maker
 from ._optimizers import scheduled as scheduled
+from ._step import Execution as Execution
 from ._step import NonFiniteError as NonFiniteError
 from ._step import StepTerms as StepTerms
 from ._svi_step import SVIStep as SVIStep
 from ._svi_step import svi_step as svi_step
-from ._trend import Trend as Trend
-from ._trend import trend_of as trend_of

@@ -14,7 +14,7 @@ from ..._core.inputs import Arguments, Batch, Inputs, leaves, named_leaves, num_
 from ..._core.processes import Processes
 from ..._core.summary import counted
 from ...modelling.model import BayesianModel
-from ._execution import Execution
+from ._step import Execution
 
 Data = Iterable[object] | tuple[object, ...]
 """A loader of batches, or a tuple with all rows of the model's arguments."""

@@ -21,11 +21,10 @@ from ..estimators import Estimator
 from ..guides import FlatGuide, FlatState, RandomParameter
 from ..joint import Joint
 from ._batches import Batches
-from ._execution import Execution
 from ._features import Features
 from ._natural import NaturalGradient, mean_field
 from ._requirements import PyroFunction
-from ._step import GradientStep
+from ._step import Execution, GradientStep
 
 
 def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> Joint | str:

@@ -11,8 +11,7 @@ from ..._core.reuse import Memory, Plan, State
 from ..._core.scope import EXCLUSIVE, seeded, undone
 from ...modelling.model import BayesianModel, random_paths
 from ._batches import Batches
-from ._execution import Execution
-from ._step import running_statistics
+from ._step import Execution, running_statistics
 
 MOST_BYTES = 10**9
 """Heuristic: most bytes of stored outputs. If they would need more, the frozen layers run in each step."""

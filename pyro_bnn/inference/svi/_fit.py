@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,11 @@ from ..posterior import Status, with_learned
 from ._batches import Batches, Data, require_all_rows
 from ._checkpoint import KIND, fingerprint_of, restore_from
 from ._direct import DirectStep
-from ._execution import Execution
 from ._loop import Callback, Loop
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker, require_schedule
 from ._requirements import as_module, check_model
+from ._step import Execution
 from ._svi_step import svi_step
-from ._trend import trend_of
 
 FEWEST_STEPS = 100
 """Heuristic: a guide is checked after this many steps; before, it is still near its start."""
@@ -45,6 +45,9 @@ LAST, FEWEST_LAST = 0.25, 20
 NUM_ERRORS, NOTABLE_RISE = 4.0, 0.01
 """Heuristic: a rise of the last part counts if it exceeds this many standard errors and this share of the objective."""
 
+NUM_BLOCKS = 10
+"""A trend is fitted to the means of so many blocks, whose errors hardly correlate once a fit has converged."""
+
 LONGER = "Raise `num_epochs`, or the learning rate."
 """Advice for a fit by :func:`fit_svi` whose objective still rises."""
 
@@ -54,6 +57,15 @@ LOWER = "Lower the learning rate, or clip gradients (`clipped`)."
 
 class PosteriorWarning(UserWarning):
     """The fitted posterior collapsed to a point, or stayed at the prior."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The rise of a straight line that is fitted to an objective. A positive rise means that the objective improved."""
+
+    num_values: int  # steps or epochs
+    rise: float  # in nats
+    noise: float  # standard error of the rise, in nats
 
 
 @explained(
@@ -282,3 +294,23 @@ def _device_of(model: nn.Module, guide: nn.Module) -> torch.device | None:
     if isinstance(model, BayesianModel):
         return model.device
     return next((parameter.device for module in (guide, model) for parameter in module.parameters()), None)
+
+
+def trend_of(objective: Sequence[float]) -> Trend:
+    r"""Fit a straight line to an objective by least squares.
+
+    The objective has one value for each step or epoch, and at least ten values. The values are divided into B blocks.
+    The line is fitted to the means :math:`m_b` of the blocks at the times :math:`t_b = b - (B - 1) / 2`:
+
+    .. math:: \hat\beta = \frac{\sum_b t_b m_b}{\sum_b t_b^2}, \qquad
+              \mathrm{se}(\hat\beta) = \sqrt{\frac{\sum_b (m_b - \bar m - \hat\beta t_b)^2}{(B - 2) \sum_b t_b^2}}.
+
+    The rise of the line is :math:`B \hat\beta`.
+    """
+    parts = torch.tensor(objective, dtype=torch.float64).tensor_split(NUM_BLOCKS)
+    means = torch.stack([part.mean() for part in parts])
+    times = torch.arange(NUM_BLOCKS, dtype=torch.float64) - (NUM_BLOCKS - 1) / 2
+    slope = (times @ means) / times.square().sum()
+    residuals = means - means.mean() - slope * times
+    variance = residuals.square().sum() / (NUM_BLOCKS - 2) / times.square().sum()
+    return Trend(len(objective), NUM_BLOCKS * float(slope), NUM_BLOCKS * float(variance.sqrt()))

@@ -17,8 +17,7 @@ from ..._core.scope import filtered_warnings, own_parameters, short_errors
 from ...modelling.model import BayesianModel
 from ..estimators import Applied, Estimator
 from ..guides import MeanFieldGuide
-from ._execution import Execution
-from ._step import GradientStep, StepTerms
+from ._step import Execution, GradientStep, StepTerms
 
 SMALLEST_KL_WEIGHT = 1e-30
 """Smallest KL weight of a step. The weighted KL can still be divided by it, and gradients do not feel it."""

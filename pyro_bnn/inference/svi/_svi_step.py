@@ -18,13 +18,12 @@ from ..guides import FlatGuide, MeanFieldGuide
 from ..joint import Joint, check_gradients
 from ..kl import check_weight
 from ._direct import DirectStep, direct_joint
-from ._execution import Execution
 from ._graph import GraphStep, has_graphs
 from ._natural import NaturalGradient, mean_field
 from ._optimizers import OptimizerMaker, SkippingOptimizer, made_by, require_maker, require_usable
 from ._pyro_step import PyroStep
 from ._requirements import PyroFunction, as_module, check_model, learned_parameters, traced_guide
-from ._step import GradientStep, StepTerms
+from ._step import Execution, GradientStep, StepTerms
 
 KNOWN = {"torch", __name__.partition(".")[0]}
 """Packages whose modules do nothing in Python that a replay of a step would leave out."""
