@@ -209,8 +209,7 @@ def fit(
         kl_weight: Factor of the KL divergence from the prior in the loss. With the default, 1, the loss is the negative
             ELBO.
         callbacks: Functions that are called with the history; none for an ensemble.
-        progress: Whether to show a progress bar. By default (None) there is a bar on a terminal and in a notebook,
-            after two seconds, and nothing elsewhere.
+        progress: Whether to show a progress bar; see :func:`fit_svi`.
         execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if the network
             consists of modules of torch and of this package, and there are no `callbacks`.
         checkpoint: File to which checkpoints are written; with it, the default method is ``"svi"``. To resume chains,
@@ -220,9 +219,9 @@ def fit(
 
     Returns:
         The draws of the chains, the posterior of the fitted guide, or the ensemble, whose `members` are posteriors with
-        histories of their own. The status is not ok if a variational fit reached its largest number of epochs before a
-        plateau, if a chain was too short to explore its mode, or if too many steps of the chains diverged. If the
-        status is not ok, it says what to try.
+        histories of their own. ``posterior.status`` says which method was chosen, with which settings, and why. It is
+        not ok if a variational fit reached its largest number of epochs before a plateau, if a chain was too short to
+        explore its mode, or if too many steps of the chains diverged; it then says what to try.
 
     Raises:
         ValueError: If arguments cannot be combined, if ``method="mclmc"`` and chains are impossible, or if a layer has
@@ -235,14 +234,10 @@ def fit(
 
     Example:
         >>> import torch
-        >>> from torch import nn
         >>> from pyro_bnn import BayesianModel, GaussianLikelihood, NormalPrior, fit
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> y = 2 * x
-        >>> likelihood = GaussianLikelihood(0.1)
-        >>> model = BayesianModel(
-        ...     nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=20
-        ... )
+        >>> x, net = torch.linspace(-1, 1, 20)[:, None], torch.nn.Linear(1, 1)
+        >>> prior, noise, y = NormalPrior(), GaussianLikelihood(0.1), 2 * x
+        >>> model = BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = fit(model, (x, y), seed=0)
         >>> print(posterior.status)  # doctest: +ELLIPSIS
         Chains from trained modes, since C code runs this network fast enough...
@@ -254,8 +249,6 @@ def fit(
         ensemble of 2 members, ... all 2 members ended well...
 
     Notes:
-        ``posterior.status`` says which method was chosen, with which settings, and why.
-
         *Chains.* By default :func:`fit` trains eight networks, and then a chain in C explores the mode of each
         (:class:`~pyro_bnn.MCLMC`), as in ``BNNRegressor()``. If chains are impossible, or if an argument that only
         variational fits have is given, the fit is variational: faster, with a guide and a history, but often further

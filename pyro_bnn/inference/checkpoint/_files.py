@@ -84,11 +84,9 @@ def save_posterior(
         >>> import tempfile
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> x, net = torch.linspace(-1, 1, 20)[:, None], torch.nn.Linear(1, 1)
+        >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit_laplace(model, (x, 2 * x))
         >>> path = tempfile.mkdtemp() + "/line.posterior"
         >>> pb.save_posterior(posterior, path, model)
@@ -127,39 +125,32 @@ def _saved_calibration(calibration: Calibration) -> object:
 
 
 def load_calibration(path: str | Path) -> Calibration:
-    """Load the calibration from the file of a posterior.
-
-    Loading runs no code from the file. The tensors of the calibration are on the CPU, but the calibration works with
-    predictions on any device.
+    """Load the calibration from the file of a posterior, without running code from the file.
 
     Args:
         path: A file that :func:`~pyro_bnn.save_posterior` wrote with a `calibration`.
 
     Returns:
-        The calibration. The loaded calibration gives the same intervals, sets or probabilities as the saved one.
+        The calibration, which gives the same results as the saved one. Its tensors are on the CPU, but it works with
+        predictions on any device.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged, or holds no calibration.
 
     Example:
+        >>> import tempfile
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
-        >>> import tempfile
+        >>> x, net = torch.linspace(-1, 1, 20)[:, None], torch.nn.Linear(1, 1)
+        >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit_laplace(model, (x, 2 * x))
         >>> held_out = pb.predict(model, posterior, x, seed=0)
         >>> intervals = pb.calibration.ConformalIntervals(held_out, 2 * x)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     pb.save_posterior(
-        ...         posterior, f"{folder}/file", model, calibration=intervals
-        ...     )
-        ...     loaded = pb.calibration.load_calibration(f"{folder}/file")
-        >>> type(loaded).__name__
+        >>> path = tempfile.mkdtemp() + "/line.posterior"
+        >>> pb.save_posterior(posterior, path, model, calibration=intervals)
+        >>> type(pb.calibration.load_calibration(path)).__name__
         'ConformalIntervals'
     """
     content = read_state(_checks.path("path", path), KIND)
@@ -208,10 +199,9 @@ def load_posterior(
         >>> import tempfile
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> path = tempfile.mkdtemp() + "/start.posterior"
         >>> guide = pb.GuidePosterior(pb.MeanFieldGuide(model))
         >>> pb.save_posterior(guide, path, model)

@@ -78,20 +78,14 @@ class Estimator(ABC):
 
         Example:
             >>> import torch
-            >>> from pyro.infer import SVI, Trace_ELBO
+            >>> from pyro.infer import Trace_ELBO
             >>> import pyro_bnn as pb
-            >>> net = torch.nn.Linear(4, 3)
-            >>> model = pb.BayesianModel(
-            ...     net,
-            ...     prior=pb.NormalPrior(),
-            ...     likelihood=pb.CategoricalLikelihood(),
-            ...     num_data=150,
-            ... )
+            >>> x, net = torch.linspace(-1, 1, 20)[:, None], torch.nn.Linear(1, 1)
+            >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
+            >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
             >>> guide = pb.MeanFieldGuide(model)
             >>> with pb.LocalReparameterization().applied(model, guide):
-            ...     loss = Trace_ELBO().differentiable_loss(
-            ...         model, guide, torch.zeros(5, 4), torch.arange(5) % 3
-            ...     )
+            ...     loss = Trace_ELBO().differentiable_loss(model, guide, x, 2 * x)
         """
         return Applied(self, model, guide)
 

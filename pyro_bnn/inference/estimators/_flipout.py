@@ -25,24 +25,15 @@ class Flipout(Estimator):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> x, net = torch.linspace(-1, 1, 20)[:, None], torch.nn.Linear(1, 1)
+        >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> guide = pb.MeanFieldGuide(model)
-        >>> adam = lambda parameters: torch.optim.Adam(parameters, lr=0.05)
-        >>> posterior = pb.fit_svi(
-        ...     model,
-        ...     guide,
-        ...     (x, 2 * x),
-        ...     optimizer=adam,
-        ...     num_epochs=300,
-        ...     estimator=pb.Flipout(),
-        ...     seed=0,
-        ... )
-        >>> posterior.median()["net.weight"].round(decimals=1)
-        tensor([[2.]])
+        >>> adam = torch.optim.Adam(guide.parameters(), lr=0.05)
+        >>> with pb.svi_step(model, guide, adam, estimator=pb.Flipout()) as step:
+        ...     elbos = [float(step(x, 2 * x).elbo) for _ in range(300)]
+        >>> elbos[-1] > elbos[0]
+        True
     """
 
     @property

@@ -81,21 +81,14 @@ def natural_gradient(
 
     Example:
         >>> import torch
-        >>> from torch import nn
         >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> likelihood = pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     nn.Linear(1, 1), prior=pb.NormalPrior(), likelihood=likelihood, num_data=20
-        ... )
+        >>> x, net = torch.linspace(-1, 1, 20)[:, None], torch.nn.Linear(1, 1)
+        >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> guide = pb.MeanFieldGuide(model, scale_map=pb.scale_maps.Precision())
+        >>> ng = pb.optim.natural_gradient(hessian_decay=0.99)
         >>> posterior = pb.fit_svi(
-        ...     model,
-        ...     guide,
-        ...     (x, 2 * x),
-        ...     optimizer=pb.optim.natural_gradient(hessian_decay=0.99),
-        ...     num_epochs=500,
-        ...     seed=0,
+        ...     model, guide, (x, 2 * x), optimizer=ng, num_epochs=500, seed=0
         ... )
         >>> [round(float(value), 1) for value in posterior.guide.locations().values()]
         [2.0, 0.0]

@@ -98,21 +98,13 @@ class NonFiniteError(RuntimeError):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
+        >>> x, net = torch.linspace(-1, 1, 20)[:, None], torch.nn.Linear(1, 1)
+        >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> from pyro_bnn.inference.svi import NonFiniteError
         >>> sgd = lambda parameters: torch.optim.SGD(parameters, lr=1e30)
         >>> try:
-        ...     pb.fit_svi(
-        ...         model,
-        ...         pb.MeanFieldGuide(model),
-        ...         (x, 2 * x),
-        ...         optimizer=sgd,
-        ...         num_epochs=9,
-        ...     )
+        ...     pb.fit(model, (x, 2 * x), method="svi", optimizer=sgd)
         ... except NonFiniteError as error:
         ...     print("not finite" in str(error))
         True

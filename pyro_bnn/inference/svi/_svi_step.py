@@ -30,23 +30,7 @@ KNOWN = {"torch", __name__.partition(".")[0]}
 
 
 class SVIStep:
-    """Makes optimisation steps on an ELBO. :func:`svi_step` creates the object and describes its arguments.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
-        >>> guide = pb.MeanFieldGuide(model)
-        >>> adam = torch.optim.Adam(guide.parameters(), lr=0.01)
-        >>> with pb.svi_step(model, guide, adam) as step:
-        ...     terms = step(x, 2 * x)
-        >>> terms.elbo.shape, bool(terms.elbo == terms.log_likelihood - terms.kl)
-        (torch.Size([]), True)
-    """
+    """Makes optimisation steps on an ELBO. :func:`svi_step` creates the object, and has an example."""
 
     def __init__(
         self,
@@ -111,10 +95,7 @@ class SVIStep:
         raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
     def prepared(self, *batch: Any) -> GradientStep | GraphStep:
-        """Prepare the steps with an example batch. If this method is not called, the first batch serves as example.
-
-        Model and guide run on the batch. On the direct path, this method moves the guide's parameters into long
-        vectors.
+        """Prepare the steps with an example batch, on which model and guide run. By default it is the first batch.
 
         Args:
             *batch: Arguments of the model, as in a call of the step.
@@ -272,20 +253,14 @@ def svi_step(
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net = torch.nn.Linear(4, 3)
-        >>> model = pb.BayesianModel(
-        ...     net,
-        ...     prior=pb.NormalPrior(),
-        ...     likelihood=pb.CategoricalLikelihood(),
-        ...     num_data=150,
-        ... )
+        >>> x, net = torch.linspace(-1, 1, 20)[:, None], torch.nn.Linear(1, 1)
+        >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> guide = pb.MeanFieldGuide(model)
-        >>> with pb.svi_step(
-        ...     model, guide, torch.optim.Adam(guide.parameters(), lr=0.01)
-        ... ) as step:
-        ...     for _ in range(3):
-        ...         terms = step(torch.zeros(5, 4), torch.arange(5) % 3)
-        >>> bool(terms.elbo == terms.log_likelihood - terms.kl)
+        >>> adam = torch.optim.Adam(guide.parameters(), lr=0.01)
+        >>> with pb.svi_step(model, guide, adam) as step:
+        ...     terms = [step(x, 2 * x) for _ in range(3)]
+        >>> bool(terms[-1].elbo == terms[-1].log_likelihood - terms[-1].kl)
         True
     """
     elbo = Trace_ELBO() if elbo is None else elbo
