@@ -82,7 +82,7 @@ def test_the_order_is_one_permutation_an_epoch_from_the_generator():
     generator = torch.Generator().manual_seed(5)
     for _ in range(3):
         order = torch.randperm(7, generator=generator)
-        assert torch.equal(torch.cat([y for _, y in source]), order)
+        assert torch.equal(torch.cat([y for _, y in source.epoch()]), order)
 
 
 def test_one_batch_of_all_rows_draws_nothing_and_copies_nothing():
@@ -266,6 +266,6 @@ def test_a_model_of_ones_own_gets_any_tuple_of_arguments():
     (batch,) = batches(loader, paired=False, device=device).epoch()
     assert batch[0].device == batch[1]["a"][0].device == batch[1]["a"][1].device == device
     assert batch[2:] == (None, "text", 3)
-    assert [x.shape[0] for (x,) in batches(DataLoader(X, batch_size=4), paired=False)] == [4, 3]
+    assert [x.shape[0] for (x,) in batches(DataLoader(X, batch_size=4), paired=False).epoch()] == [4, 3]
     (only,) = batches((X,), paired=False).epoch()
     assert len(only) == 1

@@ -196,8 +196,7 @@ def fit(
             present weights. For an ensemble: a function that makes a guide from a model, such as
             :class:`MeanFieldGuide`.
         optimizer: Function from parameters to a torch optimizer, with or without a schedule. The default is Adam with a
-            learning rate of 0.02. :func:`natural_gradient` needs a :class:`MeanFieldGuide` with
-            ``scale_map=scale_maps.Precision()``.
+            learning rate of 0.02.
         max_epochs: Largest number of epochs. None allows about 20,000 steps, and at least 50 epochs.
         batch_size: Number of rows in each batch. By default, the rows are split into as few equal batches of at most
             1000 rows as possible. A loader has its own batch size.
@@ -206,8 +205,7 @@ def fit(
             other guides.
         estimator: Gradient estimator. The default is :class:`LocalReparameterization` if the guide is mean-field and
             the network is a sequence of linear layers and activations; otherwise each weight is drawn once per step.
-        kl_weight: Factor of the KL divergence from the prior in the loss. With the default, 1, the loss is the negative
-            ELBO.
+        kl_weight: Weight of the KL term; 1 gives the ELBO.
         callbacks: Functions that are called with the history; none for an ensemble.
         progress: Whether to show a progress bar; see :func:`fit_svi`.
         execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if the network

@@ -10,16 +10,8 @@ from pyro.infer import Trace_ELBO
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..._core import functional
 from ..._core.copies import copied
-from ..._core.functional import (
-    EMBEDDINGS,
-    buffer_to_parameter,
-    call,
-    can_be_vectorised,
-    has_hooks_of_others,
-    present_values,
-    vectorised,
-)
 from ..._core.inputs import Inputs, map_inputs, take
 from ..._core.processes import Processes
 from ..._core.reflection import are_equal
@@ -100,9 +92,10 @@ def _obstacle_of_model(model: BayesianModel) -> str:
         return "the model has latent variables besides the weights"
     if any(parameter.requires_grad for parameter in model.parameters()):
         return "the model learns parameters that have no prior"
-    if any(map(has_hooks_of_others, model.network.modules())):
+    if any(map(functional.has_hooks_of_others, model.network.modules())):
         return "the network has hooks"
-    if any(isinstance(layer, EMBEDDINGS) and layer.padding_idx is not None for layer in model.network.modules()):
+    embeddings = (layer for layer in model.network.modules() if isinstance(layer, functional.EMBEDDINGS))
+    if any(layer.padding_idx is not None for layer in embeddings):
         return "an embedding has a padding row, which each member keeps"
     return ""
 
@@ -149,10 +142,10 @@ def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
     others = list(member.buffers())
     before = [buffer.clone() for buffer in others]
     try:
-        call(member, {path: value[0] for path, value in weights.items()}, x)
+        functional.call(member, {path: value[0] for path, value in weights.items()}, x)
         if not all(map(torch.equal, others, before)):
             return "each batch changes buffers of the network, such as statistics of batch normalisation"
-        is_same = can_be_vectorised(member, weights, x)
+        is_same = functional.can_be_vectorised(member, weights, x)
     except Exception as error:
         return f"the network could not be tried out ({type(error).__name__})"
     return "" if is_same else "`torch.func.vmap` cannot run the network, or gives other numbers"
@@ -201,15 +194,15 @@ class StackedNetwork(nn.Module):
         self.member = member
         parameters = {id(value): nn.Parameter(value) for value in weights.values()}
         for path, value in weights.items():
-            buffer_to_parameter(member, path, parameters[id(value)])
+            functional.buffer_to_parameter(member, path, parameters[id(value)])
         self.paths = tuple(weights)
 
     def weights(self) -> dict[str, Tensor]:
         """Return the present weights of all members, ``{path: shape (K, *parameter)}``."""
-        return present_values(self.member, self.paths)
+        return functional.present_values(self.member, self.paths)
 
     def forward(self, *arguments: Any, **named: Any) -> Tensor:
-        return vectorised(self.member, self.weights(), named or arguments).transpose(0, 1)
+        return functional.vectorised(self.member, self.weights(), named or arguments).transpose(0, 1)
 
 
 class StackedPrior(WeightPrior):

@@ -19,23 +19,12 @@ from ..._core.checkpointing import Checkpoint
 from ..._core.inputs import Inputs, as_inputs
 from ..._core.scope import seeded
 from ..._core.summary import counted
+from ...inference import svi
 from ...inference.estimators import Estimator, LocalReparameterization
 from ...inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit
 from ...inference.kl import KLWeight
 from ...inference.posterior import Status, warn_unless_ok, with_learned
 from ...inference.scale_maps import Precision
-from ...inference.svi import (
-    LONGER,
-    LOWER,
-    Callback,
-    Data,
-    Execution,
-    OptimizerMaker,
-    ScheduledMaker,
-    count_batches,
-    fit_svi,
-    require_maker,
-)
 from ...modelling.model import BayesianModel
 from ...nets import Standardize
 from ..choosing import UnsuitableError
@@ -62,19 +51,19 @@ TABLE = 2
 
 def fit_variational(
     model: BayesianModel,
-    data: Data,
+    data: svi.Data,
     *,
     guide: nn.Module | None = None,
-    optimizer: OptimizerMaker | ScheduledMaker | None = None,
+    optimizer: svi.OptimizerMaker | svi.ScheduledMaker | None = None,
     max_epochs: int | None = None,
     batch_size: int | None = None,
     validation: tuple[Inputs, Tensor] | None = None,
     elbo: ELBO | None = None,
     estimator: Estimator | None = None,
     kl_weight: float | KLWeight = 1.0,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[svi.Callback] = (),
     progress: bool | None = None,
-    execution: Execution | None = None,
+    execution: svi.Execution | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
     seed: int | None = None,
@@ -89,15 +78,15 @@ def fit_variational(
     if estimator is None and elbo is not None and _suits_local_reparameterization(model, guide, data):
         estimator = LocalReparameterization()
     size = _batch_size(model, data, batch_size)
-    num_batches = count_batches(data, size, num_data=model.num_data, execution=execution) or 1
+    num_batches = svi.count_batches(data, size, num_data=model.num_data, execution=execution) or 1
     if max_epochs is None:
         max_epochs = max(math.ceil(MOST_STEPS / num_batches), FEWEST_EPOCHS)
     _checks.at_least("max_epochs", max_epochs, 1)
     if execution is None and all(isinstance(callback, TimeLimit) for callback in callbacks):
-        execution = Execution(cuda_graph=None)  # a replay would not see what other callbacks change
+        execution = svi.Execution(cuda_graph=None)  # a replay would not see what other callbacks change
     is_fused = model.device.type == "cuda"  # so that no step waits for the GPU
     maker = functools.partial(torch.optim.Adam, lr=LEARNING_RATE, fused=is_fused) if optimizer is None else optimizer
-    require_maker(maker)
+    svi.require_maker(maker)
     plateau = Plateau()
     limit = next((callback for callback in callbacks if isinstance(callback, TimeLimit)), None)
     made: list[str] = []
@@ -115,7 +104,7 @@ def fit_variational(
             made.append(f"{type(result[0]).__name__} lr {result[0].param_groups[0]['lr']:g}")
         return result
 
-    fitted = fit_svi(
+    fitted = svi.fit_svi(
         model,
         guide,
         data,
@@ -139,12 +128,12 @@ def fit_variational(
     said += [] if estimator is None else [type(estimator).__name__]
     status = _status(fitted, ", ".join(said), plateau, stopping, limit)
     status = status if unsuitable is None else unsuitable.instead(status)
-    if fitted.status.remedy in ("", LONGER, LOWER):  # `fit_svi` has warned of other problems
+    if fitted.status.remedy in ("", svi.LONGER, svi.LOWER):  # `fit_svi` has warned of other problems
         warn_unless_ok(status)
     return with_learned(GuidePosterior(fitted.guide, status, fitted.history), model)
 
 
-def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data: Data) -> bool:
+def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data: svi.Data) -> bool:
     """Return whether all random layers are linear, in a plain sequence, with one row of inputs for each row of data."""
     if not isinstance(guide, MeanFieldGuide) or isinstance(guide.scale_map, Precision):
         return False  # precisions are for natural gradients, which need weight draws
@@ -174,7 +163,7 @@ def _is_table(model: BayesianModel, data: Any) -> bool:
     return isinstance(x, Tensor) and x.dim() == TABLE
 
 
-def _batch_size(model: BayesianModel, data: Data, batch_size: int | None) -> int | None:
+def _batch_size(model: BayesianModel, data: svi.Data, batch_size: int | None) -> int | None:
     """Return the requested batch size or the default. None means one batch of all rows, or a loader's batches."""
     if batch_size is not None or not isinstance(data, tuple) or model.num_data <= LARGEST_BATCH:
         return batch_size
@@ -194,7 +183,7 @@ def _status(
 ) -> Status:
     """Return the status of a fit, with any problem that :func:`fit_svi` found. `said` describes the settings."""
     before, num_epochs = fitted.status, len(fitted.history.epochs)
-    if not before and before.remedy != LONGER:
+    if not before and before.remedy != svi.LONGER:
         return replace(before, message=f"{before.message} ({said})")
     said += before.detail
     trend = plateau.trend

@@ -54,11 +54,9 @@ def save_posterior(
 ) -> None:
     """Write a posterior, and the parameters and buffers of its model, to one file.
 
-    The file is written completely or not at all. The file has a checksum, and contains no code. The file records the
-    model's latent variables with their shapes and priors, the likelihood with its settings, the layers, `num_data` and
-    the dtype. The file contains no training data, except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A
-    removed weight (see :mod:`pyro_bnn.pruning`) takes one bit of the file. A posterior of a class of your own can be
-    saved if the class has :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
+    The file is written completely or not at all. It has a checksum and a description of the model, but no code, and no
+    training data except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`; see :doc:`/how_to/save`. A posterior of
+    a class of your own can be saved if the class has :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
 
     Args:
         posterior: Result of a fit, an ensemble of such results, or a guide that is a module.
@@ -68,10 +66,8 @@ def save_posterior(
             file holds no model.
         data: Only for a Pyro model of your own: the arguments of a call, including the targets, such as (x, y). The
             model is called once to find its latent variables. The arguments are not saved.
-        with_frozen: Whether to write the frozen parameters of the network, too. If False, the file has checksums
-            instead of frozen parameters, and is small for a network with adapters. A file without frozen parameters
-            needs a :class:`~pyro_bnn.BayesianModel`, and can be loaded only into a model with the same frozen
-            parameters.
+        with_frozen: Whether to write the frozen parameters of a :class:`~pyro_bnn.BayesianModel`, too. If False, the
+            file has checksums in their place, and can be loaded only into a model with the same frozen parameters.
         calibration: A correction of the posterior's predictions, made by :mod:`pyro_bnn.calibration`. The correction is
             written to the same file, and :func:`~pyro_bnn.calibration.load_calibration` reads it.
 
@@ -214,9 +210,15 @@ def load_posterior(
     content.pop(CALIBRATION, None)
     with _loading(path, f"{path}"):
         posterior = _restored(content, destination, target)
-    with _unchanged_on_error([module for module, _ in destination.pending]):
+    modules = [module for module, _ in destination.pending]
+    before = [{name: value.clone() for name, value in module.state_dict().items()} for module in modules]
+    try:
         for module, state in destination.pending:
             module.load_state_dict(state)
+    except BaseException:
+        for module, state in zip(modules, before, strict=True):
+            module.load_state_dict(state)
+        raise
     return with_learned(posterior, model)
 
 
@@ -256,14 +258,3 @@ def _restored(content: object, destination: Destination, target: PresentModel) -
     if target.module is not None:
         destination.pending.append((target.module, state))
     return posterior
-
-
-@contextmanager
-def _unchanged_on_error(modules: Sequence[nn.Module]) -> Iterator[None]:
-    before = [{name: value.clone() for name, value in module.state_dict().items()} for module in modules]
-    try:
-        yield
-    except BaseException:
-        for module, state in zip(modules, before, strict=True):
-            module.load_state_dict(state)
-        raise

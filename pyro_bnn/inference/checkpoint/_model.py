@@ -2,7 +2,7 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any
@@ -78,21 +78,6 @@ def _likelihood_in_words(likelihood: Likelihood) -> str:
     }
     shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
     return type(likelihood).__name__ + (f"({shown})" if shown else "")
-
-
-def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -> ModelRecord:
-    """Copy a record without the initial values of those pruned sites whose values the model does not use."""
-    unused = sorted(site for site in sites if site in model.site_names and not _is_used(model, site))
-    state = {name: value for name, value in record.state.items() if name not in unused}
-    return replace(record, state=state, left_out=unused)
-
-
-def without_frozen(record: ModelRecord, model: BayesianModel) -> ModelRecord:
-    """Copy a record, with checksums in place of the frozen parameters of the network."""
-    parameters = model.network.named_parameters(prefix=SITE_PREFIX, remove_duplicate=False)
-    frozen = {name: _checksum(value) for name, value in parameters if not value.requires_grad}
-    state = {name: value for name, value in record.state.items() if name not in frozen}
-    return replace(record, state=state, frozen=frozen)
 
 
 def _checksum(value: Tensor) -> str:
@@ -282,8 +267,14 @@ class PresentModel:
             raise ValueError("`with_frozen=False` needs a BayesianModel, got a Pyro model of your own; leave it out.")
         if self.network is None or self.model is None:
             return None
-        record = without(self.network, self.model, posterior.pruned_sites)
-        return record if with_frozen else without_frozen(record, self.model)
+        pruned = posterior.pruned_sites & set(self.model.site_names)
+        unused = sorted(site for site in pruned if not _is_used(self.model, site))
+        frozen = {}
+        if not with_frozen:
+            parameters = self.model.network.named_parameters(prefix=SITE_PREFIX, remove_duplicate=False)
+            frozen = {name: _checksum(value) for name, value in parameters if not value.requires_grad}
+        state = {name: value for name, value in self.network.state.items() if name not in {*unused, *frozen}}
+        return replace(self.network, state=state, left_out=unused, frozen=frozen)
 
     def require_targets(self, names: Iterable[str]) -> None:
         """Raise if the posterior lacks variables that the model draws, probably because `data` has no targets."""

@@ -26,10 +26,9 @@ ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
 class Estimator(ABC):
     """Computes the outputs of layers with random weights during a fit, with separate noise for each row of data.
 
-    Without an estimator, each weight is drawn once for the whole batch (plain reparameterisation). So the noise of
-    different rows is correlated, and an average over a large batch does not reduce the noise. An estimator does not
-    change the distribution of the output of a single row. So the expected ELBO stays the same, but its gradient varies
-    less.
+    Without an estimator, each weight is drawn once for the whole batch, so the noise of different rows is correlated.
+    An estimator does not change the distribution of the output of a single row. So the expected ELBO stays the same,
+    but its gradient varies less.
 
     Pass an estimator to :func:`~pyro_bnn.fit_svi`, or wrap the training steps of your own script in :meth:`applied`. An
     estimator needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`. An estimator replaces

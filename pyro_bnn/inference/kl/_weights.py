@@ -102,11 +102,9 @@ def linear_warmup(num_epochs: int, weight: float = 1.0) -> KLWeight:
 
     Example:
         >>> from pyro_bnn import kl
-        >>> (
-        ...     [kl.linear_warmup(2)(0, batch, 2) for batch in range(2)],
-        ...     kl.linear_warmup(2)(5, 0, 2),
-        ... )
-        ([0.25, 0.5], 1.0)
+        >>> weight = kl.linear_warmup(2)
+        >>> weight(0, 0, 2), weight(0, 1, 2), weight(5, 0, 2)
+        (0.25, 0.5, 1.0)
     """
     num_epochs = _checks.at_least("num_epochs", num_epochs, 1)
     return _Warmup(num_epochs, check_weight(weight))

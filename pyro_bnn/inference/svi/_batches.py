@@ -62,7 +62,8 @@ class Batches:
                     f"{counted(self._batch_size, 'row')}; raise `batch_size`, which counts the rows of all "
                     "processes together, or start fewer processes."
                 )
-            self.num_batches = len(self.bounds())
+            self.bounds = _bounds(rows, self._batch_size, self._processes.count)
+            self.num_batches = len(self.bounds)
         elif batch_size is not None:
             raise ValueError("`batch_size` must be left out with a loader, which has its own batch size.")
         else:
@@ -88,9 +89,6 @@ class Batches:
             return self.tensors
         return tuple(take(part, slice(0, self._batch_size)) for part in self.tensors)
 
-    def __iter__(self) -> Iterator[Batch]:
-        return self.epoch()
-
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
         """Return the batches of epoch `number`, which samplers may need, without the first `skip` batches.
 
@@ -103,17 +101,13 @@ class Batches:
             return iter([self.tensors][skip:])
         order = torch.randperm(self.num_rows, generator=self._generator)
         order = order.to(leaves(self.tensors)[0].device)  # one copy per epoch, since the program waits for each copy
-        return map(self._chosen, [order[begin:end] for begin, end in self.bounds()[skip:]])
+        return map(self._chosen, [order[begin:end] for begin, end in self.bounds[skip:]])
 
     def _chosen(self, rows: Tensor) -> Batch:
         """Return the part of a batch that belongs to this process. `rows` are the indices of all rows of the batch."""
         assert self.tensors is not None
         self.rows = rows.tensor_split(self._processes.count)[self._processes.rank] if self._processes.are_many else rows
         return tuple(take(part, self.rows) for part in self.tensors)
-
-    def bounds(self) -> list[tuple[int, int]]:
-        """Return the first position of each batch in the epoch's order of the rows, and the position after the last."""
-        return _bounds(self.num_rows, self._batch_size, self._processes.count)
 
     def require_passes(self, num_epochs: int) -> None:
         """Raise a `ValueError` if there are several epochs but the data can be read only once."""
@@ -225,17 +219,9 @@ class Loader:
             raise ValueError(EMPTY)
         is_estimate = isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset)
         self._length = None if is_estimate else length
+        self.has_length = self._length is not None
+        self.is_one_pass = isinstance(data, Iterator)  # such as a generator
         self.num_batches = length or -(-(num_data or 1) // (num_processes * num_rows(self.first()[0])))
-
-    @property
-    def has_length(self) -> bool:
-        """Whether the number of batches is known and checked, not estimated."""
-        return self._length is not None
-
-    @property
-    def is_one_pass(self) -> bool:
-        """Whether the loader is an iterator, such as a generator, which can be read only once."""
-        return isinstance(self._data, Iterator)
 
     def first(self) -> Batch:
         """Return an example batch. The first epoch contains it, too, even if the data can be read only once."""

@@ -133,7 +133,7 @@ class Features:
     def _compute(self) -> bool:
         """Fill the tables with the outputs of the frozen layers; return whether this was possible for all rows."""
         keys: list[tuple[nn.Module, int, int]] = []
-        for begin, end in self._batches.bounds():
+        for begin, end in self._batches.bounds:
             memory = self._recorded(take(self._x, slice(begin, end)))
             kept = memory.kept
             if not memory.is_used or any(value.dim() == 0 or len(value) != end - begin for value in kept):
@@ -158,7 +158,7 @@ class Features:
 
     def _have_independent_rows(self) -> bool:
         """Return whether the frozen layers' output for a row is independent of the other rows, up to rounding."""
-        second = self._batches.bounds()[:2][-1]
+        second = self._batches.bounds[:2][-1]
         rows = torch.arange(0, second[1], 2, device=self._tables[0].device)
         memory = self._recorded(take(self._x, rows))
         expected = [table.index_select(0, rows) for table in self._tables]

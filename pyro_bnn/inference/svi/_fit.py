@@ -92,10 +92,9 @@ def fit_svi(
 ) -> GuidePosterior:
     """Fit a guide, and the model's learnable parameters, by maximising the ELBO.
 
-    The fit makes one step of :func:`svi_step` for each batch of each epoch. The documentation of :func:`svi_step` has
-    the formula of the ELBO, and says when gradients are computed directly and when by Pyro. All quantities in the
-    history are in nats, and refer to the whole data set. If `data` holds all rows, frozen layers before the first
-    random parameter run only once for each row, unless their outputs take more than 1 GB.
+    The fit makes one step of :func:`svi_step`, whose documentation has the formula of the ELBO, for each batch of each
+    epoch. All quantities in the history are in nats, and refer to the whole data set. If `data` holds all rows, frozen
+    layers before the first random parameter run only once for each row, unless their outputs take more than 1 GB.
 
     Args:
         model: The model. For details of `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
@@ -112,8 +111,7 @@ def fit_svi(
             uses all rows at once.
         elbo: One of Pyro's ELBOs; None is ``Trace_ELBO()``.
         estimator: Gradient estimator, for less noisy gradients; None draws each weight once per step.
-        kl_weight: Weight of the KL term; 1 gives the ELBO. The weight may change during the fit; see
-            :mod:`pyro_bnn.kl`.
+        kl_weight: Weight of the KL term; 1 gives the ELBO. :mod:`pyro_bnn.kl` has weights that change during a fit.
         callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
             :class:`TensorBoard`, is entered when the fit begins and left when the fit ends.
@@ -121,9 +119,8 @@ def fit_svi(
             terminal or notebook. By default (None), a bar appears after two seconds on a terminal or in a notebook, and
             nothing is shown elsewhere.
         execution: How steps are computed, for example in bfloat16 or by several processes.
-        checkpoint: File for the state of the fit. The file is written every ten minutes, and at the end of each epoch
-            if writing takes at most 2 % of the time. For other intervals pass a :class:`Checkpoint`. With a checkpoint
-            file, Ctrl-C and SIGTERM write a checkpoint after the current step and end the fit.
+        checkpoint: File for the state of the fit, or a :class:`Checkpoint` with the interval of writing (see
+            :doc:`/how_to/resume`). Ctrl-C and SIGTERM then write a checkpoint after the current step and end the fit.
         resume: Checkpoint from which to continue. Pass the other arguments as in the interrupted fit; only `num_epochs`
             may be larger. At the end, history and parameters are bit for bit the same as without the interruption.
             `checkpoint` may be the same path as `resume`.
@@ -140,10 +137,9 @@ def fit_svi(
         Interrupted: If a signal ended the fit. The message of this `KeyboardInterrupt` says how to continue.
 
     Warns:
-        PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. There is no warning if the
-            objective fell or still rises at the end, since a loop of short fits would repeat the warning. If the
-            objective fell or still rises, `posterior.status` is false and names the reason: check the status, or call
-            :func:`~pyro_bnn.fit` with ``method="svi"``, which warns.
+        PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. If the objective fell or still
+            rises at the end, only `posterior.status` is false and names the reason, since a loop of short fits would
+            repeat a warning. :func:`~pyro_bnn.fit` with ``method="svi"`` warns.
 
     Example:
         >>> import torch

@@ -43,8 +43,8 @@ def natural_gradient(
 
     At the optimum, the gradients of the ELBO are zero. If the prior p is not Gaussian, the gradient of
     :math:`-\lambda \log p(w)` is added to g, and P is 0. For latent variables of the likelihood, such as a noise scale,
-    the second derivative of minus the log-likelihood replaces the estimate :math:`g\,(w - m)\,S`. The optimizer stores
-    two vectors besides the means, as Adam does for a plain network. No derivatives with respect to scales are needed.
+    the second derivative of minus the log-likelihood replaces the estimate :math:`g\,(w - m)\,S`. The page
+    :doc:`/how_to/natural_gradient` advises on the settings.
 
     Args:
         lr: Learning rate :math:`\alpha` of the means, as a fraction of a Newton step, at most 1.
@@ -52,18 +52,14 @@ def natural_gradient(
         hessian_decay: Decay :math:`\beta_2` of the averaged Hessian. The average covers about
             :math:`1 / (1 - \beta_2)` steps.
         initial_hessian: Initial Hessian h of the loss of one row of data: scales start at
-            :math:`(N h / \lambda + P)^{-1/2}`. With None, scales start at those of the guide. If these equal the scales
-            of the prior, as after ``posterior.as_prior()``, the first steps are too long, and a warning says so.
+            :math:`(N h / \lambda + P)^{-1/2}`. With None, scales start at those of the guide; a warning says if these
+            are the scales of the prior, so that the first steps are too long.
         gauss_newton_every: If given, the diagonal of the Gauss-Newton matrix replaces the Hessian, and is estimated in
-            one of this number of steps. An estimate is much less noisy than :math:`g\,(w - m)`, but takes a second
-            backward pass, of the log-likelihood of simulated targets. `hessian_decay` then refers to estimates: 0.98
-            suits an estimate in every fourth step. The weights' priors must be Gaussian. None estimates the Hessian
-            from :math:`g\,(w - m)` in each step.
+            one of this number of steps, from simulated targets. `hessian_decay` then refers to estimates. The weights'
+            priors must be Gaussian. None estimates the Hessian from :math:`g\,(w - m)` in each step.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. Without a warm-up,
-            the first step has full length, since M is corrected for its start at 0. With the default momentum, the
-            correction makes the first step ten times as long. Badly initialised networks need a warm-up of 50 to
-            several hundred steps.
+            the first step has full length, since M is corrected for its start at 0.
         others: Function that makes an optimizer for the parameters without a distribution; partly random networks have
             such parameters. If a schedule changes `lr`, the learning rate of that optimizer changes in proportion. None
             is Adam with a learning rate of 1e-3.
@@ -121,9 +117,8 @@ def natural_gradient(
 class NaturalGradient(SkippingOptimizer):
     """The optimizer that :func:`natural_gradient` makes. The optimizer works only in steps of :func:`svi_step`.
 
-    A step computes gradients in long vectors, and :class:`~pyro_bnn.inference.guides.NaturalState` updates the guide.
-    This class stores the averaged gradients, and the settings that schedules and checkpoints read. The function
-    `others` makes a second optimizer, for parameters without a distribution.
+    It stores the averaged gradients and the settings. :class:`~pyro_bnn.inference.guides.NaturalState` updates the
+    guide, and a second optimizer, made by `others`, updates parameters without a distribution.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:

@@ -38,9 +38,8 @@ def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
         >>> import functools
         >>> import torch
         >>> from pyro_bnn import optim
-        >>> adam = optim.clipped(
-        ...     functools.partial(torch.optim.Adam, lr=1e-3), max_norm=10.0
-        ... )
+        >>> adam = functools.partial(torch.optim.Adam, lr=1e-3)
+        >>> safe = optim.clipped(adam, max_norm=10.0)
     """
     max_norm = _checks.positive("max_norm", max_norm)
     _checks.function("optimizer", optimizer, EXAMPLE)
@@ -75,10 +74,8 @@ def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedul
         >>> import torch
         >>> from pyro_bnn import optim
         >>> adam = functools.partial(torch.optim.Adam, lr=1e-3)
-        >>> decaying = optim.scheduled(
-        ...     adam,
-        ...     functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=20),
-        ... )
+        >>> cosine = torch.optim.lr_scheduler.CosineAnnealingLR
+        >>> decaying = optim.scheduled(adam, functools.partial(cosine, T_max=20))
     """
     _checks.function("optimizer", optimizer, EXAMPLE)
     _checks.function("schedule", schedule, "a function from an optimizer to one of torch's schedulers")

@@ -30,14 +30,12 @@ class Execution:
     """How the steps of a fit are computed.
 
     Args:
-        cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them. For a small network, replays save
-            most of the time of a step. If steps are recorded, the Python code of the network runs only in the first
-            four steps for each batch shape. The optimizer must have ``fused=True``. None records steps where possible,
-            but only if all modules of network and likelihood come from torch or this package, so that no Python code of
-            yours is skipped.
-        num_parts: Number of parts into which each batch is cut, to save memory. The network runs on one part after the
-            other with the same weights, and the gradients are added up. Batch normalisation computes its statistics for
-            each part separately.
+        cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which is faster for small networks
+            (see :doc:`/how_to/gpu`). The Python code of the network then runs only in the first four steps for each
+            batch shape. The optimizer must have ``fused=True``. None records steps where possible, but only if all
+            modules of network and likelihood come from torch or this package.
+        num_parts: Number of parts into which each batch is cut, to save memory; the gradients of the parts are added
+            up. Batch normalisation computes its statistics for each part separately.
         autocast: ``torch.bfloat16`` lets the network compute in bfloat16 where torch considers this type safe.
             Likelihood, guide and prior keep the model's dtype. None computes everything in the model's dtype.
         distributed: Whether the processes of a `torch.distributed` process group, if there is one, share the fit. Each

@@ -82,12 +82,7 @@ class SVIStep:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer.
-
-        Raises:
-            ValueError: If the optimizer does not exist yet. A function given as `optimizer` is called only at the first
-                batch.
-        """
+        """The optimizer; a `ValueError` is raised if it is made by a function and there was no batch yet."""
         if self._step is not None:
             return self._step.optimizer
         if isinstance(self._maker, Optimizer):
@@ -224,11 +219,9 @@ def svi_step(
 
     The ELBO and its gradients are computed directly, without Pyro, for a :class:`~pyro_bnn.BayesianModel` and a guide
     of this package (:class:`~pyro_bnn.MeanFieldGuide`, :class:`~pyro_bnn.LowRankGuide`, :class:`~pyro_bnn.DeltaGuide`,
-    :class:`~pyro_bnn.BatchEnsembleGuide`) under `Trace_ELBO` or `TraceMeanField_ELBO`. Direct computation is faster
-    than Pyro and gives the same numbers, up to rounding. In all other cases Pyro computes the ELBO and its gradients.
-    :attr:`SVIStep.path` says whether gradients are computed directly or by Pyro, and why.
-
-    On the direct path, the guide's parameters share long vectors while the context is open.
+    :class:`~pyro_bnn.BatchEnsembleGuide`) under `Trace_ELBO` or `TraceMeanField_ELBO`. The guide's parameters then
+    share long vectors while the context is open. Direct computation is faster than Pyro and gives the same numbers, up
+    to rounding. In all other cases Pyro computes the ELBO and its gradients; :attr:`SVIStep.path` says why.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model, called as ``model(*batch)``.
