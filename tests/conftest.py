@@ -119,11 +119,11 @@ def short_chains(monkeypatch):
 
 def run_shortened(run):
     """Run an example in a docstring, with fits that are just long enough not to warn."""
-    from pyro_bnn.auto.fitting import _stopping
+    from pyro_bnn.auto.fitting import _variational
 
     with pytest.MonkeyPatch.context() as patch:
         shorten_chains(patch, most_steps=3000)
-        patch.setattr(_stopping, "WINDOW_STEPS", 100)
+        patch.setattr(_variational, "WINDOW_STEPS", 100)
         patch.setattr(_native, "FLAGS", ("-O1", *FLAGS[1:]))
         run()
 

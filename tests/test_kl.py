@@ -11,7 +11,7 @@ import torch
 from torch.distributions import kl_divergence
 
 import pyro_bnn as pb
-from pyro_bnn.inference.kl import _divergence, divergence
+from pyro_bnn.inference.kl import divergence
 from pyro_bnn.modelling.distributions import ScaleMixtureNormal
 
 from .tolerances import STANDARD_ERRORS, assert_identical
@@ -121,7 +121,7 @@ def test_a_weight_priors_divergence_is_the_sum_over_its_weights():
 
 def test_chunks_give_the_mean_and_standard_error_of_one_pass(monkeypatch):
     p, q = MEMBERS["two-modes"]().expand((3,)), MEMBERS["normal"]().expand((3,))
-    monkeypatch.setattr(_divergence, "CHUNK_NUMBERS", 3 * 70)  # 1000 draws are 14 chunks of 70 and one of 20
+    monkeypatch.setattr(pb.kl, "CHUNK_NUMBERS", 3 * 70)  # 1000 draws are 14 chunks of 70 and one of 20
     result = divergence(p, q, num_samples=1000, seed=3)
     with pb._core.scope.seeded(3):
         sizes = [70] * 14 + [20]

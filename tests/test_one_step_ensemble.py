@@ -10,7 +10,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn._core.processes import Processes
-from pyro_bnn.auto.fitting import _ensemble, _one_step, _stopping
+from pyro_bnn.auto.fitting import _ensemble, _one_step, _variational
 from pyro_bnn.inference.svi import _graph
 
 from .accelerator import DEVICE, Accelerator
@@ -79,7 +79,7 @@ def test_all_members_have_the_batches_of_the_first(as_on_a_gpu, monkeypatch):
 
 
 def test_the_status_says_how_members_ended_and_times_add_up(as_on_a_gpu, monkeypatch):
-    monkeypatch.setattr(_stopping, "WINDOW_STEPS", 100)
+    monkeypatch.setattr(_variational, "WINDOW_STEPS", 100)
     model, data = problem()
     posterior = fitted(model, data, max_epochs=3000, optimizer=None)
     assert posterior.status

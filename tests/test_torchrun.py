@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyro_bnn._core.files import read_state
-from pyro_bnn.inference.svi._checkpoint import KIND
+from pyro_bnn.inference.svi._loop import KIND
 
 pytestmark = [
     pytest.mark.nightly,

@@ -23,8 +23,7 @@ from ...inference.svi import Callback, Data, Execution, OptimizerMaker, Schedule
 from ...modelling.model import BayesianModel, require_bayesian
 from ..choosing import Deadline, UnsuitableError, fit_best
 from ._ensemble import MakeGuide, fit_ensemble
-from ._stopping import TimeLimit
-from ._variational import fit_variational
+from ._variational import TimeLimit, fit_variational
 
 CHAINS = "Chains from trained modes, since C code runs this network fast enough"
 """First words of the status after a fit with chains."""

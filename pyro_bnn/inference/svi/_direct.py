@@ -23,7 +23,7 @@ from ..joint import Joint
 from ._batches import Batches
 from ._features import Features
 from ._natural import NaturalGradient, mean_field
-from ._requirements import PyroFunction
+from ._pyro import PyroFunction
 from ._step import Execution, GradientStep
 
 

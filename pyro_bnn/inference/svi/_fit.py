@@ -25,11 +25,10 @@ from ..history import EpochRecord, History
 from ..kl import KLWeight, as_function
 from ..posterior import Status, with_learned
 from ._batches import Batches, Data, require_all_rows
-from ._checkpoint import KIND, fingerprint_of, restore_from
 from ._direct import DirectStep
-from ._loop import Callback, Loop
+from ._loop import KIND, Callback, Loop, fingerprint_of, restore_from
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker, require_schedule
-from ._requirements import as_module, check_model
+from ._pyro import as_module, check_model
 from ._step import Execution
 from ._svi_step import svi_step
 

@@ -21,8 +21,7 @@ from ._direct import DirectStep, direct_joint
 from ._graph import GraphStep, has_graphs
 from ._natural import NaturalGradient, mean_field
 from ._optimizers import OptimizerMaker, SkippingOptimizer, made_by, require_maker, require_usable
-from ._pyro_step import PyroStep
-from ._requirements import PyroFunction, as_module, check_model, learned_parameters, traced_guide
+from ._pyro import PyroFunction, PyroStep, as_module, check_model, learned_parameters, traced_guide
 from ._step import Execution, GradientStep, StepTerms
 
 KNOWN = {"torch", __name__.partition(".")[0]}
