@@ -60,8 +60,7 @@ class Budget:
         return cls(seconds, MOST_STEPS)
 
     @staticmethod
-    def gradient(num_rows: int, num_weights: int) -> float:
-        """Return the CPU seconds that a gradient takes."""
+    def gradient(num_rows: int, num_weights: int) -> float:  # CPU seconds
         return (SECONDS_PER_PRODUCT * num_rows + SECONDS_PER_WEIGHT) * num_weights
 
     def lengths(self, share: float, num_rows: int, num_weights: int, num_chains: int) -> Lengths:
@@ -97,8 +96,7 @@ class Deadline:
         return self.at(share) - time.perf_counter()
 
     @property
-    def used(self) -> float:
-        """The seconds since the beginning."""
+    def used(self) -> float:  # seconds since the beginning
         return time.perf_counter() - self.begin
 
 

@@ -167,7 +167,6 @@ def _num_steps(lengths: ChainLengths) -> int:
 def _run(
     chains: TimedChains, lengths: ChainLengths, seconds: float, *, is_judged: bool = True, progress: bool | None = False
 ) -> MCMCPosterior:
-    """Run chains for at most `seconds`."""
     now = time.perf_counter()
     begin, warmup = LATE * DESCENT * seconds, (DESCENT + (1 - DESCENT) * WARMUP) * seconds
     ends = Ends(now + begin, now + (warmup + seconds) / 2, now + seconds)

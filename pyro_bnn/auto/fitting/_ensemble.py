@@ -94,7 +94,6 @@ class Member:
         return model, guide
 
     def order_seed(self, index: int) -> int:
-        """Return the seed with which a member's fit draws the order of the rows."""
         return self._seed(2 * index + 2)
 
     def _seed(self, index: int) -> int:
@@ -102,7 +101,6 @@ class Member:
         return (self.seed + index * GOLDEN) % 2**63
 
     def _file(self, path: str | Path, index: int) -> Path:
-        """Return the path of a member's checkpoint."""
         path = Path(path)
         return path.with_name(f"{path.name}.{index}-of-{self.num_members}")
 

@@ -198,7 +198,6 @@ class StackedNetwork(nn.Module):
         self.paths = tuple(weights)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the present weights of all members, ``{path: shape (K, *parameter)}``."""
         return functional.present_values(self.member, self.paths)
 
     def forward(self, *arguments: Any, **named: Any) -> Tensor:

@@ -104,11 +104,9 @@ class Plateau:
 
     @property
     def factor(self) -> float:
-        """The number by which the initial learning rate is multiplied now."""
         return self.decays[self._stage]
 
     def __call__(self, history: History) -> bool:
-        """Check the objective if a check is due, and return True to end the fit."""
         num_epochs = len(history.epochs) - self._begin
         window = window_of(len(history.elbo) / len(history.epochs))
         if num_epochs < window or (num_epochs - window) % max(window // 4, 1):
@@ -184,7 +182,6 @@ class EarlyStopping:
         return len(self.log_densities) - 1 - self._best_look >= NUM_CHECKS
 
     def __call__(self, history: History) -> bool:
-        """Check the validation rows if a check is due, and return True to end the fit."""
         if len(history.epochs) % self.every:
             return False
         posterior = GuidePosterior(self._guide)
@@ -197,7 +194,6 @@ class EarlyStopping:
         return self.is_ended
 
     def restore_best(self) -> None:
-        """Reset the model and the guide to their states at the check with the largest log-density, if there was one."""
         if self._best:
             self._model.load_state_dict(self._best["model"])
             self._guide.load_state_dict(self._best["guide"])

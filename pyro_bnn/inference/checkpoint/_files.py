@@ -101,7 +101,8 @@ def save_posterior(
     try:
         if posterior.shapes is not None:
             target.require_targets(posterior.shapes)
-        _restored(content, target.destination(list(posterior.guides) or None), target)  # raises if it cannot be loaded
+        destination = Destination(target.model, list(posterior.guides) or None, own_sites=target.sites)
+        _restored(content, destination, target)  # raises if it cannot be loaded
     except ValueError as error:
         raise ValueError(f"the posterior cannot be saved: {error}") from error
     if calibration is not None:
@@ -110,7 +111,6 @@ def save_posterior(
 
 
 def _saved_calibration(calibration: Calibration) -> object:
-    """Return a calibration as plain data."""
     _checks.kind("calibration", calibration, Calibration, "a member of `pyro_bnn.calibration`, or None")
     try:
         content = saved(calibration)
@@ -205,7 +205,7 @@ def load_posterior(
         torch.Size([2, 1])
     """
     target = PresentModel(model, data)
-    destination = target.destination(_checked_guides(guide))
+    destination = Destination(target.model, _checked_guides(guide), own_sites=target.sites)
     content = read_state(_checks.path("path", path), KIND)
     content.pop(CALIBRATION, None)
     with _loading(path, f"{path}"):

@@ -21,7 +21,7 @@ from ..._core.scope import own_parameters, seeded, short_errors
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import SITE_PREFIX, BayesianModel
 from ..joint import Site, find_sites
-from ..posterior import Destination, Posterior
+from ..posterior import Posterior
 
 NO_SETTINGS = ("training", "has_row_weights")
 """Attributes of likelihoods that may differ between the saved model and the model that loads the file."""
@@ -81,7 +81,6 @@ def _likelihood_in_words(likelihood: Likelihood) -> str:
 
 
 def _checksum(value: Tensor) -> str:
-    """Return the SHA-256 of the bytes of a tensor."""
     return hashlib.sha256(raw_bytes(value.cpu())).hexdigest()
 
 
@@ -224,26 +223,17 @@ def sites_of(model: Callable[..., object], data: object) -> list[Site]:
     return sites
 
 
-def own_record(model: Callable[..., object], sites: list[Site]) -> OwnRecord:
-    """Describe a Pyro model as it is now. The result shares the model's tensors."""
-    state = require_tensors("the model", model.state_dict()) if isinstance(model, nn.Module) else {}
-    supports = {site.name: str(unwrap_support(site.prior.support)) for site in sites}
-    return OwnRecord({s.name: OwnSite(tuple(s.start.shape), supports[s.name]) for s in sites}, state)
-
-
 # --- both kinds of models ---
-
-Model = BayesianModel | Callable[..., object] | None
 
 
 class PresentModel:
     """A model together with its record: `network` for a :class:`BayesianModel`, `own` for any other Pyro model."""
 
-    def __init__(self, model: Model, data: Sequence[object] | None) -> None:
+    def __init__(self, model: BayesianModel | Callable[..., object] | None, data: Sequence[object] | None) -> None:
         self.model: BayesianModel | None = None
         self.network: ModelRecord | None = None
         self.own: OwnRecord | None = None
-        self._sites: list[Site] | None = None
+        self.sites: list[Site] | None = None
         self._unset: list[str] = []  # arguments that keep their default None in the call with `data`
         self.module = model if isinstance(model, nn.Module) else None
         if model is None or isinstance(model, BayesianModel):
@@ -255,8 +245,11 @@ class PresentModel:
         if isinstance(model, (type, Posterior)) or not callable(model):
             got = _checks.described(model)
             raise ValueError(f"`model` must be a BayesianModel, a Pyro model of your own, or None, got {got}.")
-        self._sites = sites_of(model, data)
-        self.own = own_record(model, self._sites)
+        self.sites = sites_of(model, data)
+        supports = {site.name: str(unwrap_support(site.prior.support)) for site in self.sites}
+        sites = {site.name: OwnSite(tuple(site.start.shape), supports[site.name]) for site in self.sites}
+        state = require_tensors("the model", model.state_dict()) if isinstance(model, nn.Module) else {}
+        self.own = OwnRecord(sites, state)
         signature = inspect.signature(model.forward if isinstance(model, nn.Module) else model)
         given = signature.bind(*(data or ())).arguments
         self._unset = [n for n, item in signature.parameters.items() if n not in given and item.default is None]
@@ -297,10 +290,6 @@ class PresentModel:
                 f"its draws have the variables {drawn}, but the model has {expected}; pass the model of this "
                 "posterior, and pass the targets in `data`, too; without them, the observed site counts as a variable."
             )
-
-    def destination(self, guides: Sequence[nn.Module] | None) -> Destination:
-        """Return the destination into which a posterior with the given guides is loaded."""
-        return Destination(self.model, guides, own_sites=self._sites)
 
     def state(self, network: ModelRecord | None, own: OwnRecord | None) -> dict[str, Tensor]:
         """Check a file's records, and return the model's parameters and buffers; return {} if no model was given."""

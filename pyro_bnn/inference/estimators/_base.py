@@ -17,8 +17,6 @@ from ..guides import MeanFieldGuide, Noise, RandomParameter
 from ..joint import Site, density_of, find_sites
 from ._layers import Layer, RandomLayers
 
-MISSING = object()
-
 ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
 """The ELBOs that work with an estimator. RenyiELBO weighs draws as a whole, and TraceGraph_ELBO copies draws."""
 
@@ -172,13 +170,13 @@ class Applied(AbstractContextManager[None]):
         """During a call of the network, let the estimator compute the outputs of layers with Gaussian parameters."""
         noise, random = self._estimator.noise, {}
         for name, value in weights.items():
-            gaussian = self._gaussians.get(name, MISSING)
-            if gaussian is MISSING or (isinstance(gaussian, _Gaussian) and gaussian.value is not value):
+            gaussian = self._gaussians.get(name)
+            if name not in self._gaussians or (gaussian is not None and gaussian.value is not value):
                 raise ValueError(
                     f"the value of `{name}` is not the last draw of the guide; use an estimator only with an ELBO, "
                     "which calls the guide and then the model, and end its `with` block before any other call."
                 )
-            if isinstance(gaussian, _Gaussian):
+            if gaussian is not None:
                 asked = gaussian.deviation() if noise is Noise.DEVIATION else gaussian.scale.square()
                 random[id(value)] = RandomParameter.of(noise, name, gaussian.loc, asked)
         with self._estimator.layers(random, num_rows):

@@ -68,19 +68,17 @@ class Layer:
         return self.op(self.input, weight, bias, *self.options, **self.keywords)
 
     def variance(self) -> Tensor:
-        r"""Compute the variance of the output given the input, :math:`\sum_i a_i^2 \sigma_i^2`.
+        r"""Compute the variance of the output, :math:`\sum_i a_i^2 \sigma_i^2`, with :attr:`Noise.VARIANCE`.
 
-        The parameters must be independent. If only the bias is random, the result may have the shape of the bias. The
-        estimator must use :attr:`Noise.VARIANCE`.
+        The parameters must be independent. If only the bias is random, the result may have the shape of the bias.
         """
         weight, bias = (p.variance if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
         return self._random_part(self.input.square() if weight is not None else self.input, weight, bias)
 
     def deviation(self, input: Tensor) -> Tensor:
-        """Compute the output of the layer for any input, with the drawn deviations in place of the parameters.
+        """Compute the output for any input, with deviations (:attr:`Noise.DEVIATION`) in place of the parameters.
 
-        If only the bias is random, the result may have the shape of the bias. The estimator must use
-        :attr:`Noise.DEVIATION`.
+        If only the bias is random, the result may have the shape of the bias.
         """
         weight, bias = (p.deviation if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
         return self._random_part(input, weight, bias)

@@ -295,7 +295,6 @@ class Loader:
         return arguments
 
     def generators(self) -> list[torch.Generator]:
-        """Return the generators that belong to the loader and draw the order of the rows."""
         owners = [self._data, *_samplers(self._data)] if isinstance(self._data, DataLoader) else []
         found = [getattr(owner, "generator", None) for owner in owners]
         return list({id(item): item for item in found if isinstance(item, torch.Generator)}.values())

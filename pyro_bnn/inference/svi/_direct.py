@@ -169,7 +169,6 @@ class DirectStep(GradientStep):
         return torch.stack([log_likelihood.double(), self._state.pull_back(weight)])
 
     def _backward_of_network(self, given: Mapping[str, Any], batch: Batch) -> Tensor:
-        """Run the network and its backward pass. Return the log-likelihood."""
         parts = _cut(batch, self._execution.num_parts)
         terms = []
         for index, (part, share) in enumerate(parts):

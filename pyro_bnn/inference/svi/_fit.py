@@ -248,11 +248,9 @@ def _status(history: History, num_epochs: int, stopped: bool, features: str) -> 
 
 
 def _rise(history: History) -> str:
-    """Return a clause that says by how much the objective still rises at the end of a fit.
+    """Return a clause that says by how much the objective still rises, or an empty text.
 
-    The clause is empty if the objective does not rise, if there were too few steps, or if the KL weight or the learning
-    rate changed in the last part of the fit. A lower learning rate makes the steps less noisy, and less noise alone
-    makes the objective rise.
+    It is empty if the KL weight or the learning rate changed, since less noisy steps alone raise the objective.
     """
     num_steps = max(math.ceil(LAST * len(history.elbo)), FEWEST_LAST)
     end = slice(-num_steps, None)

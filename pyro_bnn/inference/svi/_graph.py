@@ -122,7 +122,6 @@ def _numbers_in_groups(optimizer: Optimizer) -> object:
 
 
 def has_graphs(device: torch.device) -> bool:
-    """Return whether a device can record CUDA graphs."""
     return device.type == "cuda"
 
 

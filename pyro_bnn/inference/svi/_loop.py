@@ -13,7 +13,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from pyro.infer import ELBO, Trace_ELBO
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..._core import checks as _checks
@@ -115,7 +114,6 @@ class Loop:
 
     @property
     def is_done(self) -> bool:
-        """Whether the fit is over, because all epochs are finished or a callback ended it."""
         return self.is_stopped or self.epoch >= self.num_epochs
 
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
@@ -290,7 +288,7 @@ def fingerprint_of(
     loop: Loop, elbo: ELBO | None, estimator: Estimator | None, kl_weight: float | KLWeight
 ) -> dict[str, str]:
     """Describe a fit, with one text for each topic. A fit resumes only from a checkpoint with the same texts."""
-    step, tensors = loop.step, loop.batches.tensors
+    step, tensors, groups = loop.step, loop.batches.tensors, loop.step.optimizer.param_groups
     elbo = Trace_ELBO() if elbo is None else elbo
     alpha = vars(elbo).get("alpha")
     return {
@@ -300,7 +298,8 @@ def fingerprint_of(
         "num_data": str(loop.num_data),
         "schedule": ", ".join(type(schedule).__name__ for schedule in loop.schedules) or "none",
         "schedule's settings": words([schedule.state_dict() for schedule in loop.schedules]),
-        **_optimizer(step.optimizer),
+        "optimizer": f"{type(step.optimizer).__name__} of {[len(group['params']) for group in groups]} parameters",
+        "optimizer's settings": words([{k: v for k, v in group.items() if k != "params"} for group in groups]),
         "bound": f"{type(elbo).__name__} with {elbo.num_particles} draw" + ("" if alpha is None else f", {alpha=}"),
         "estimator": "none" if estimator is None else type(estimator).__name__,
         "KL weight": _weight(kl_weight),
@@ -320,7 +319,6 @@ def _shapes(module: nn.Module) -> str:
 
 
 def _model(model: nn.Module) -> dict[str, str]:
-    """Return texts that describe the network, prior, likelihood and latent variables of a `BayesianModel`."""
     if not isinstance(model, BayesianModel):
         return {}
     likelihood, inner = model.likelihood, {"training"} | vars(nn.Module()).keys()
@@ -331,12 +329,6 @@ def _model(model: nn.Module) -> dict[str, str]:
         "likelihood": f"{type(likelihood).__name__} {words(settings | dict(likelihood.named_buffers()))}",
         "latent variables": words(model.sample_statements),
     }
-
-
-def _optimizer(optimizer: Optimizer) -> dict[str, str]:
-    sizes = [len(group["params"]) for group in optimizer.param_groups]
-    settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    return {"optimizer": f"{type(optimizer).__name__} of {sizes} parameters", "optimizer's settings": words(settings)}
 
 
 def _weight(weight: float | KLWeight) -> str:

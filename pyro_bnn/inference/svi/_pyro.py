@@ -211,21 +211,17 @@ def learned_parameters(
             )
     if isinstance(model, BayesianModel):
         drawn = {node["name"] for node in latent if not is_auxiliary(node)}
-        _check_sites(model, drawn)
+        missing = [name for name in model.latent_names if name not in drawn]
+        foreign = sorted(name for name in drawn if name.startswith(SITE_PREFIXES) and name not in model.latent_names)
+        if missing or foreign:
+            problem = f"it lacks {missing}" if missing else f"it also draws {foreign}"
+            raise ValueError(f"the guide was made for another model: {problem}; make a guide of this model.")
         if not is_direct:
             check_own_statements(model, drawn, batch)
     parameters = [parameter for parameter in owned if parameter.requires_grad]
     if not parameters:
         raise ValueError("guide and model have no parameter to learn; pass a guide with at least one.")
     return parameters
-
-
-def _check_sites(model: BayesianModel, drawn: set[str]) -> None:
-    missing = [name for name in model.latent_names if name not in drawn]
-    foreign = sorted(name for name in drawn if name.startswith(SITE_PREFIXES) and name not in model.latent_names)
-    if missing or foreign:
-        problem = f"it lacks {missing}" if missing else f"it also draws {foreign}"
-        raise ValueError(f"the guide was made for another model: {problem}; make a guide of this model.")
 
 
 # --- the step ---
