@@ -189,8 +189,7 @@ def fit(
             default, the number is 1 on a GPU, with a loader, or if several processes share the fit by
             `torch.distributed`. Otherwise it is the smaller of `num_members` and torch's number of threads.
         reset: Function that gives a network new initial weights in place, for an ensemble. None calls the method
-            `reset_parameters` of each layer. Weights that the function does not change start at their values in the
-            model.
+            `reset_parameters` of each layer.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's
             present weights. For an ensemble: a function that makes a guide from a model, such as
             :class:`MeanFieldGuide`.

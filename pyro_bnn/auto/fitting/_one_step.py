@@ -217,10 +217,7 @@ class StackedPrior(WeightPrior):
 
 
 class StackedLikelihood(Likelihood[Any]):
-    """A likelihood for outputs of shape (N, K, ...). All members observe the same targets, shape (N, ...).
-
-    The likelihood `of_member` takes the axis N for draws and the axis K for rows; targets broadcast over members.
-    """
+    """A likelihood for outputs (N, K, ...) of K members, which takes N for draws and K for rows; targets broadcast."""
 
     def __init__(self, of_member: Likelihood[Any]) -> None:
         super().__init__()

@@ -22,9 +22,8 @@ class LocalReparameterization(Estimator):
 
     For linear layers, each row has exactly the same distribution as with sampled weights. For convolutions, the mean
     and the variance of each output are exact, but the positions of a row get independent noise although they share
-    weights. This is the usual approximation. In a network that mixes positions, the approximate ELBO differs from the
-    ELBO with sampled weights. :class:`Flipout` is exact for convolutions. If the input of a linear layer has more than
-    two axes, so that a row has several positions, an error is raised.
+    weights. This usual approximation changes the ELBO of networks that mix positions; :class:`Flipout` is exact. A
+    linear layer whose input has more than two axes, so that a row has several positions, raises an error.
 
     References:
         Kingma, Salimans and Welling (2015), https://arxiv.org/abs/1506.02557.

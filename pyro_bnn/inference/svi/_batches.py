@@ -26,10 +26,7 @@ EMPTY = "the loader is empty; pass one with at least one batch."
 
 
 class Batches:
-    """Gives the batches of each epoch, on a device. For `device`, `like` and `paired` see :class:`Arguments`.
-
-    Several processes share each batch of a tuple. The loader of a process gives only the rows of this process.
-    """
+    """Gives the batches of each epoch, made by :class:`Arguments`. Several processes share each batch of a tuple."""
 
     def __init__(
         self,
@@ -90,10 +87,7 @@ class Batches:
         return tuple(take(part, slice(0, self._batch_size)) for part in self.tensors)
 
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
-        """Return the batches of epoch `number`, which samplers may need, without the first `skip` batches.
-
-        The order of the rows is drawn before this method returns, except by a `DataLoader` without workers.
-        """
+        """Return the batches of epoch `number`, which samplers may need, without the first `skip` batches."""
         if self._loader is not None:
             return self._loader.epoch(number, skip)
         assert self.tensors is not None
@@ -196,11 +190,7 @@ def _require_kind(data: object) -> None:
 
 
 class Loader:
-    """Batches of an iterable that is read once per epoch.
-
-    Each epoch must have as many batches as the length says. Any number is accepted if there is no length, or only the
-    estimate of a `DataLoader` of an iterable data set.
-    """
+    """Batches of an iterable that is read once per epoch. The number of batches must be its length, if it has one."""
 
     def __init__(
         self, data: Iterable[object], arguments: Arguments, num_data: int | None, num_processes: int = 1

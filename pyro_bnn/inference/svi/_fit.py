@@ -120,9 +120,8 @@ def fit_svi(
         execution: How steps are computed, for example in bfloat16 or by several processes.
         checkpoint: File for the state of the fit, or a :class:`Checkpoint` with the interval of writing (see
             :doc:`/how_to/resume`). Ctrl-C and SIGTERM then write a checkpoint after the current step and end the fit.
-        resume: Checkpoint from which to continue. Pass the other arguments as in the interrupted fit; only `num_epochs`
-            may be larger. At the end, history and parameters are bit for bit the same as without the interruption.
-            `checkpoint` may be the same path as `resume`.
+        resume: Checkpoint from which to continue; `checkpoint` may be the same path. Pass the other arguments as in the
+            interrupted fit; only `num_epochs` may be larger. The result is bit for bit that of a fit in one go.
         seed: Seed that makes the fit repeatable; None draws a seed. The state of torch's generators does not change.
 
     Returns:
@@ -248,13 +247,11 @@ def _status(history: History, num_epochs: int, stopped: bool, features: str) -> 
 
 
 def _rise(history: History) -> str:
-    """Return a clause that says by how much the objective still rises, or an empty text.
-
-    It is empty if the KL weight or the learning rate changed, since less noisy steps alone raise the objective.
-    """
+    """Return a clause that says by how much the objective still rises, or an empty text."""
     num_steps = max(math.ceil(LAST * len(history.elbo)), FEWEST_LAST)
     end = slice(-num_steps, None)
     epochs = history.epochs[-math.ceil(num_steps * len(history.epochs) / len(history.elbo)) :]
+    # Less noisy steps, as after a lower learning rate, alone make the objective rise.
     is_steady = len({*history.kl_weight[end]}) == 1 and len({record.learning_rate for record in epochs}) == 1
     if len(history.elbo) < 2 * num_steps or not is_steady:
         return ""

@@ -45,10 +45,7 @@ SMALLEST_DIVISOR = 1e-3
 
 
 class PyroFunction(nn.Module):
-    """A module that calls a Pyro model or guide that is a function, with parameters of its own.
-
-    The first call makes the parameters from the values in Pyro's global store, or from the statements' initial values.
-    """
+    """A module that calls a Pyro model or guide that is a function. Its first call makes the module's parameters."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         super().__init__()
