@@ -35,25 +35,18 @@ def fit_best(
     data: Rows,
     *,
     deadline: Deadline | None = None,
-    num_chains: int = NUM_CHAINS,
     max_draws: int | None = None,
     saves_search: bool = False,
     progress: bool | None = False,
     seed: int,
 ) -> Chosen:
-    """Choose the model that predicts held-out rows best, and fit it with chains (:class:`~pyro_bnn.MCLMC`).
+    """Choose the model that predicts held-out rows best, and fit it with chains. The keys of `candidates` describe models.
 
-    The keys of `candidates` describe the models. Without a deadline, the result does not depend on the machine.
-    Each chain has at most `max_draws` draws, but at least 8; its warm-up has at most `max_draws` draws, too. A single
-    candidate gets the whole time, unless `saves_search` is true.
-
-    Raises:
-        UnsuitableError: If chains cannot fit any of the models, or if the time is too short.
+    Without a deadline, the result does not depend on the machine. A chain has at least 8 and at most `max_draws` draws.
+    A single candidate gets the whole time, unless `saves_search` is true.
     """
     if deadline is not None:
-        return fit_in_time(
-            candidates, data, deadline, num_chains=num_chains, max_draws=max_draws, progress=progress, seed=seed
-        )
+        return fit_in_time(candidates, data, deadline, max_draws=max_draws, progress=progress, seed=seed)
     begin = time.perf_counter()
     num_rows = len(data[0])
     budget = Budget.of_rows(num_rows)
@@ -63,7 +56,7 @@ def fit_best(
     share = 1 - SEARCH if is_open or saves_search else 1.0
     models = {name: make(num_rows) for name, make in candidates.items()}
     sizes = {name: num_products(model, data[0]) for name, model in models.items()}
-    lengths = {name: budget.lengths(share, num_rows, size, num_chains) for name, size in sizes.items()}
+    lengths = {name: budget.lengths(share, num_rows, size, NUM_CHAINS) for name, size in sizes.items()}
     suited = [name for name in models if max_draws is not None or lengths[name].num_steps >= FEWEST_STEPS]
     if not suited:
         name = max(lengths, key=lambda name: lengths[name].num_steps)

@@ -11,7 +11,7 @@ from ..._core.progress import progress_bar
 from ..._core.scope import silent_fits
 from ...inference.mcmc import ChainLengths, Ends, MCMCPosterior, NotInCError, TimedChains
 from ...modelling.model import BayesianModel
-from ._budget import DESCENT, FEWEST_STEPS, MOST_DESCENT, NUM_SEARCH_CHAINS, WARMUP, Deadline, slowdown
+from ._budget import DESCENT, FEWEST_STEPS, MOST_DESCENT, NUM_CHAINS, NUM_SEARCH_CHAINS, WARMUP, Deadline, slowdown
 from ._budget import MOST_STEPS as MOST_TRIAL_STEPS
 from ._chosen import (
     FEWEST_DRAWS,
@@ -60,7 +60,6 @@ def fit_in_time(
     data: Rows,
     deadline: Deadline,
     *,
-    num_chains: int,
     max_draws: int | None,
     progress: bool | None,
     seed: int,
@@ -77,7 +76,7 @@ def fit_in_time(
         optional("arviz", "ArviZ", "mcmc")  # loaded first, so that the plan counts the time that this takes
     most_steps = MOST_STEPS if max_draws is None else STEPS_PER_DRAW * max_draws
     name, model, chains = _first(candidates, data, deadline, seed)
-    lengths = _lengths(chains, _time_left(chains, deadline), num_chains, most_steps)
+    lengths = _lengths(chains, _time_left(chains, deadline), NUM_CHAINS, most_steps)
     if _num_steps(lengths) < min(FEWEST_STEPS, 2 * most_steps):
         raise UnsuitableError(
             f"{len(data[0])} rows leave time for only {_num_steps(lengths)} steps of each of {lengths.num_chains} "
@@ -100,9 +99,9 @@ def fit_in_time(
         name, model = best, candidates[best](len(data[0]))
         chains = _prepared(model, data, deadline.left(), seed)
     seconds = _time_left(chains, deadline)
-    lengths = _lengths(chains, seconds, num_chains, most_steps)
-    if lengths.num_chains < num_chains:
-        cuts.append(f"{lengths.num_chains} chains in place of {num_chains}, for lack of time")
+    lengths = _lengths(chains, seconds, NUM_CHAINS, most_steps)
+    if lengths.num_chains < NUM_CHAINS:
+        cuts.append(f"{lengths.num_chains} chains in place of {NUM_CHAINS}, for lack of time")
     posterior = _run(chains, lengths, seconds, progress=progress)
     num_draws = posterior.num_stored // posterior.num_chains
     made = {"warm-up": (chains.num_warmup, lengths.num_warmup), "sampling": (num_draws, lengths.num_samples)}

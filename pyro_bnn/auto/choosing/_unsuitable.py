@@ -41,7 +41,6 @@ class UnsuitableError(ValueError):
 
 
 def require_suitable(model: BayesianModel, x: Tensor) -> None:
-    """Raise an error if chains cannot fit the model, for example because a learned parameter has no prior."""
     if model.device.type != "cpu":
         raise UnsuitableError(f"the model is on {model.device}, but chains need a CPU")
     if Processes.present().are_many:

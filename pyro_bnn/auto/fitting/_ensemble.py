@@ -105,7 +105,6 @@ class Member:
         return path.with_name(f"{path.name}.{index}-of-{self.num_members}")
 
     def require_file(self) -> None:
-        """Raise if a fit is to be resumed, but no member has a checkpoint."""
         if self.resume is not None and not any(
             self._file(self.resume, index).exists() for index in range(self.num_members)
         ):

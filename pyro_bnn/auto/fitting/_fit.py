@@ -315,7 +315,6 @@ def _require_method(method: object) -> None:
 
 
 def _check_method(method: str, time_limit: float | None, given: Sequence[str], of_ensembles: Sequence[str]) -> None:
-    """Raise if arguments for variational fits (`given`) or ensembles are combined with another method."""
     if of_ensembles and method != "ensemble":
         raise ValueError(
             f'`{of_ensembles[0]}` is for ensembles, got method="{method}"; leave it out, or use method="ensemble".'

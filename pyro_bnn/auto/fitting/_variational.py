@@ -55,7 +55,6 @@ REMEDY = "Raise `max_epochs`. If the ELBO rises steadily, pass an `optimizer` wi
 """Remedy for a fit that ended before a plateau, in terms of the arguments of :func:`fit`."""
 
 MORE_TIME = "Allow more time (`time_limit=`)."
-"""Remedy for a fit that ended at a time limit."""
 
 DECAYS = (1.0, 0.3, 0.1)
 """Heuristic: factors of the initial learning rate. The variance of the fitted parameters is proportional to it."""
@@ -178,7 +177,6 @@ class EarlyStopping:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the last `NUM_CHECKS` checks had no new best value."""
         return len(self.log_densities) - 1 - self._best_look >= NUM_CHECKS
 
     def __call__(self, history: History) -> bool:
@@ -323,7 +321,6 @@ def _is_table(model: BayesianModel, data: Any) -> bool:
 
 
 def _batch_size(model: BayesianModel, data: svi.Data, batch_size: int | None) -> int | None:
-    """Return the requested batch size or the default. None means one batch of all rows, or a loader's batches."""
     if batch_size is not None or not isinstance(data, tuple) or model.num_data <= LARGEST_BATCH:
         return batch_size
     return math.ceil(model.num_data / math.ceil(model.num_data / LARGEST_BATCH))

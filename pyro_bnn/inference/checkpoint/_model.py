@@ -125,7 +125,6 @@ def _described(distribution: Distribution, first: Tensor) -> str:
 def require_same_sites(
     file: Mapping[str, object], own: Mapping[str, object], facts: Sequence[str], *, remedy: str
 ) -> None:
-    """Raise if a file and a model differ in the names of latent variables, or in an attribute that `facts` names."""
     for name, site in own.items():
         if name not in file:
             raise ValueError(f"it lacks the latent variable `{name}` of the model; pass the model of this posterior.")
@@ -137,7 +136,6 @@ def require_same_sites(
 
 
 def require_same(file: ModelRecord, own: ModelRecord) -> None:
-    """Raise an error about the first difference between the model in the file and the model that loads the file."""
     if file.dtype != own.dtype:
         kind = file.dtype.removeprefix("torch.")
         raise ValueError(
@@ -280,7 +278,6 @@ class PresentModel:
             )
 
     def require_sites(self, posterior: Posterior) -> None:
-        """Raise if the variables of a posterior are known, and differ from those of the Pyro model."""
         if posterior.shapes is None or self.own is None:
             return
         drawn = {name: tuple(shape) for name, shape in posterior.shapes.items()}

@@ -68,7 +68,6 @@ class Batches:
             self.num_batches = self._loader.num_batches
 
     def require_same_end(self, batch: Batch | None) -> None:
-        """Raise an error in all processes if only some of them have a next batch, as loaders without a length may."""
         if not self._processes.are_many or self._loader is None or self._loader.has_length:
             return
         if all(self._processes.any([batch is None, batch is not None])):
@@ -104,7 +103,6 @@ class Batches:
         return tuple(take(part, self.rows) for part in self.tensors)
 
     def require_passes(self, num_epochs: int) -> None:
-        """Raise a `ValueError` if there are several epochs but the data can be read only once."""
         if num_epochs > 1 and self._loader is not None and self._loader.is_one_pass:
             raise ValueError(
                 f"`data` must start anew in each of {num_epochs} epochs, got a generator or iterator, which ends after "
@@ -140,7 +138,6 @@ def whole_data(model: BayesianModel, data: Data) -> tuple[Inputs, Tensor] | None
 
 
 def require_all_rows(model: BayesianModel, x: Inputs) -> None:
-    """Raise a `ValueError` if x does not have `num_data` rows, or contains a number that is not finite."""
     rows = num_rows(x)
     if rows != model.num_data:
         raise ValueError(

@@ -25,8 +25,8 @@ UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 class Features:
     """Stores the outputs of frozen layers, in tables with one entry for each row, for the steps of a fit.
 
-    All layers run in each step if the network mixes rows, if tables would be too large, or after frozen layers have
-    changed. If `is_watched` is true, :meth:`check` compares frozen layers with a copy.
+    All layers run in each step if the network mixes rows, if tables would be too large, or after layers have changed.
+    If `is_watched` is true, :meth:`check` compares frozen layers with a copy.
     """
 
     def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:
@@ -165,7 +165,6 @@ class Features:
         return _are_alike(memory.kept, expected) and all(map(_is_close, memory.kept, expected))
 
     def _recorded(self, x: Inputs) -> Memory:
-        """Run the network on x, and return a record of its calls of frozen layers."""
         memory = Memory(self._plan)
         values = {name: self._model.initial_value(name) for name in self._model.site_names}
         lower = nullcontext() if self._autocast is None else torch.autocast(self._model.device.type, self._autocast)

@@ -285,15 +285,12 @@ def _device_of(model: nn.Module, guide: nn.Module) -> torch.device | None:
 
 
 def trend_of(objective: Sequence[float]) -> Trend:
-    r"""Fit a straight line to an objective by least squares.
+    r"""Fit a straight line to an objective, which has at least ten values, by least squares.
 
-    The objective has one value for each step or epoch, and at least ten values. The values are divided into B blocks.
-    The line is fitted to the means :math:`m_b` of the blocks at the times :math:`t_b = b - (B - 1) / 2`:
+    The line is fitted to the means :math:`m_b` of B blocks of values at the times :math:`t_b = b - (B - 1) / 2`:
 
     .. math:: \hat\beta = \frac{\sum_b t_b m_b}{\sum_b t_b^2}, \qquad
               \mathrm{se}(\hat\beta) = \sqrt{\frac{\sum_b (m_b - \bar m - \hat\beta t_b)^2}{(B - 2) \sum_b t_b^2}}.
-
-    The rise of the line is :math:`B \hat\beta`.
     """
     parts = torch.tensor(objective, dtype=torch.float64).tensor_split(NUM_BLOCKS)
     means = torch.stack([part.mean() for part in parts])

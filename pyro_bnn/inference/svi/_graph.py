@@ -39,11 +39,10 @@ class Recording:
 
 
 class GraphStep:
-    """Records one step of each kind as a CUDA graph and replays it. The step must not wait for the GPU.
+    """Records one step of each kind (batch shape and KL weight) as a CUDA graph and replays it.
 
-    Steps of one kind have the same batch shape and KL weight. A step is recorded if an earlier step had the same kind,
-    and no number of the optimizer, such as the learning rate, has changed since. If a step cannot be recorded, a
-    `RecordingError` is raised. Unless `is_required`, a warning replaces the error, and no further step is recorded.
+    A step is recorded if an earlier step had the same kind, and no number of the optimizer, such as the learning rate,
+    has changed since. If a step cannot be recorded, an error is raised or, unless `is_required`, a warning.
     """
 
     def __init__(self, step: GradientStep, *, is_required: bool = True) -> None:

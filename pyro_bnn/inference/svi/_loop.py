@@ -222,7 +222,6 @@ class Loop:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state of a loop that had the same model, guide, data and settings."""
         self.step.model.load_state_dict(state["model"])
         self.step.guide.load_state_dict(state["guide"])
         self.step.optimizer.load_state_dict(state["optimizer"])
@@ -332,7 +331,6 @@ def _model(model: nn.Module) -> dict[str, str]:
 
 
 def _weight(weight: float | KLWeight) -> str:
-    """Return a text that describes the weight of the KL term; "a schedule" for a function of the user."""
     if not callable(weight):
         return repr(float(weight))
     return words(weight) if is_dataclass(weight) else "a schedule"

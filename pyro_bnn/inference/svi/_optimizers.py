@@ -101,7 +101,6 @@ class SkippingOptimizer(Optimizer, ABC):
 
 
 def make_recordable(optimizer: Optimizer) -> None:
-    """Let an optimizer of torch make steps that can be recorded as CUDA graphs."""
     for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = True
@@ -125,14 +124,12 @@ def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
 
 
 def require_maker(optimizer: object) -> None:
-    """Raise an error if a value, such as an optimizer of Pyro, cannot make torch optimizers from parameters."""
     is_class = isinstance(optimizer, type) and not issubclass(optimizer, Optimizer)
     if isinstance(optimizer, PyroOptim) or not callable(optimizer) or is_class:
         raise ValueError(f"{NEEDED}, got {_checks.described(optimizer)}.")
 
 
 def require_schedule(schedule: Any) -> Schedule:
-    """Return the schedule if it has the methods of torch's schedulers; else raise a `ValueError`."""
     needed = ("step", "state_dict", "load_state_dict")
     if isinstance(schedule, type) or not all(callable(getattr(schedule, name, None)) for name in needed):
         raise ValueError(
@@ -144,7 +141,6 @@ def require_schedule(schedule: Any) -> Schedule:
 
 
 def require_usable(optimizer: Optimizer) -> None:
-    """Raise an error if an optimizer does not work with noisy, dense gradients."""
     if isinstance(optimizer, LBFGS):
         raise ValueError(
             "`optimizer` must work with noisy gradients, got LBFGS, whose line search evaluates the same loss several "

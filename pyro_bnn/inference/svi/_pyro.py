@@ -122,7 +122,6 @@ def as_module(name: str, value: object) -> nn.Module:
 
 
 def check_model(model: object, guide: object) -> None:
-    """Raise an error if a model is given as a guide, or a guide as a model."""
     if isinstance(model, (FlatGuide, AutoGuide)):
         raise ValueError(f"`model` must be a model, got the guide {type(model).__name__}; pass the guide's model.")
     if isinstance(guide, BayesianModel):
@@ -162,7 +161,6 @@ def traced_guide(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch) -
 
 
 def _drawn(model: Any, batch: Batch) -> set[str]:
-    """Return the names of the latent variables that a model draws in a call."""
     trace: Any = prune_subsample_sites(poutine.trace(model).get_trace(*batch))
     return {name for name, node in trace.iter_stochastic_nodes() if not is_auxiliary(node)}
 

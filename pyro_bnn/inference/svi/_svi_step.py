@@ -91,9 +91,6 @@ class SVIStep:
     def prepared(self, *batch: Any) -> GradientStep | GraphStep:
         """Prepare the steps with an example batch, on which model and guide run. By default it is the first batch.
 
-        Args:
-            *batch: Arguments of the model, as in a call of the step.
-
         Returns:
             The inner step, a function of a batch (a tuple) and a KL weight.
 
