@@ -30,11 +30,8 @@ explain_missing(__name__)
 KLWeight = Callable[[int, int, int], float]
 """Function that returns the weight of the KL term for (epoch, batch, num_batches). Epochs and batches count from 0."""
 
-LARGEST_WEIGHT = 1e30
-"""Heuristic: largest KL weight. Smaller ones already hide the data, and single precision ends at 3e38."""
-
-CHUNK_NUMBERS = 2**22
-"""Heuristic: number of values that a Monte Carlo estimate draws at once; in float64 they take 32 MB."""
+LARGEST_WEIGHT = 1e30  # heuristic: smaller KL weights already hide the data, and single precision ends at 3e38
+CHUNK_NUMBERS = 2**22  # heuristic: values that a Monte Carlo estimate draws at once; in float64 they take 32 MB
 
 
 @dataclass(frozen=True)

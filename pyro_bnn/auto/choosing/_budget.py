@@ -4,32 +4,16 @@ import importlib
 import time
 from dataclasses import dataclass
 
-SECONDS_PER_ROW = 0.06
-"""Heuristic: CPU seconds of a fit for each row. A thousand rows take half a minute on two cores."""
-
-FEWEST_SECONDS, MOST_SECONDS = 20.0, 300.0
-"""Heuristic: smallest and largest number of CPU seconds of a fit if the user sets no limit."""
-
-SECONDS_PER_PRODUCT, SECONDS_PER_WEIGHT = 1.8e-10, 4e-8
-"""CPU seconds of a gradient in C, per pair of a row and a weight (measured: 0.4e-10 to 1.5e-10), and per weight."""
-
-SEARCH = 0.35
-"""Heuristic: share of the time that is used to compare candidates, if there are several."""
-
-DESCENT, WARMUP = 0.15, 0.65
-"""Heuristic: share of a chain's gradients that find the mode, and share of a chain's steps that are warm-up."""
-
-MOST_DESCENT, MOST_STEPS = 2000, 10_000
-"""Heuristic: most steps of Adam, and most steps of a chain in and after warm-up. More hardly improve predictions."""
-
-FEWEST_STEPS = 1000
-"""Heuristic: if a chain has fewer steps than this, a variational fit is better."""
-
-PROBE_SECONDS = 0.1
-"""Heuristic: CPU seconds over which the load of the machine is measured."""
-
-NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4
-"""Number of chains in the fit, and in each run that compares models."""
+SECONDS_PER_ROW = 0.06  # heuristic: CPU seconds of a fit for each row; 1000 rows take half a minute on two cores
+FEWEST_SECONDS, MOST_SECONDS = 20.0, 300.0  # heuristic: least and most CPU seconds of a fit without a limit of the user
+SECONDS_PER_PRODUCT = 1.8e-10  # of a gradient in C, for each row and weight; 0.4e-10 to 1.5e-10 were measured
+SECONDS_PER_WEIGHT = 4e-8  # of a gradient in C, for each weight
+SEARCH = 0.35  # heuristic: share of the time that is used to compare candidates, if there are several
+DESCENT, WARMUP = 0.15, 0.65  # heuristic: shares of a chain's gradients for the mode, and of its steps for the warm-up
+MOST_DESCENT, MOST_STEPS = 2000, 10_000  # heuristic: steps of Adam, and of a chain; more hardly improve predictions
+FEWEST_STEPS = 1000  # heuristic: if a chain has fewer steps than this, a variational fit is better
+PROBE_SECONDS = 0.1  # heuristic: CPU seconds over which the load of the machine is measured
+NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4  # number of chains in the fit, and in each run that compares models
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def fit_best(
     progress: bool | None = False,
     seed: int,
 ) -> Chosen:
-    """Choose the model that predicts held-out rows best, and fit it with chains. The keys of `candidates` describe models.
+    """Choose the model that predicts held-out rows best, and fit it with chains. The keys of `candidates` are names.
 
     Without a deadline, the result does not depend on the machine. A chain has at least 8 and at most `max_draws` draws.
     A single candidate gets the whole time, unless `saves_search` is true.

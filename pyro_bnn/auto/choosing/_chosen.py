@@ -12,20 +12,12 @@ from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict
 
-STEPS_PER_DRAW = 10
-"""Number of steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335."""
-
-FEWEST_DRAWS = 8
-"""Smallest number of draws of a chain, which its diagnostics need."""
-
-MOST_DRAWS = 1000
-"""Heuristic: largest number of draws of a chain. Longer chains make more steps from one draw to the next."""
-
-FEW_ROWS, NUM_FOLDS = 1000, 3
-"""Heuristic: fewer than `FEW_ROWS` rows are divided into `NUM_FOLDS` folds, each of which is held out once."""
-
-HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
-"""With `FEW_ROWS` rows or more: the share of rows held out, the most rows held out, and the most rows fitted."""
+STEPS_PER_DRAW = 10  # steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335
+FEWEST_DRAWS = 8  # smallest number of draws of a chain, which its diagnostics need
+MOST_DRAWS = 1000  # heuristic: longer chains make more steps from one draw to the next
+FEW_ROWS, NUM_FOLDS = 1000, 3  # heuristic: fewer rows are divided into folds, each of which is held out once
+HELD_OUT, MOST_HELD_OUT = 0.2, 2000  # heuristic: of more rows, this share is held out, at most this number
+MOST_COMPARED = 4000  # heuristic: most rows that are fitted in a comparison
 
 UNKNOWN = "There are too few draws, or there is no ArviZ, to tell whether the chains have explored their modes."
 

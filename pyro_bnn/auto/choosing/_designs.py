@@ -32,8 +32,7 @@ class Design:
         return f"{network}, {self.likelihood}, {self.prior!r}"
 
 
-FEW_VALUES = 20
-"""Heuristic: noise is constant for so few distinct targets, at which learned noise can reach an unbounded density."""
+FEW_VALUES = 20  # heuristic: at so few distinct targets, a network that predicts noise can reach an unbounded density
 
 
 def open_designs(

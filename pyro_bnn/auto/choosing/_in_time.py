@@ -30,29 +30,14 @@ from ._chosen import (
 )
 from ._unsuitable import UnsuitableError, require_suitable
 
-MOST_STEPS = 50_000
-"""Heuristic: largest number of steps of a chain, separately for the warm-up and for the steps after the warm-up."""
-
-SEARCH, COMPILED = 0.5, 0.6
-"""Heuristic: share of the time after which comparisons end, and after which the first model must be compiled."""
-
-RESERVE = 0.03
-"""Heuristic: share of the time that is kept for what comes after the chains, besides half the time of a preparation."""
-
-LATE = 1.5
-"""Heuristic: the descent ends early if it takes this multiple of its planned time, since another program slows it."""
-
-FEWEST_CHAINS, FEWEST_TRIAL_STEPS = 2, 300
-"""Heuristic: smallest number of chains, and smallest number of steps of a chain in a comparison of models."""
-
-MORE = 1.3
-"""Heuristic: the preparation of a model may take this multiple of the time that the first model took."""
-
-NEEDED_SECONDS = 2.6
-"""Heuristic: CPU seconds that C code needs to be of use. Loading, recording and compiling take 2."""
-
-SHORTEST_TIMEOUT = 0.1
-"""Heuristic: seconds that the compiler has if the time is over, since a text that is known takes none."""
+MOST_STEPS = 50_000  # heuristic: most steps of a chain, separately for the warm-up and for the steps after it
+SEARCH, COMPILED = 0.5, 0.6  # heuristic: shares of the time after which comparisons end, and the compiler is stopped
+RESERVE = 0.03  # heuristic: share of the time for what comes after the chains, besides half the time of a preparation
+LATE = 1.5  # heuristic: the descent ends at this multiple of its planned time, since another program slows it
+FEWEST_CHAINS, FEWEST_TRIAL_STEPS = 2, 300  # heuristic: fewest chains, and fewest steps of a chain in a comparison
+MORE = 1.3  # heuristic: the preparation of a model may take this multiple of the time that the first model took
+NEEDED_SECONDS = 2.6  # heuristic: CPU seconds that C code needs to be of use; loading, recording and compiling take 2
+SHORTEST_TIMEOUT = 0.1  # heuristic: seconds of the compiler if the time is over, since a known text takes none
 
 
 def fit_in_time(

@@ -13,14 +13,9 @@ from ..._core.scope import eval_mode, seeded
 from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 
-NUM_TRIED = 32
-"""Heuristic: number of rows on which the network is tested."""
-
-TOLERANCE = 1e-4
-"""Heuristic: two outputs count as equal if they differ by at most this multiple of the largest output."""
-
-MOST_NAMED = 3
-"""Largest number of parameters that a message names."""
+NUM_TRIED = 32  # heuristic: number of rows on which the network is tested
+TOLERANCE = 1e-4  # heuristic: two outputs count as equal if they differ by at most this multiple of the largest output
+MOST_NAMED = 3  # largest number of parameters that a message names
 
 
 class UnsuitableError(ValueError):

@@ -29,11 +29,9 @@ from ...modelling.model import BayesianModel, network_values, reset_network
 from ._one_step import fit_in_one_step
 from ._variational import fit_variational
 
-NUM_MEMBERS = 5
-"""Default number of members, as in Lakshminarayanan et al. (2017)."""
+NUM_MEMBERS = 5  # default number of members, as in Lakshminarayanan et al. (2017)
 
 MakeGuide = Callable[[BayesianModel], nn.Module]
-
 
 Fit = tuple[dict[str, Tensor], dict[str, Tensor], GuidePosterior]
 """A member: parameters and buffers of its network, learned parameters of its likelihood, and its posterior."""

@@ -30,8 +30,6 @@ CHAINS = "Chains from trained modes, since C code runs this network fast enough"
 
 
 METHODS = ("auto", "svi", "mclmc", "ensemble")
-"""The methods of `fit`."""
-
 
 OTHERS = {
     **dict.fromkeys(["vi", "advi", "bbb", "meanfield", "mean-field", "variational"], 'fit(model, data, method="svi")'),

@@ -39,11 +39,8 @@ ELEMENTWISE = {
 }
 """Optimizers whose update of a number depends on the gradients of this number only."""
 
-NUM_TRIED = 8
-"""Number of rows with which the network is tried out."""
-
-MEMBER = f"{SITE_PREFIX}.member"
-"""Prefix of the sites of the stacked model, in place of the prefix of the sites of a member."""
+NUM_TRIED = 8  # number of rows with which the network is tried out
+MEMBER = f"{SITE_PREFIX}.member"  # prefix of the sites of the stacked model, in place of that of a member's sites
 
 
 def fit_in_one_step(

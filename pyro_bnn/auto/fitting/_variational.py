@@ -33,55 +33,27 @@ from ...nets import Standardize
 from ...results.prediction import predict
 from ..choosing import UnsuitableError
 
-LEARNING_RATE = 0.02
-"""Heuristic: initial learning rate of Adam. A step moves a weight by about this number, and weights are of order 1."""
-
-INITIAL_SCALE = 0.02
-"""Initial standard deviation of all weights. It is much smaller than the weights, so noise does not hide the signal."""
-
-LARGEST_BATCH = 1000
-"""Heuristic: most rows in a batch by default. Smaller batches would not be faster, and would add noise."""
-
-MOST_STEPS, FEWEST_EPOCHS = 20_000, 50
-"""Heuristic: most steps or epochs of a fit, whichever is longer. Small problems end within a quarter of the steps."""
-
-NUM_LOOKS = 20
-"""Heuristic: number of checks of the validation rows in each window of the plateau."""
-
-TABLE = 2
-"""Number of axes of the inputs if they are a table."""
+LEARNING_RATE = 0.02  # heuristic: a step of Adam moves a weight by about this number, and weights are of order 1
+INITIAL_SCALE = 0.02  # heuristic: much smaller than the weights, so that noise does not hide the signal
+LARGEST_BATCH = 1000  # heuristic: smaller batches would not be faster, and would add noise
+MOST_STEPS, FEWEST_EPOCHS = 20_000, 50  # heuristic: by default, a fit may have so many, whichever is longer
+NUM_LOOKS = 20  # heuristic: number of checks of the validation rows in each window of the plateau
+TABLE = 2  # number of axes of the inputs if they are a table
 
 REMEDY = "Raise `max_epochs`. If the ELBO rises steadily, pass an `optimizer` with a higher learning rate."
 """Remedy for a fit that ended before a plateau, in terms of the arguments of :func:`fit`."""
 
 MORE_TIME = "Allow more time (`time_limit=`)."
 
-DECAYS = (1.0, 0.3, 0.1)
-"""Heuristic: factors of the initial learning rate. The variance of the fitted parameters is proportional to it."""
-
-WINDOW_STEPS, WINDOW_EPOCHS = 400, 10
-"""Heuristic: smallest number of steps, and smallest number of epochs, to which a trend is fitted."""
-
-NUM_ERRORS = 1.0
-"""Heuristic: a rise of at most this many standard errors is noise. Without a trend, five in six checks end the fit."""
-
-NEGLIGIBLE = 0.1
-"""Heuristic: if the ELBO of the whole data set rises by less than this many nats over a window, it counts as flat."""
-
-NUM_SAMPLES = 10
-"""Heuristic: number of weight draws in a check. Errors of checks nearly cancel: the random numbers are the same."""
-
-SEED = 0
-"""Seed of the weight draws in checks of the validation rows."""
-
-NUM_CHECKS = 10
-"""Heuristic: the fit ends after this many checks in a row without a new best value, as in scikit-learn."""
-
-LATE = (0.7, 0.85)
-"""Heuristic: shares of the time of :class:`TimeLimit` after which the learning rate is lowered."""
-
-FEWEST_STEPS = 200
-"""Heuristic: smallest number of steps of a fit with a time limit. With fewer steps, predictions are of no use."""
+DECAYS = (1.0, 0.3, 0.1)  # heuristic: factors of the learning rate, to which the variance of parameters is proportional
+LATE = (0.7, 0.85)  # heuristic: shares of the time of `TimeLimit` after which the learning rate is lowered
+FEWEST_STEPS = 200  # heuristic: after fewer steps than this, predictions are of no use, even if the time is over
+WINDOW_STEPS, WINDOW_EPOCHS = 400, 10  # heuristic: fewest steps, and fewest epochs, to which a trend is fitted
+NUM_ERRORS = 1.0  # heuristic: a rise of so many standard errors is noise; without a trend, 5 in 6 checks end the fit
+NEGLIGIBLE = 0.1  # heuristic: if the ELBO rises by fewer nats over a window, it counts as flat
+NUM_SAMPLES = 10  # heuristic: weight draws in a check of validation rows, for all checks from the same random numbers
+SEED = 0  # seed of the weight draws in checks of the validation rows
+NUM_CHECKS = 10  # heuristic: checks in a row without a new best value that end the fit, as in scikit-learn
 
 
 # --- rules that end a fit ---

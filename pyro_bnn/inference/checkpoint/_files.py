@@ -28,9 +28,7 @@ from ..posterior import (
 from ._model import ModelRecord, OwnRecord, PresentModel
 
 KIND = "posterior"
-
-CALIBRATION = "calibration"
-"""Key of the calibration in a file. A file without a calibration lacks this key."""
+CALIBRATION = "calibration"  # key of the calibration in a file; a file without a calibration lacks this key
 
 
 @dataclass(frozen=True)

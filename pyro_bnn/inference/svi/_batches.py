@@ -19,9 +19,7 @@ from ._step import Execution
 Data = Iterable[object] | tuple[object, ...]
 """A loader of batches, or a tuple with all rows of the model's arguments."""
 
-ENDLESS = 2
-"""Heuristic: a loader without a length is endless if an epoch has more than this many times `num_data` rows."""
-
+ENDLESS = 2  # heuristic: a loader without a length is endless if an epoch has more than so many times `num_data` rows
 EMPTY = "the loader is empty; pass one with at least one batch."
 
 

@@ -13,11 +13,8 @@ from ...modelling.model import BayesianModel, random_paths
 from ._batches import Batches
 from ._step import Execution, running_statistics
 
-MOST_BYTES = 10**9
-"""Heuristic: most bytes of stored outputs. If they would need more, the frozen layers run in each step."""
-
-MOST_TRIES = 8
-"""Heuristic: the network runs at most this many times to find out which layers must run in each step."""
+MOST_BYTES = 10**9  # heuristic: if the outputs of frozen layers need more memory, the layers run in each step
+MOST_TRIES = 8  # heuristic: most runs of the network to find out which layers must run in each step
 
 UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 

@@ -32,20 +32,11 @@ from ._pyro import as_module, check_model
 from ._step import Execution
 from ._svi_step import svi_step
 
-FEWEST_STEPS = 100
-"""Heuristic: a guide is checked after this many steps; before, it is still near its start."""
-
-NOTABLE_FALL = 0.05
-"""Heuristic: a fall of the objective by more than this fraction is not Monte Carlo noise."""
-
-LAST, FEWEST_LAST = 0.25, 20
-"""Heuristic: the last part of a fit has this share of the steps, but at least this number of steps."""
-
-NUM_ERRORS, NOTABLE_RISE = 4.0, 0.01
-"""Heuristic: a rise of the last part counts if it exceeds this many standard errors and this share of the objective."""
-
-NUM_BLOCKS = 10
-"""A trend is fitted to the means of so many blocks, whose errors hardly correlate once a fit has converged."""
+FEWEST_STEPS = 100  # heuristic: after fewer steps, a guide is still near its start, and is not checked for problems
+NOTABLE_FALL = 0.05  # heuristic: a fall of the objective by more than this fraction is not Monte Carlo noise
+LAST, FEWEST_LAST = 0.25, 20  # heuristic: the last part of a fit has this share of the steps, but at least this number
+NUM_ERRORS, NOTABLE_RISE = 4.0, 0.01  # heuristic: a rise exceeds so many standard errors and this fraction
+NUM_BLOCKS = 10  # a trend is fitted to the means of these blocks, whose errors hardly correlate in a converged fit
 
 LONGER = "Raise `num_epochs`, or the learning rate."
 """Advice for a fit by :func:`fit_svi` whose objective still rises."""

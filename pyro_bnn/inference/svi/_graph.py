@@ -14,19 +14,13 @@ from ._natural import NaturalGradient
 from ._optimizers import make_recordable
 from ._step import GradientStep, StepTerms
 
-NUM_WARMUP = 3
-"""Number of ordinary steps before a recording, which initialise libraries and the state of the optimizer."""
-
-MOST_GRAPHS = 4
-"""Heuristic: at most this many kinds of steps are recorded, since each recording takes a step to make."""
+NUM_WARMUP = 3  # ordinary steps before a recording, which initialise libraries and the state of the optimizer
+MOST_SEEN = 1000  # heuristic: most kinds of steps that are remembered, in case the KL weight changes in each step
+MOST_GRAPHS = 4  # heuristic: most kinds of steps that are recorded, since each recording takes a step to make
 
 
 class RecordingError(ValueError):
     """A step cannot be recorded."""
-
-
-MOST_SEEN = 1000
-"""Heuristic: at most this many kinds of steps are remembered, in case the KL weight is another one in each step."""
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,7 @@ from ._step import NonFiniteError
 from ._svi_step import SVIStep
 
 KIND = "checkpoint of a fit"
-
-MOST_NUMBERS = 16
-"""Tensors with up to this number of elements are described by their elements, and larger tensors by a digest."""
+MOST_NUMBERS = 16  # tensors with more elements are described by a digest instead of their elements
 
 Callback = Callable[[History], bool | None]
 """Function that takes the history after each epoch. A true result ends the fit."""

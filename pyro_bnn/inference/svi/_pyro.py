@@ -37,11 +37,8 @@ from ._step import Execution, GradientStep, StepTerms, running_statistics
 
 SITE_PREFIXES = ("net.", "prior.", "likelihood.")
 
-SMALLEST_KL_WEIGHT = 1e-30
-"""Smallest KL weight of a step. The weighted KL can be divided by it, but it is too small to affect gradients."""
-
-SMALLEST_DIVISOR = 1e-3
-"""Heuristic: smallest KL weight by which a loss is divided; smaller ones would magnify rounding errors."""
+SMALLEST_KL_WEIGHT = 1e-30  # the weighted KL can be divided by this weight, which is too small to affect gradients
+SMALLEST_DIVISOR = 1e-3  # heuristic: smallest KL weight by which a loss is divided, which magnifies rounding errors
 
 
 class PyroFunction(nn.Module):

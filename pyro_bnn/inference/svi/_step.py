@@ -20,9 +20,7 @@ from ..joint import CHECKPOINTED
 from ._optimizers import skipping, skips_on_flag
 
 REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inputs of unit scale."
-
-LARGE = 1e3
-"""Heuristic: error messages mention a KL weight above this number."""
+LARGE = 1e3  # heuristic: error messages mention a KL weight above this number
 
 
 @dataclass(frozen=True)
