@@ -84,7 +84,7 @@ class Batches:
         return tuple(take(part, slice(0, self._batch_size)) for part in self.tensors)
 
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
-        """Return the batches of epoch `number`, which samplers may need, without the first `skip` batches."""
+        """Return the batches of epoch `number` without the first `skip`. The order of the rows is drawn at once."""
         if self._loader is not None:
             return self._loader.epoch(number, skip)
         assert self.tensors is not None
