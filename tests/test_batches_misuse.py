@@ -115,17 +115,6 @@ def test_a_loader_that_lies_about_its_length():
         passes(batches(Loader(PAIRS, 2)))
 
 
-def test_a_loader_that_runs_dry():
-    class Dry(Loader):
-        def __init__(self):
-            super().__init__(iter(PAIRS), 3)
-
-    source = batches(Dry())
-    assert len(passes(source)[0]) == 3
-    with pytest.raises(ValueError, match="the loader gave no batch in epoch 1; pass one that starts anew"):
-        list(source.epoch(1))
-
-
 def test_an_endless_loader_is_stopped():
     class Endless(Loader):
         def __iter__(self):

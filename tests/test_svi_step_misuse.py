@@ -73,11 +73,14 @@ def test_a_step_after_its_context_is_refused(is_begun, path):
         step(x, y)
 
 
-def test_a_later_step_in_inference_mode_is_refused(path):
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_a_step_in_inference_mode_is_refused(is_begun, path):
     model, guide, x, y = fresh()
+    message = r"needs gradients; call it outside of `torch\.inference_mode\(\)`"
     with pb.svi_step(model, guide, ADAM) as step:
-        step(x, y)
-        with torch.inference_mode(), pytest.raises(ValueError, match="a step needs gradients"):
+        if is_begun:
+            step(x, y)
+        with torch.inference_mode(), pytest.raises(ValueError, match=message):
             step(x, y)
 
 
