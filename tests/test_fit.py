@@ -128,18 +128,12 @@ def test_a_loader_works_too():
         ({"optimizer": 0.1}, "`optimizer` must make a torch optimizer"),
         ({"optimizer": lambda parameters: "sgd"}, "optimizer"),
         ({"validation": 3}, r"`validation` must be a pair \(x, y\), got int"),
-        ({"seed": -1}, "`seed` must be a whole number"),
     ],
 )
 def test_wrong_arguments_are_told(options, message):
     model, x, y, _, _ = line()
     with pytest.raises(ValueError, match=message):
         pb.fit(model, (x, y), **options)
-
-
-def test_only_a_bayesian_model_can_be_fitted():
-    with pytest.raises(ValueError, match="`model` must be a BayesianModel"):
-        pb.fit(nn.Linear(1, 1), (torch.zeros(2, 1), torch.zeros(2, 1)))
 
 
 # --- the gradient estimator ---------------------------------------------------------------------------------------

@@ -90,8 +90,6 @@ def test_a_falling_objective_is_reported_with_its_remedy(path):
         ({"y": lambda y: y + 5}, "class labels must lie in 0, ..., 2.*count from 0, as in `y - 5`"),
         ({"y": lambda y: torch.arange(6)}, "got 0 to 5; give the network one output per class"),
         ({"y": lambda y: torch.eye(3)[y]}, r"one class number a row; call `y.argmax\(-1\)` if the rows are one-hot"),
-        ({"num_epochs": 0}, "`num_epochs` must be a whole number of at least 1"),
-        ({"batch_size": 0}, "`batch_size` must be"),
         ({"kl_weight": math.nan}, "a KL weight must be a finite number"),
     ],
 )
