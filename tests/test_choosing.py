@@ -174,16 +174,6 @@ def test_without_a_compiler_the_fit_is_variational_and_says_why(monkeypatch):
     assert "networks were not compared, and the first was fitted." in said(regressor)
 
 
-def test_other_faults_than_those_of_c_are_raised(monkeypatch):
-    def fit(*args, **kwargs):
-        raise ValueError("the other run draws in C")
-
-    monkeypatch.setattr(choosing._choose, "fit_mcmc", fit)
-    with pytest.raises(ValueError, match=r"^the other run draws in C$") as caught:
-        fit_best(makers(), as_tensors(*wave(30)), max_draws=20, seed=0)
-    assert not isinstance(caught.value, UnsuitableError)
-
-
 @pytest.mark.filterwarnings("ignore::pyro_bnn.PosteriorWarning")
 def test_with_too_many_rows_for_chains_the_fit_is_variational_and_says_why(monkeypatch):
     monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 10**9)
