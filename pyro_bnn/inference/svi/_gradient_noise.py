@@ -13,7 +13,6 @@ from ..._core.copies import copied
 from ..._core.scope import seeded
 from ..._core.summary import Shown, Summary, counted
 from ...modelling.model import BayesianModel
-from ...scores.uncertainty import RunningMoments
 from ..estimators import Estimator
 from ..guides import GuidePosterior
 from ._svi_step import svi_step
@@ -136,17 +135,20 @@ def gradient_noise(
     pair: Any = copied(nn.ModuleList([model, found]))  # copied together, since a guide may hold its model
     model, own = pair
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
-    gradients: dict[str, RunningMoments] = {}
+    means: dict[str, Tensor] = {}
+    squares: dict[str, Tensor] = {}  # sums of squared deviations from the running mean, as in Welford (1962)
     with seeded(seed, x.device), svi_step(model, own, frozen, elbo=elbo, estimator=estimator) as step:
-        for _ in range(num_samples):
+        for count in range(1, num_samples + 1):
             step(x, y, kl_weight=kl_weight)
             for name, parameter in [*own.named_parameters(), *model.named_parameters()]:
                 if parameter.grad is not None:
-                    gradients.setdefault(name, RunningMoments()).add(parameter.grad.double()[None])
+                    mean = means.setdefault(name, torch.zeros_like(parameter.grad, dtype=torch.float64))
+                    deviation = parameter.grad - mean
+                    mean += deviation / count
+                    squares[name] = squares.get(name, 0.0) + (deviation * (parameter.grad - mean)).sum()
     rows = []
-    for name, moments in gradients.items():
-        assert moments.variance is not None
-        variance = float(moments.variance.sum())
-        signal = max(0.0, float(moments.mean.square().sum()) - variance / num_samples) ** 0.5
-        rows.append(ParameterNoise(name, moments.mean.numel(), signal, variance**0.5))
+    for name, mean in means.items():
+        variance = max(0.0, float(squares[name]) / (num_samples - 1))
+        signal = max(0.0, float(mean.square().sum()) - variance / num_samples) ** 0.5
+        rows.append(ParameterNoise(name, mean.numel(), signal, variance**0.5))
     return GradientNoise(tuple(rows), num_samples)
