@@ -49,6 +49,7 @@ class Table(Generic[D]):
         out: The folder.
         echo: Prints a line.
         device: Where the methods are fitted.
+        point: The setting of one network and of ensembles; None chooses it on validation images.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class Table(Generic[D]):
         out: Path,
         echo: Callable[[str], None],
         device: str = "cpu",
+        point: PointSetting | None = None,
     ) -> None:
         self._network, self._load, self._evaluate, self._write = network, load, evaluate, write
-        self._out, self._echo, self._device = out, echo, device
+        self._out, self._echo, self._device, self._given = out, echo, device, point
         self._data: dict[bool, D] = {}
 
     def rows(self, file: str) -> list[Row]:
@@ -72,6 +74,8 @@ class Table(Generic[D]):
 
     def search(self, method: type[Method]) -> Method:
         """The setting with the smallest NLL on the validation images; earlier fits of the search are not repeated."""
+        if self._given is not None and issubclass(method, PointSetting):
+            return method(**asdict(self._given))
         if method.chosen_with is not None:
             return method(**asdict(self.search(method.chosen_with)))
         settings = self._network.grid(method, PointSetting() if method is Deterministic else self._point())
@@ -148,6 +152,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--epochs", type=int, help="number of epochs; default: that of the network")
     parser.add_argument("--draws", type=int, help="number of draws of a prediction; default: that of the network")
+    parser.add_argument(
+        "--point",
+        nargs=2,
+        type=float,
+        metavar=("SCALE", "RATE"),
+        help="prior scale and learning rate of one network and of ensembles; default: the best on validation images",
+    )
     parser.add_argument("--units", type=int, help="number of units of each hidden layer of the MLP")
     parser.add_argument("--train", type=int, help="number of training images, chosen at random")
     parser.add_argument("--test", type=int, help="number of images to report on, from the first")
@@ -170,7 +181,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     echo = functools.partial(print, flush=True)
     title = f"{TITLES[given.network]} on FashionMNIST, {len(given.seeds)} seeds"
     write = functools.partial(_methods_tables.write, title=title)
-    table = Table(network, load, _methods_scores.evaluate, write, given.out, echo, given.device)
+    point = PointSetting(*given.point) if given.point else None
+    table = Table(network, load, _methods_scores.evaluate, write, given.out, echo, given.device, point)
     table.fill([BY_NAME[name] for name in given.methods], [] if given.search else given.seeds)
     print(f"\n{table.write()}")
 

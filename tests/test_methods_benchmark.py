@@ -94,6 +94,12 @@ def test_every_method_is_searched_trained_and_measured_once(benchmark, monkeypat
     assert (benchmark.out / "cost.png").stat().st_size > 10_000
 
 
+def test_a_given_setting_of_one_network_and_of_ensembles_is_not_searched(benchmark):
+    benchmark("--seeds", 0, "--point", 0.2, 3e-3, "--methods", "deterministic", "ensemble-3")
+    assert not (benchmark.out / "search.jsonl").exists()
+    assert [row["setting"] for row in rows(benchmark.out / "results.jsonl")] == 2 * [{"prior_scale": 0.2, "lr": 3e-3}]
+
+
 def test_an_interrupted_run_goes_on_and_networks_are_shared(benchmark, monkeypatch):
     """The ensemble's first network is the deterministic one, and none of them is trained twice."""
     for method in (_methods_list.Deterministic, _methods_list.SmallEnsemble):
