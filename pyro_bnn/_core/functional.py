@@ -91,7 +91,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """Return the value that the forward pass uses. An embedding's padding row, which has no gradient, is fixed."""
+    """Return the value of a parameter that the forward pass uses: the padding row of an embedding never changes."""
     return _with_padding(*_owner(net, path), value)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 
 def matches(glob: str, name: str) -> bool:
-    """Return whether a dotted name matches a glob: `*` is (a part of) one component, `**` any number of them.
+    """Return whether a dotted name matches a glob.
+
+    `*` stands for one component of the name or a part of it, and `**` for any number of components.
 
     >>> from pyro_bnn._core.globs import matches
     >>> matches("net.*.weight", "net.0.weight"), matches("**", "net.0.bias")

@@ -27,7 +27,7 @@ def plain(value: Any) -> Any:
 
 
 def record(kind: type[T], values: object, where: str) -> T:
-    """Make a dataclass from the result of :func:`plain`. Messages about a field begin with `where` and its name."""
+    """Make a dataclass from the result of :func:`plain`. Error messages name `where` and the field."""
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # T is a dataclass
     if not isinstance(values, Mapping) or set(values) != set(names):
@@ -69,7 +69,7 @@ def _items(value: Any, hint: Any, where: str) -> list[Any]:
 
 
 def _shown(value: object) -> str:
-    """Return the text that describes a value in a message: a number, a text or None as it is, otherwise its type."""
+    """Return the text for a value in a message: the value if it is a number, a text or None, otherwise its type."""
     return _checks.got(value)[:40] if isinstance(value, int | float | str | NoneType) else type(value).__name__
 
 

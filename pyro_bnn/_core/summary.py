@@ -40,7 +40,7 @@ class Sentences(str):
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary of an object: a title, notes, and a table. `columns` are names that only notebooks show."""
+    """A summary of an object: a title, notes, and a table. Only notebooks show the names in `columns`."""
 
     title: str
     notes: Sequence[str] = ()
@@ -50,7 +50,7 @@ class Summary:
     most_lines: int = MOST_LINES
 
     def text(self) -> str:
-        """Return the summary as text, in lines of at most 80 characters, and 100 in the table."""
+        """Return the summary as text. Lines have at most 80 characters, and rows of the table at most 100."""
         lines = wrap(_clipped(self.title, 2 * WIDTH), WIDTH, subsequent_indent="  ")
         for note in self.notes:
             lines += [f"  {line}" for line in wrap(_on_one_line(note), WIDTH - 2)]
@@ -65,7 +65,7 @@ class Summary:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Return the summary as HTML, in which all texts are escaped, and notes on a bad status are red."""
+        """Return the summary as HTML. All texts are escaped, and notes on a bad status are red."""
         notes = "".join(map(_html_note, self.notes))
         are_right = self._are_right
         rows = [_html_row(row, "td", are_right) for row in self._table(MOST_HTML_ROWS)]
@@ -115,7 +115,7 @@ class Shown:
 
 
 def _safe(shown: Shown, make: Callable[[], Summary], form: Callable[[Summary], str]) -> str:
-    """Show an object's summary in a form. If an error occurs, show only the object's class and the error's type."""
+    """Write an object's summary by `form`. If an error occurs, write only the object's class and the error's type."""
     try:
         return form(make())
     except Exception as error:

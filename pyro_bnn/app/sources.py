@@ -34,7 +34,10 @@ MOST_NAMED = 8  # largest number of columns of which a sentence gives the number
 def load(
     config: RunConfig, *, root: str | Path | None = None, download: bool = False, facts: Facts | None = None
 ) -> Dataset:
-    """Load the data of a run: the images in the folder `root`, or the user's file `root`, by default as in `config`."""
+    """Load the data of a run: images from the folder `root`, or the user's file `root`.
+
+    If `root` is None, load the images from the default folder, or the file that `config` names.
+    """
     if config.kind == "images":
         return datasets.load_data(config, root=root, download=download)[0]
     path = _near(config.dataset if root is None else root)
@@ -109,7 +112,7 @@ def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
 def without_held_out(
     training: Sequence[int], config: RunConfig, cells: Cells | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide training rows into rows for the fit and rows that calibrate: the latest by `cells`, or random ones."""
+    """Divide training rows into rows for the fit and rows for calibration: the latest by `cells`, or random ones."""
     if not config.calibrate:
         return [*training], []
     if cells is None:

@@ -1,4 +1,4 @@
-"""Makes dataclasses from JSON. Pydantic, loaded late, checks each field, and one error message names all faults."""
+"""Makes dataclasses from JSON. Pydantic checks each field, and one error message names all faults."""
 
 import json
 from collections.abc import Sequence

@@ -92,7 +92,7 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
 
 
 def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
-    """Return the number in `values` for a strength from 1; raise unless `x` are images with values in [0, 1]."""
+    """Return the number in `values` for a strength, 1 or more. Raise unless `x` are images with values in [0, 1]."""
     _checks.finite("x", _checks.real_tensor("x", x))
     if x.dim() < 2 or not x.numel():
         raise ValueError(f"`x` must be images of shape (..., H, W), got shape {_checks.shape(x)}.")

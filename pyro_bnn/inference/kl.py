@@ -216,7 +216,7 @@ def divergence(
 
 
 def _closed_form(p: Distribution, q: Distribution) -> Tensor:
-    """Return the closed form of torch or Pyro, summed over the event of distributions inside `to_event`."""
+    """Compute the divergence by a formula of torch or Pyro, and sum it over the event axes that `to_event` has made."""
     base_p, base_q = unwrap(p), unwrap(q)
     if len(base_p.event_shape) != len(base_q.event_shape):
         return kl_divergence(p, q)

@@ -14,7 +14,10 @@ from ._recording import Call, Forward, RecordedOutput, Recorder, State
 
 
 class Plan:
-    """Finds the modules of a network without random or learned parameters, given by path, whose results may be kept."""
+    """Finds the modules of a network whose results may be kept: those without random or learned parameters.
+
+    `random` and `learned` are the paths of these parameters.
+    """
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
         owners = {path.rpartition(".")[0] for path in (*random, *learned)}

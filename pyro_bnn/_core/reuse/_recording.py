@@ -164,7 +164,8 @@ class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records the calls of modules whose results are the same in every run.
 
     Such a call uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor or attribute
-    that existed before. Unless only its arguments came from drawn weights, the module of any other call is refused.
+    that existed before. After any other call, the module is refused: its later calls are not recorded. There is one
+    exception: if only the arguments of the call came from drawn weights, the module is not refused.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:

@@ -8,8 +8,8 @@ with the `auroc`, `aupr` and `fpr95` of each score that should detect unknown im
 `num_test` and `num_unknown`.
 
 For tables and arrays, these are `target`, `num_test`, `is_class`, `rows` with the `name` and `scores` of each
-prediction, and `calibration`. It is null without --calibrate, and otherwise has `num_calibration` and `rows` with
-`level`, `name`, `inside` (a share), `width`, and `thirds` (a share for each third of the test rows).
+prediction, and `calibration`. Without --calibrate, `calibration` is null. Otherwise it has `num_calibration` and `rows`
+with `level`, `name`, `inside` (a share), `width`, and `thirds` (a share for each third of the test rows).
 """
 
 from . import options

@@ -87,7 +87,7 @@ ALL = "pyro_bnn.help_all"  # key in the `meta` dictionary of Typer's context, pr
 
 
 class PlainFlags:
-    """Base class of commands whose help shows no type beside a flag, and no parentheses around a default in words."""
+    """Base class of commands. Their help shows no types of flags, and no parentheses around defaults in words."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters of the command. Flags have no type in the help, and defaults have no parentheses."""

@@ -21,7 +21,10 @@ PARTS = ("smallest", "middle", "largest")  # names of thirds of the rows by thei
 
 
 def interval_of(prediction: RegressionPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
-    """Return the ends of calibrated intervals, or else of central ones, of the probability `level`, (2, N, O)."""
+    """Return the ends of intervals with probability `level`, shape (2, N, O).
+
+    With a calibration these are calibrated intervals, otherwise central intervals.
+    """
     if calibration is not None:  # valid in all units of the target, since conformal scores have none
         assert isinstance(calibration, ConformalIntervals)
         return calibration.interval(prediction, level)
@@ -40,7 +43,7 @@ def sets_of(prediction: ClassificationPrediction, level: float, calibration: Run
 
 @dataclass(frozen=True)
 class BeforeAndAfter:
-    """The coverage of a network's intervals or sets before and after calibration, in turn, for each of `COMPARED`."""
+    """The coverage of a network's intervals or sets: for each level in `COMPARED`, before and after calibration."""
 
     num_calibration: int  # rows that calibrated
     num_test: int

@@ -214,7 +214,10 @@ class StackedPrior(WeightPrior):
 
 
 class StackedLikelihood(Likelihood[Any]):
-    """A likelihood for outputs (N, K, ...) of K members, which takes N for draws and K for rows; targets broadcast."""
+    """A likelihood for outputs (N, K, ...) of K members.
+
+    The likelihood of a member gets these outputs as N draws for K rows. The targets broadcast over the members.
+    """
 
     def __init__(self, of_member: Likelihood[Any]) -> None:
         super().__init__()

@@ -121,7 +121,11 @@ class _Gaussian(dist.Normal):
 
 
 class Applied(AbstractContextManager[None]):
-    """The context of :meth:`Estimator.applied`. With `closed_form`, weights that need no draw equal their means."""
+    """The context of :meth:`Estimator.applied`.
+
+    If `closed_form` is True, a weight equals its mean unless the estimator needs a draw of it or its KL has no closed
+    form.
+    """
 
     def __init__(
         self, estimator: Estimator, model: BayesianModel, guide: MeanFieldGuide, *, closed_form: bool = False

@@ -61,7 +61,7 @@ class LocalReparameterization(Estimator):
 
 
 class _Noisy(torch.autograd.Function):
-    r"""Adds Gaussian noise to the mean in place; only :math:`\epsilon / \sqrt\delta` is stored.
+    r"""Adds Gaussian noise to the mean in place. The backward pass needs only :math:`\epsilon / \sqrt\delta`.
 
     .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad
               \frac{\partial b}{\partial \delta} = \frac{\epsilon}{2 \sqrt\delta}, \quad \text{0 for } \delta = 0.

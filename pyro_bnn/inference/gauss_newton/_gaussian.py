@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Covariance(ABC):
-    """The covariance matrix of P weights, defined by `tensors`, which a file stores under their names."""
+    """The covariance matrix of P weights. `tensors` define it, and a file stores them under their names."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = dict(tensors)

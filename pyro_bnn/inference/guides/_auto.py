@@ -33,8 +33,8 @@ def auto_guide(
 ) -> AnyGuide:
     r"""Make one of Pyro's Gaussian autoguides, together with all its parameters.
 
-    A plain autoguide makes its parameters at its first call, so it cannot load a state dict before. For P latent
-    numbers in unconstrained space, the guides are
+    A plain autoguide makes its parameters at its first call, so it cannot load a state dict before this call. For P
+    latent numbers in unconstrained space, the guides are
 
     - ``AutoNormal`` and ``AutoDiagonalNormal``: independent Gaussians, 2 P parameters.
       :class:`~pyro_bnn.MeanFieldGuide` has the same distributions, and closed-form divergences;
@@ -43,7 +43,7 @@ def auto_guide(
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
       random numbers, the same for all guides of the same shape, since zero would be a saddle point.
 
-    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form for them, and is wrong for
+    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form for autoguides, and is wrong for
     constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
 
     Args:

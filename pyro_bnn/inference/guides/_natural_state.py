@@ -343,7 +343,7 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace the estimates in `products`, the slice `part` of those of all weights, by exact values."""
+        """Replace estimates in `products` by exact values. `products` has the slice `part` of all weights."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tensor:
-    """Copy slices of x to `begin`, `begin + step` and so on, along one axis of a tensor of zeros with length `size`."""
+    """Return zeros, of length `size` along one axis, with the slices of x at `begin`, `begin + step` and so on."""
     shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
     end = begin + step * (x.shape[axis] - 1) + 1
     placed: Tensor = aten.slice_backward(x, shape, axis, begin, end, step)
@@ -76,7 +76,7 @@ def convolution_backward(
     """Compute the gradients of :math:`y = x * w` by convolutions.
 
     For the gradient of w, x is convolved with the gradient of y; stride and dilation are exchanged. For the gradient of
-    x, the gradient of y, with zeros between its elements, is convolved with the reversed weights.
+    x, zeros are put between the elements of the gradient of y, and the result is convolved with the reversed weights.
     """
     if transposed:
         return NotImplemented

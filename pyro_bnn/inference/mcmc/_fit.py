@@ -76,7 +76,8 @@ def fit_mcmc(
         init: Distribution of the first points: ``"prior"``, the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
             gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
-            chain. With these two, the status judges each chain by itself, since each explores its own mode.
+            chain. With an ensemble or a `Descent`, the status judges each chain by itself, since each explores its own
+            mode.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
         dtype: Dtype of the computation; None uses the dtype of the model. The draws are returned in the model's dtype.
             In C, float32 takes half to two thirds of the time of float64.

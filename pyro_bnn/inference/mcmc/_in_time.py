@@ -59,11 +59,11 @@ class Compiled(Sampler):
 class TimedChains:
     """Chains of MCLMC that start at trained networks, in C and in single precision. The chains may end early.
 
-    The constructor compiles the C code in at most `timeout` seconds, and measures the wall time of a step of Adam,
-    `seconds_of_descent`, and of a step of a chain, `seconds_of_step`. Both are divided by the number of chains, which
-    run at the same time. `compile_seconds` is the time of the C compiler, about 0 if it compiled the same code before,
-    and `seconds` is the rest of the constructor's time. `num_warmup` is the number of warm-up draws of each chain in
-    the last run.
+    The constructor compiles the C code in at most `timeout` seconds. Then it measures two wall times:
+    `seconds_of_descent` of a step of Adam, and `seconds_of_step` of a step of a chain. Both are divided by the number
+    of chains, which run at the same time. `compile_seconds` is the time of the C compiler, about 0 if it compiled the
+    same code before, and `seconds` is the rest of the constructor's time. `num_warmup` is the number of warm-up draws
+    of each chain in the last run.
 
     Raises:
         NotInCError: If C cannot compute the density, or the C compiler takes too long.

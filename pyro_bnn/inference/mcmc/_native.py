@@ -133,7 +133,7 @@ class NativeChain(ABC):
 
 
 class NativeKernel(Kernel):
-    """A sampler that draws in C, for one potential. `num_threads` of its chains draw at the same time."""
+    """A sampler that draws in C, for one potential. At most `num_threads` chains draw at the same time."""
 
     def __init__(self, sampler: Native, z: Tensor, chains: Sequence[NativeChain], *, num_threads: int) -> None:
         super().__init__(sampler.value_and_grad, z)
@@ -151,7 +151,7 @@ class NativeKernel(Kernel):
 
     @abstractmethod
     def report(self, finished: Tensor, points: Tensor) -> Draws:
-        """Return a report about all chains, given which of them have finished a draw, and the points of all."""
+        """Return a report about all chains. `finished` marks the chains that have finished a draw."""
 
     def draw(self) -> Draws:
         """Run until at least one chain finishes a draw. Unfinished chains continue in their threads."""

@@ -25,7 +25,7 @@ SMALLEST = 0.1
 
 
 def num_members(model: Any, posterior: Posterior) -> int | None:
-    """Return the number of points of which a posterior consists; None for others, and for random networks."""
+    """Return the number of points of which a posterior consists; None for other posteriors, and with MC dropout."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return None if any(isinstance(module, MCDropout) for module in modules) else posterior.num_points
 
@@ -35,8 +35,9 @@ def default_num_draws(
 ) -> int:
     """Return the default number of draws in a prediction.
 
-    Points are drawn once each, but at least 2 draws are made, since a single draw has no epistemic uncertainty. Stored
-    draws are all used, but at most `most_stored` (by default `usual`). Other posteriors take `usual`.
+    If a posterior consists of points, each is drawn once, but there are at least 2 draws, since a single draw has no
+    epistemic uncertainty. All stored draws are used if there are no more than `most_stored` (by default `usual`);
+    otherwise `most_stored` of them. Other posteriors make `usual` draws.
     """
     points = num_members(model, posterior)
     if points is not None:

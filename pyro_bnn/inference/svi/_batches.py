@@ -84,7 +84,7 @@ class Batches:
         return tuple(take(part, slice(0, self._batch_size)) for part in self.tensors)
 
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
-        """Return the batches of epoch `number` without the first `skip`. The order of the rows is drawn at once."""
+        """Return the batches of epoch `number` without the first `skip`. The call draws the order of the rows."""
         if self._loader is not None:
             return self._loader.epoch(number, skip)
         assert self.tensors is not None
@@ -219,7 +219,7 @@ class Loader:
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
-        """Return the batches of an epoch. The first `skip` batches are fetched and dropped before this method ends."""
+        """Return the batches of an epoch without the first `skip`, which this call fetches and drops at once."""
         for sampler in _samplers(self._data):
             set_epoch = getattr(sampler, "set_epoch", None)  # the order of a `DistributedSampler` depends on it
             if callable(set_epoch):

@@ -102,7 +102,10 @@ class Features:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
 
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
-        """Fill the tables; return whether they can be used, and which buffers the network changed for a while."""
+        """Fill the tables, and restore the buffers that the network changes meanwhile.
+
+        Return whether the tables can be used, and these buffers.
+        """
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():
             try:

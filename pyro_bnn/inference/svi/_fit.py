@@ -276,7 +276,7 @@ def _device_of(model: nn.Module, guide: nn.Module) -> torch.device | None:
 
 
 def trend_of(objective: Sequence[float]) -> Trend:
-    r"""Fit a straight line to an objective, which has at least ten values, by least squares.
+    r"""Fit a straight line to an objective by least squares. The objective has at least ten values.
 
     The line is fitted to the means :math:`m_b` of B blocks of values at the times :math:`t_b = b - (B - 1) / 2`:
 

@@ -198,8 +198,9 @@ class GradientStep(ABC):
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters with the gradients of one batch, or raise a `NonFiniteError`.
 
-        If a flag on the device can make the optimizer skip a step, the program does not wait for a GPU. Instead of an
-        error, :attr:`StepTerms.is_finite` is then false, and further steps have no effect.
+        If a flag on the device can make the optimizer skip a step, the program does not wait for a GPU. Then a loss
+        or gradient that is not finite raises no error: :attr:`StepTerms.is_finite` is False, and further steps have no
+        effect.
         """
         self._count += 1
         size = float(_num_rows(batch))

@@ -280,7 +280,7 @@ def network_values(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def require_bayesian(model: object, purpose: str = "") -> None:
-    """Raise unless `model` is a BayesianModel. The message says for what `purpose`, such as " for Flipout"."""
+    """Raise unless `model` is a BayesianModel. `purpose` goes into the message, such as " for Flipout"."""
     if not isinstance(model, BayesianModel):
         remedy = f"; make one, such as {EXAMPLE}" if isinstance(model, nn.Module) else ""
         raise ValueError(f"`model` must be a BayesianModel{purpose}, got {_checks.described(model)}{remedy}.")

@@ -154,7 +154,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """Call `run`, which runs the network with the results in `memory`, and again without them if it fails."""
+    """Call `run`, so that the network uses the results in `memory`. If this fails, call `run` again without them."""
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()
@@ -177,8 +177,8 @@ def faster(
 ) -> tuple[BatchedNetwork, int] | None:
     """Return a function that runs a network for many draws, and its memory in bytes per draw; None if none fits.
 
-    `example` has K draws of all random weights, by path. A function fits if its outputs are `expected` up to rounding,
-    shape (K, N, ...). Each trial run takes place in a context that `replayed` returns.
+    `example` has K draws of all random weights, by path. A function fits if, up to rounding, its outputs equal
+    `expected`, shape (K, N, ...). Each trial run takes place in a context that `replayed` returns.
     """
     if expected.is_meta:  # there are no numbers to compare
         return None
@@ -200,7 +200,10 @@ def faster(
 
 
 def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Tensor) -> int:
-    """Return the bytes of the largest tensor in a chain; :class:`_Largest` would load torch's compiler."""
+    """Compute from shapes the bytes of the largest tensor in a chain.
+
+    :class:`_Largest` could measure them, but entering it would load torch's compiler.
+    """
     width = max(layer.out_features for layer in net.modules() if isinstance(layer, nn.Linear))
     numbers = max(expected.shape[:2].numel() * width, *(value.numel() for value in example.values()))
     return numbers * expected.element_size()
@@ -219,7 +222,10 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """Return absolute values, at least their lower quartile: a small output may be a difference of large terms."""
+    """Return absolute values, but at least their lower quartile.
+
+    A small output may be a difference of large terms, so its rounding error may be that of a larger output.
+    """
     sizes = outputs.abs()
     quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # a mask of -1e9 would dominate a mean
     return sizes.clamp(min=quartile)

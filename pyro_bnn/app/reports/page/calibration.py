@@ -23,7 +23,7 @@ MOST_ERRORS = 3.0  # mean confidence and accuracy may differ by this number of s
 
 
 def calibration_section(subject: Subject) -> Section | None:
-    """Make the section on the calibration error, beside the error that a calibrated network has by chance."""
+    """Make the section on the calibration error. For comparison, it has the error of a calibrated network by chance."""
     if subject.classified is None:
         return None
     noun, y = subject.classified.noun, subject.classified.y.cpu()
@@ -100,8 +100,8 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
     """Return a range in which the share of test targets in their conformal interval lies with probability `CHANCE`.
 
-    Let k be the rank of the score, of n, that sets the width. For continuous scores the coverage is Beta(k, n + 1 - k),
-    so the number of targets inside is beta-binomial (Vovk 2012, https://arxiv.org/abs/1209.2673).
+    One of the n calibration scores sets the width; let k be its rank. For continuous scores the coverage is
+    Beta(k, n + 1 - k), so the number of targets inside is beta-binomial (Vovk 2012, https://arxiv.org/abs/1209.2673).
     """
     rank = rank_of(level, num_calibration)
     low, high = betabinom.interval(CHANCE, num_test, rank, num_calibration + 1 - rank)

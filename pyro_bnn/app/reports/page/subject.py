@@ -99,7 +99,7 @@ class Subject:
 
 
 def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: bool = True) -> Subject:
-    """Measure a run and its predictions of the test rows, and the effects of columns if `has_drivers`."""
+    """Measure a run, its predictions of the test rows and, if `has_drivers` is True, the effects of columns."""
     rows, unknown = found.rows, found.unknown
     target, is_image = rows.facts.target, config.kind == "images"
     classified, regressed = None, None
