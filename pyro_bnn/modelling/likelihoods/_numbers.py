@@ -32,7 +32,7 @@ class NumbersLikelihood(Likelihood[P_co]):
         self._maps: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def add_positive(self, name: str, value: float | TorchDistributionMixin | None, start: float = 1.0) -> None:
-        """Add a positive number. A float fixes it, and a distribution is its prior. If None, it is learned from `start` on."""
+        """Add a positive number. A float fixes it, and a distribution is its prior. If None, a fit learns it."""
         if value is None:
             free = torch.tensor(start, dtype=torch.float64).expm1().log()  # softplus(free) = start
             self.add_learned(name, free, softplus)
