@@ -23,7 +23,7 @@ from . import checks as _checks
 
 
 class ProcessLock:
-    """A reentrant lock for the process. A fork gets a new one, since another thread could hold the inherited lock."""
+    """A reentrant lock for the process. A forked process gets a new lock: another thread may hold the old one."""
 
     def __init__(self) -> None:
         self._renew()
@@ -115,7 +115,7 @@ def reseed(seed: int, device: torch.device | None) -> None:
 
 
 def _draws_on_cuda(device: torch.device | None) -> bool:
-    """Return whether computations on a device draw from a GPU's generator; for None, whether a GPU was used."""
+    """Return whether computations on `device` draw from a GPU's generator; if it is None, whether any GPU was used."""
     return torch.cuda.is_initialized() if device is None else device.type == "cuda"
 
 
@@ -155,7 +155,7 @@ class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
     """Metaclass of Pyro modules that are abstract or generic."""
 
     def __getitem__(cls, parameters: Any) -> Any:
-        """Return a generic class with type parameters, as in ``Class[int]``, or do as `PyroModule`."""
+        """Return a generic class with type parameters, as in ``Class[int]``, or else what `PyroModule` returns."""
         return cls.__class_getitem__(parameters) if Generic in cls.__mro__ else super().__getitem__(parameters)
 
 

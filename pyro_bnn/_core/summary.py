@@ -100,7 +100,7 @@ class Shown:
     """Base class of objects with a :class:`Summary` at the prompt and in notebooks, even if partly constructed."""
 
     def _summary(self) -> Summary:
-        """Return the summary, by default the lines of `str`. It must be fast, and draw and change nothing."""
+        """Return the summary, by default the lines of `str`. It must be fast, draw no numbers, and change nothing."""
         return Summary(type(self).__name__, str(self).splitlines())
 
     def __repr__(self) -> str:

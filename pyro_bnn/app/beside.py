@@ -1,4 +1,4 @@
-"""Comparison of a run's posterior with chains of NUTS for the same network and data, also before these converge."""
+"""Comparison of a run's posterior with chains of NUTS for the same network and data. The chains may be unconverged."""
 
 import math
 from collections.abc import Callable
@@ -123,7 +123,7 @@ def side_by_side(result: Comparison) -> str:
 
 
 def without_unknown_errors(result: Comparison) -> Comparison:
-    """Return a comparison without errors of NUTS if its chains have not converged, which would be far too small."""
+    """Return a comparison. If NUTS has not converged, its standard errors become NaN: they would be far too small."""
     if result.status:
         return result
     nuts = result.pairs[0].reference

@@ -29,7 +29,7 @@ class Follower(Folder):
 
 @contextmanager
 def joined(device: str) -> Iterator[tuple[Processes, str]]:
-    """Connect this process to the other processes of a launcher, and yield the processes and the device of this one.
+    """Connect this process to the other processes of a launcher. Yield all processes, and the device of this process.
 
     The launcher keeps one store of addresses for all its restarts. Each restart uses a separate part of the store; in a
     shared part, a restarted process would look for the other processes at outdated addresses (PyTorch issue 135712).

@@ -62,7 +62,7 @@ def fit(
 ) -> tuple[BayesianModel, RunPosterior]:
     """Train a model, and write its files to a folder, continuing from a checkpoint in it.
 
-    The method "auto" chooses the settings that are not named in `given`, and the written configuration has them.
+    The method "auto" chooses the settings that are not named in `given`, and writes them into the configuration.
     Without `deadline`, the time limit of the configuration begins with this call.
     """
     deadline = deadline or Deadline.after(config.time_limit or None)

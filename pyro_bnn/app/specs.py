@@ -1,4 +1,7 @@
-"""Specifications: short texts on the command line that name a prior and others. Only reading one loads the library."""
+"""Specifications: short texts on the command line, such as ``normal:0.1`` for a prior.
+
+The library is loaded only when a specification is read.
+"""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class RefreshedPosterior(CarryingPosterior):
 
     For each draw the network runs over x once, with batch normalisation in train mode, so each call of
     :func:`~pyro_bnn.predict` takes as much additional time as a prediction at x. A :class:`~pyro_bnn.StoredPosterior`
-    computes the statistics once and keeps them. The model, which predictions must use, is not changed.
+    computes the statistics once and keeps them. The model is not changed. Predictions must use this model.
 
     Args:
         model: The model.

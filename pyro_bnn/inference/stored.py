@@ -89,7 +89,7 @@ class StoredPosterior(Posterior):
                 generator.
 
         Raises:
-            ValueError: If predictions with the posterior are linearised, which needs a median.
+            ValueError: If predictions with the posterior are linearised: they need its median, which draws do not have.
         """
         source = as_posterior(posterior)
         if source.is_linearised:

@@ -93,7 +93,10 @@ def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs, *, with_rows: bo
 
 
 def named_leaves(name: str, x: Inputs, *, with_rows: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """Yield all tensors with names such as ``x[0]`` and ``x['mask'][1]``; if `with_rows`, not the shared ones."""
+    """Yield all tensors with names such as ``x[0]`` and ``x['mask'][1]``.
+
+    If `with_rows` is True, leave out the tensors that all rows share.
+    """
     if isinstance(x, Tensor):
         yield name, x
     elif isinstance(x, Shared):

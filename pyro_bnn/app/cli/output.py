@@ -78,7 +78,7 @@ PREDICTED = r"(mean|sd|aleatoric|epistemic|lower_|upper_|entropy|p\()"  # starts
 
 
 def for_terminal(csv: str) -> str:
-    """Turn predictions in CSV into a table that fits the terminal, with about three digits of the sd."""
+    """Turn predictions in CSV into a table that fits the terminal. Standard deviations have about three digits."""
     import pandas as pd  # imported late: importing takes long
 
     frame = pd.read_csv(io.StringIO(csv), dtype=str, keep_default_na=False)

@@ -63,7 +63,7 @@ class BeforeAndAfter:
 
     @property
     def deviations(self) -> str:
-        """Approximate standard deviation of the calibrated share at each level, over choices of rows, in words."""
+        """In words, how much the calibrated share at each level varies with the choice of rows (approximate sd)."""
         rows = 1 / self.num_test + 1 / self.num_calibration
         points = [f"{100 * math.sqrt(level * (1 - level) * rows):.1f} ({percent(level, 0)})" for level in COMPARED]
         return f"{' and '.join(points)} points"
@@ -79,7 +79,7 @@ class BeforeAndAfter:
         return f"{said}. At least one of these shares is wrong by more than chance, so calibration was needed."
 
     def _is_right(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a share fits its level within chance; sets and intervals of counts may contain more."""
+        """Return whether a share equals its level within chance. Sets and intervals of counts may contain more."""
         from scipy.stats import binom  # imported late: importing takes long
 
         low, high = binom.interval(CHANCE, self.num_test, row["level"])

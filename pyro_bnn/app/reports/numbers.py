@@ -13,7 +13,7 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def number(value: float, sign: str = "") -> str:
-    """Return a number with four significant digits and all whole digits; with the sign "+", + or - comes first."""
+    """Return a number with four significant digits, or more before the point. `sign="+"` also shows a plus sign."""
     if value and not SMALL <= abs(value) < LARGE:
         return f"{value:{sign}.3e}"
     return f"{value:{sign}.{max(0, 3 - _magnitude(value))}f}"
@@ -22,7 +22,8 @@ def number(value: float, sign: str = "") -> str:
 def with_error(value: float, error: float, sign: str = "") -> str:
     """Return a number ± its standard error, with the same decimal places.
 
-    They give the number four significant digits, unless the error would then have fewer than two or more than three.
+    The decimal places give the number four significant digits, unless this would give the error fewer than two or more
+    than three.
     """
     if not (math.isfinite(error) and error >= 1e-12):
         return f"{number(value, sign)} ± {number(error)}"

@@ -167,8 +167,8 @@ class Marginals:
 class Counts:
     """Numbers of weights of a site that are at the prior, silent or collapsed; see :class:`Diagnosis`.
 
-    A weight is silent if it is at a prior whose mean lies within one standard deviation of 0. Any other prior carries
-    information itself, for example because it was learned from other data.
+    A weight is silent if it is at a prior whose mean lies within one standard deviation of 0. A weight
+    at any other prior is not silent: such a prior carries information, for example if it was learned from other data.
     """
 
     marginals: Marginals
@@ -234,10 +234,11 @@ def _counts(site: Marginals, num_data: int) -> Counts:
 
 
 def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
-    r"""Return (centre, scale) of each Gaussian that is locally nearest to the prior, around its mean or else its mode.
+    r"""Return (centre, scale) of each Gaussian that is locally nearest to the prior.
 
-    The scales s are local minima of the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` on a grid of log
-    scales with steps of 0.1, which exceeds the true minima by about 0.0025 nats at most.
+    The centre is the prior's mean, or its mode if the mean is not finite. The scales s are local minima of the
+    divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` on a grid of log scales with steps of 0.1. These minima
+    exceed the true minima by at most about 0.0025 nats.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]

@@ -88,13 +88,16 @@ class NaturalState(FlatState):
             precision.set_gradient(self._product)
 
     def continue_from(self, num_updates: int, weight: float | None) -> None:
-        """Continue after a number of updates, with the given weight of the divergence in the last of them."""
+        """Continue after `num_updates` updates. In the last update, the divergence had the weight `weight`."""
         self.num_updates, self.weight = num_updates, weight
         self._count.fill_(num_updates)
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient in the draw and, with several draws or processes, its product with the deviation."""
+        """The gradient with respect to the draw.
+
+        With several draws or processes, there is a second tensor: this gradient times (draw minus mean).
+        """
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:
@@ -338,7 +341,7 @@ class DiagonalHessian:
                 self._sum[index] += row.reshape(-1)[index]
 
     def end(self, estimates: Tensor, precisions: Tensor) -> None:
-        """End a draw. `estimates` are the second derivatives over `precisions`, as estimated from the draw."""
+        """End a draw. `estimates` are estimates, from this draw, of the second derivatives divided by `precisions`."""
         self._leaf = None
         self._excess = self._sum / precisions - estimates
 

@@ -171,7 +171,7 @@ class RandomParameter:
 
     @classmethod
     def of(cls, noise: Noise, name: str, loc: Tensor, value: Tensor) -> "RandomParameter":
-        """Make a parameter whose deviation or variance, depending on `noise`, is `value`."""
+        """Make a parameter with the mean `loc`. `noise` says whether `value` is its deviation or its variance."""
         return cls(name, loc, **{noise.value: value})
 
 
@@ -269,7 +269,7 @@ class FlatState(ABC):
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
         """Return new autograd leaves, one per site, as views of `vector`, whose gradients are added to `gradient`.
 
-        The views are kept, so all calls should pass the same two tensors.
+        Views of the two tensors are kept for later calls, so every call should pass the same tensors.
         """
         leaves = {}
         for name, view, its_gradient in zip(
@@ -302,7 +302,7 @@ def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
 
 
 class PriorOfPoint:
-    """Subtracts a weight times the gradient of the log prior at a point from gradients; returns minus the log prior."""
+    """Minus the log prior at a point. :meth:`pull_back` adds `weight` times its gradient to `gradients`."""
 
     def __init__(self, joint: Joint, gradients: DrawGradients, value: Tensor) -> None:
         self._gradients = gradients

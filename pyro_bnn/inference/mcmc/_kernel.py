@@ -68,8 +68,8 @@ class ChainStatistics(Shown):
         step_size: Step size after warm-up, shape (K,).
         inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
         seconds: Wall time of warm-up and sampling together.
-        energy_error: Mean squared energy error, in squared nats, of the steps of a draw, divided by the number P of
-            latent numbers, if the sampler's warm-up uses energy errors.
+        energy_error: Squared energy error of a step, in squared nats, averaged over the steps of a draw and divided by
+            the number P of latent numbers. None unless the sampler's warm-up uses energy errors.
 
     Example:
         >>> import torch

@@ -206,7 +206,7 @@ class NativeKernel(Kernel):
 def native(
     value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int = 10, *, timeout: float | None = None
 ) -> Native:
-    """Compile the samplers of a potential, given one position, shape (1, P); an `UnsupportedError` if that fails."""
+    """Compile the samplers of a potential; z is one position, shape (1, P). Raise `UnsupportedError` if this fails."""
     _require_machine(z)
     function = traced(value_and_grad, [z], DECOMPOSITIONS)
     try:

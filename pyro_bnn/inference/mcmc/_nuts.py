@@ -1,4 +1,4 @@
-"""The No-U-Turn Sampler for many chains at once: in an evaluation, every chain takes the next step of its own tree."""
+"""The No-U-Turn Sampler for many chains at once: each chain has its own tree, but all chains step together."""
 
 import ctypes
 import functools
@@ -23,9 +23,9 @@ RANDOM_BLOCK = 256
 class NUTS(Sampler):
     r"""The No-U-Turn Sampler: trajectories that grow until they turn back.
 
-    A trajectory doubles until it, or one of its balanced subtrees, turns back on itself. The next draw is one of its
-    points. Let v be the velocity at an end of the trajectory, and :math:`\rho` the sum of the momenta along it, with
-    weight 1/2 at the two ends. The trajectory turns back if :math:`v \cdot \rho \le 0` at either end.
+    A trajectory doubles until it, or one of its balanced subtrees, turns back on itself. The next draw is a point of
+    the trajectory. Let v be the velocity at an end of the trajectory, and :math:`\rho` the sum of the momenta along it,
+    with weight 1/2 at the two ends. The trajectory turns back if :math:`v \cdot \rho \le 0` at either end.
 
     Args:
         max_tree_depth: A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps.

@@ -121,12 +121,16 @@ def _constant_values(graph: GraphModule) -> dict[Node, Any]:
 
 
 def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
-    """Return whether a node depends on constants alone. A node without inputs may draw random numbers."""
+    """Return whether a node depends on constants alone. One without inputs may draw random numbers, so it does not."""
     return bool(node.all_input_nodes) and all(source in values for source in node.all_input_nodes)
 
 
 class TorchKernel(Kernel):
-    """A kernel in torch, which records the potential unless C computes it: then the reason `not_in_c` is empty."""
+    """A kernel in torch.
+
+    If `not_in_c` is empty, C computes the potential. Otherwise `not_in_c` says why it does not, and the kernel records
+    the potential if it can.
+    """
 
     fields: tuple[str, ...] = ()
     """The names of the entries in its state. The entry ``"z"`` is the attribute ``_z``."""

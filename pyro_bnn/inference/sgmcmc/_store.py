@@ -74,7 +74,7 @@ class Store:
         return self._run
 
     def join(self, run: str) -> None:
-        """Take the identifier of the run from a checkpoint; that of the file and of earlier chains must be the same."""
+        """Take the identifier `run` of a checkpoint. Raise if the file or an earlier chain has another identifier."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "

@@ -185,7 +185,7 @@ def _require_kind(data: object) -> None:
 
 
 class Loader:
-    """Batches of an iterable that is read once per epoch. The number of batches must be its length, if it has one."""
+    """Batches of an iterable that is read once per epoch. If it has an exact length, it must give that many batches."""
 
     def __init__(
         self, data: Iterable[object], arguments: Arguments, num_data: int | None, num_processes: int = 1
@@ -209,7 +209,7 @@ class Loader:
         self.num_batches = length or -(-(num_data or 1) // (num_processes * num_rows(self.first()[0])))
 
     def first(self) -> Batch:
-        """Return an example batch. The first epoch contains it, too, even if the data can be read only once."""
+        """Return an example batch. The first epoch contains this batch, too, even if the data can be read only once."""
         if self._first is None:
             taken = list(itertools.islice(self._data, 1))
             if not taken:

@@ -114,7 +114,7 @@ class DirectStep(GradientStep):
         self._stack.close()
 
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
-        """Store the outputs of frozen layers for later steps. `is_watched`: the user's callbacks may change layers."""
+        """Store the outputs of frozen layers for later steps. `is_watched` says whether callbacks may change layers."""
         self._features = Features(self._joint.model, batches, self._execution, is_watched=is_watched)
         return self._features
 

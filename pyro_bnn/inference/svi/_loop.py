@@ -72,7 +72,7 @@ class StatefulCallback(Protocol):
 
 
 class Loop:
-    """A fit in progress. Steps draw from the generators of `stream`, and callbacks from torch's own."""
+    """A fit in progress. Steps draw random numbers from the generators of `stream`, callbacks from torch's own."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Loop:
         return self.is_stopped or self.epoch >= self.num_epochs
 
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
-        """Make the remaining steps. `after_step` is not called after the last step of an epoch, and may raise."""
+        """Make the remaining steps. `after_step` is not called after the last step of an epoch. It may raise errors."""
         while not self.is_done:
             begin = time.perf_counter() - self._seconds
             iterator = self._started()
@@ -158,7 +158,10 @@ class Loop:
         return True
 
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
-        """Check inputs and outputs (on a GPU: targets) in the first epoch; this is too costly for every epoch."""
+        """Check a batch of the first epoch; checks in every epoch would be too costly.
+
+        The inputs are checked and, on a GPU, the targets. On a CPU, the first output of the network is checked.
+        """
         model = self.step.model
         if not isinstance(model, BayesianModel):
             return nullcontext()

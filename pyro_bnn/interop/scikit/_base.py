@@ -185,7 +185,7 @@ class BNNEstimator(Advised, Settings):
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
-        """Draw the seed of the fit; return the rows for the fit, and for the calibration (None without)."""
+        """Draw the seed of the fit. Return the rows for the fit and those for calibration (None without)."""
         self._seed, self._deadline = self._drawn_seed(), Deadline.after(self.time_limit)
         fraction = self.calibration_fraction
         if fraction is None:
@@ -314,6 +314,6 @@ def _dense(inputs: Any) -> Tensor:
 
 
 def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, Tensor]:
-    """Return the weighted mean and standard deviation of each column, 1 for a constant column."""
+    """Return weighted means and standard deviations of the columns. A constant column gets the standard deviation 1."""
     scaler = StandardScaler().fit(values.numpy(), sample_weight=weights)
     return torch.from_numpy(scaler.mean_).to(values), torch.from_numpy(scaler.scale_).to(values)

@@ -121,7 +121,7 @@ class DistributionLikelihood(MadeLikelihood):
         num_parts: Number of equal parts into which the last axis of the output is split. If it is above 1, ``make``
             gets this number of tensors, each of shape ``(*draws, N, O)``, and the network needs `num_parts` outputs for
             each target.
-        latent: Priors without batch shape of latent variables, ``{name: prior}``. The variables are inferred together
+        latent: Priors of latent variables, ``{name: prior}``, without batch shape. The variables are inferred together
             with the weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keyword arguments, which
             broadcast with a part of the output.
         learned: Starting values of learned numbers, ``{name: value}``, which may become any real number. ``make`` gets

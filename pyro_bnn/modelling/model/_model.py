@@ -214,8 +214,8 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     def check_target_shape(self, x: Inputs, y: Tensor) -> None:
         """Raise a `ValueError` if x has a wrong device or dtype, or if y has a wrong device or shape.
 
-        The network runs on the first row only. If it raises an error for this row, as a network that needs several rows
-        does, y is not checked: a fit raises errors for whole batches itself.
+        The network runs on the first row only. If the network raises an error for this row, y is not checked, since
+        some networks need several rows; a fit raises the errors for whole batches.
         """
         check_input(x, self.like)
         try:

@@ -14,7 +14,7 @@ MODULE_TABLES = ("_parameters", "_modules", "_buffers")
 
 
 def private_copy(net: nn.Module) -> nn.Module:
-    """Return a copy of a network, or of the module from which it was compiled, into which draws can be put."""
+    """Return a copy of a network into which draws can be put. Compiled modules are replaced by the original ones."""
     _checks.kind("net", net, nn.Module, "a torch.nn.Module")
     for name, module in net.named_modules():
         _require_plain(f"net.{name}".rstrip("."), module)

@@ -50,7 +50,7 @@ def first_value(net: nn.Module, site: str, path: str) -> Tensor:
 
 
 class NetworkPriors:
-    """The priors of a network's random parameters, which are buffers in `net`.
+    """The priors of a network's random parameters. In `net`, these parameters are buffers.
 
     The network itself declares the priors at the sites `declared`; all other sites have the prior `prior`.
     """

@@ -22,7 +22,7 @@ Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]
 
 
 def check_input(x: Inputs, like: Tensor) -> None:
-    """Raise unless x has a row and fits `like`, a weight: in its device and, for floating point, in its dtype."""
+    """Raise unless x has rows, is on the device of the weight `like` and, if it is floating-point, has its dtype."""
     _require_tensors("x", x)
     for name, leaf in [("x", x)] if isinstance(x, Tensor) else named_leaves("x", x):
         if leaf.layout != torch.strided:

@@ -1,4 +1,4 @@
-"""The weight draws of a prediction, and the runs of the network with one block of draws after the other."""
+"""Predictions draw weights in blocks, and run the network with one block of draws after the other."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -175,7 +175,7 @@ def faster(
     expected: Tensor,
     replayed: Callable[[], AbstractContextManager[None]],
 ) -> tuple[BatchedNetwork, int] | None:
-    """Return a function that runs a network for many draws, and its memory in bytes per draw; None if none fits.
+    """Return a function that runs a network for many draws, and its memory in bytes per draw; None if there is none.
 
     `example` has K draws of all random weights, by path. A function fits if, up to rounding, its outputs equal
     `expected`, shape (K, N, ...). Each trial run takes place in a context that `replayed` returns.
@@ -347,7 +347,10 @@ class Batch(Generic[P]):
         return self._model.observe(at_point + change, draw)
 
     def _observation(self, draw: Draw) -> Distribution:
-        """Return the distribution of the targets given a draw. If the draw has other sites, Pyro runs the model."""
+        """Return the distribution of the targets given a draw.
+
+        If the draw has sites besides the model's latent variables, Pyro runs the model.
+        """
         if draw.keys() <= self._names:
             return self._model.observation_given(draw, self._x)
         with poutine.block(), poutine.condition(data=draw):

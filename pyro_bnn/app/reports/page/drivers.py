@@ -63,7 +63,10 @@ def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
 
 
 def doubt_after(driver: Driver) -> str:
-    """Say how the exchange of a column changes the epistemic uncertainty: "2.500 times" in the mean, or by "± 35 %"."""
+    """Say how permuting a column changes the epistemic uncertainty, such as "2.500 times" for its mean.
+
+    If the mean hardly changes, say how much the uncertainty changes in a row, such as "± 35 %".
+    """
     if abs(driver.growth - 1) >= CLEAR:
         return f"{number(driver.growth)} times"
     return f"± {percent(driver.epistemic, 0)}"

@@ -61,7 +61,7 @@ def of_baseline(
 
     `own` and `theirs` are their mean log-densities, in nats per row. `points` compares their errors in words,
     `is_nearer` says whether the network has clearly smaller errors, and `unbeaten` names a score in which the baseline
-    is not clearly better. `guess` is a second baseline, which ignores the inputs, with its mean log-density.
+    is not clearly better. `guess` has the name and the mean log-density of a second baseline, which ignores the inputs.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
