@@ -122,7 +122,7 @@ def has_hooks_of_others(layer: nn.Module) -> bool:
 
 @contextmanager
 def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Inside a `with` block, replace parameters and buffers by the given tensors, which there count as parameters."""
+    """Replace parameters and buffers by the given tensors inside a `with` block. There the tensors are parameters."""
     owners = [_owner(net, path) for path in tensors]
     with EXCLUSIVE:  # threads may share the network
         used = [_with_padding(*owner, value) for owner, value in zip(owners, tensors.values(), strict=True)]
@@ -207,7 +207,7 @@ ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyR
 
 
 def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> BatchedNetwork:
-    """Return a fast function that runs a network for many draws; a loop if no fast one agrees with it on `example`."""
+    """Return a fast function that runs a network for many draws, or a loop if none gives the same results."""
     paths = set(example)
     loop = functools.partial(_loop, net, paths)
 

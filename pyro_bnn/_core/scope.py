@@ -155,7 +155,7 @@ class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
     """Metaclass of Pyro modules that are abstract or generic."""
 
     def __getitem__(cls, parameters: Any) -> Any:
-        """Return a generic class with type parameters, as in ``Class[int]``, or else what `PyroModule` returns."""
+        """Return a generic class with type parameters, as in ``Class[int]``. Other classes behave like `PyroModule`."""
         return cls.__class_getitem__(parameters) if Generic in cls.__mro__ else super().__getitem__(parameters)
 
 

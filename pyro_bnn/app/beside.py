@@ -1,4 +1,4 @@
-"""Comparison of a run's posterior with chains of NUTS for the same network and data. The chains may be unconverged."""
+"""Comparison of a run's posterior with chains of NUTS for the same network and data, converged or not."""
 
 import math
 from collections.abc import Callable

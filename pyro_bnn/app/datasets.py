@@ -80,7 +80,10 @@ class Dataset:
 
 
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
-    """Raise ValueError if the data do not have the checksum in `facts`. The error names the path `shown`."""
+    """Raise ValueError if the data do not have the checksum in `facts`.
+
+    The error message names the path given by the argument `shown`.
+    """
     if facts is None or facts.sha256 == sha256:
         return
     if config.kind == "images":

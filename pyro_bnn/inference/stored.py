@@ -89,7 +89,7 @@ class StoredPosterior(Posterior):
                 generator.
 
         Raises:
-            ValueError: If predictions with the posterior are linearised: they need its median, which draws do not have.
+            ValueError: If predictions with the posterior are linearised: they need a median, which stored draws lack.
         """
         source = as_posterior(posterior)
         if source.is_linearised:

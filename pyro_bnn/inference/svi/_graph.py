@@ -107,7 +107,7 @@ class GraphStep:
 
 
 def _numbers_in_groups(optimizer: Optimizer) -> object:
-    """Return the numbers that a recorded step keeps, such as the learning rate. A replay reads only tensors anew."""
+    """Return the numbers that a recorded step keeps, such as the learning rate. Replays see changes of tensors only."""
     kinds = int, float, tuple
     return [
         {name: value for name, value in group.items() if isinstance(value, kinds)} for group in optimizer.param_groups

@@ -81,7 +81,7 @@ class SVIStep:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer. If a function makes it, it exists after the first batch; before, a `ValueError` is raised."""
+        """The optimizer. If a function makes it, reading it before the first batch raises a `ValueError`."""
         if self._step is not None:
             return self._step.optimizer
         if isinstance(self._maker, Optimizer):
@@ -89,7 +89,7 @@ class SVIStep:
         raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
     def prepared(self, *batch: Any) -> GradientStep | GraphStep:
-        """Prepare the steps: run model and guide on an example batch. Without this call, that is the first batch.
+        """Prepare the steps: run model and guide on an example batch. If you do not call this, the first batch is used.
 
         Returns:
             The inner step, a function of a batch (a tuple) and a KL weight.

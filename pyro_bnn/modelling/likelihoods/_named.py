@@ -63,7 +63,7 @@ CALLS = {
 def nearest_call(value: object) -> str:
     """Suggest a call that makes a likelihood, for a user who passed another object in its place; else return "".
 
-    If `value` is a text, the text is looked up. Otherwise the name of the class is looked up, such as that of a loss.
+    If `value` is a text, the text is looked up; if not, the name of its class (or its own name if it is a class).
     """
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__

@@ -1,4 +1,4 @@
-"""Predictions draw weights in blocks, and run the network with one block of draws after the other."""
+"""The weight draws of a prediction, in blocks: the network runs with one block of draws after the other."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
