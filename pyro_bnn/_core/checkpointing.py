@@ -79,7 +79,10 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Write the state after the last epoch, and after others if writing takes little time; stop after a signal."""
+        """Write the state after the last epoch, and after each earlier epoch if writing takes little time.
+
+        After an earlier epoch, also do what :meth:`step` does: stop if there was a signal.
+        """
         if self._checkpoint is None:
             return
         (is_due,) = self._processes.any([time.monotonic() - self._written >= self._cost / SHARE])

@@ -53,7 +53,7 @@ def _present(net: nn.Module, path: str) -> Tensor:
 
 
 def present_values(net: nn.Module, paths: Iterable[str]) -> dict[str, Tensor]:
-    """Return the present values of parameters and buffers, which inside :func:`swapped` are the given tensors."""
+    """Return the present values of parameters and buffers. Inside :func:`swapped`, these are the swapped tensors."""
     owners = {path: _owner(net, path) for path in paths}
     return {path: getattr(owner, attribute) for path, (owner, attribute) in owners.items()}
 
@@ -104,7 +104,7 @@ def _with_padding(layer: nn.Module, attribute: str, value: Tensor) -> Tensor:
 
 
 def refresh_recurrent_weights(net: nn.Module) -> None:
-    """Make recurrent layers look up their weights at each call; torch calls them with a stored list."""
+    """Make recurrent layers look up their weights at each call, since torch uses a stored list of earlier weights."""
     for layer in net.modules():
         if isinstance(layer, nn.RNNBase):
             layer.register_forward_pre_hook(_refresh)

@@ -47,8 +47,9 @@ EXCLUSIVE = ProcessLock()
 class Stream:
     """A stream of random numbers for one computation, whatever other threads draw between its `with` blocks.
 
-    All threads share torch's generators. A block continues where the stream's last block stopped, and then gives the
-    generators back their state; other threads wait meanwhile. If `seed` is None, torch's generator draws a seed.
+    All threads share torch's generators. A `with` block continues where the stream's last block stopped. At its end,
+    the generators get back the state that they had before. Other threads wait during the block. If `seed` is None,
+    torch's generator draws a seed.
     """
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:

@@ -81,7 +81,7 @@ def units_of(target: Target) -> str:
 
 
 def _in_units(result: Comparison, target: Target) -> Comparison:
-    """Convert a comparison of standardised predictions to the units of the target, if it is a single number."""
+    """Convert a comparison of standardised predictions to the target's units, if the target is a single number."""
     if len(target.scale) != 1:
         return result
     scale = target.scale[0]

@@ -1,4 +1,4 @@
-"""Folders that the program writes: complete at their path or not at all, without deleting files of other programs.
+"""Folders that the program writes. A folder appears at its path only when complete; other programs' files are kept.
 
 The folder ``NAME`` is first written as ``.NAME.part`` beside it, while the lock ``.NAME.lock`` is held. At the end,
 files of other programs move from an earlier folder ``NAME`` to the new one, and ``.NAME.part`` is renamed to ``NAME``.
@@ -36,7 +36,7 @@ class Folder:
     picture_format: str = "png"  # ending of the files of pictures
 
     def in_format(self, name: str) -> str:
-        """Return the name of a file, with the folder's picture format in place of the ending of a picture."""
+        """Return the name of a file. If it is a picture, its ending is replaced by the folder's picture format."""
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
     @contextmanager
@@ -166,7 +166,10 @@ def updating(
 
 
 def find_run(run: str | Path) -> Path:
-    """Return the path `run`; raise if there is no finished run, after renaming one that a killed process left."""
+    """Return the path `run`; raise if there is no finished run.
+
+    If a killed process left a finished run under its temporary name, rename it first.
+    """
     place = Place.of(run)
     part = _manifest_of(place.part)
     if part is not None and part.is_finished:

@@ -253,7 +253,7 @@ def logits_of(output: object) -> object:
 
 
 def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> None:
-    """Raise unless the signature of the network allows the arguments; else `error` came from inside of it."""
+    """Raise if the network's signature does not allow the arguments. Otherwise the network's code raised `error`."""
     signature = inspect.signature(net.forward)
     try:
         signature.bind(*arguments, **named)

@@ -33,7 +33,10 @@ class State:
         self._tensors = [(t, t._version) for t in held if not t.is_inference()]
 
     def is_same(self, *, deep: bool) -> bool:
-        """Return whether the modules are unchanged; if `deep`, also the items of their lists and dictionaries."""
+        """Return whether the modules are unchanged.
+
+        If `deep` is true, always compare the items of their lists and dictionaries as well.
+        """
         if not self.has_same_tensors():
             return False
         for table, values, contents in zip(self._dicts, self._values, self._contents, strict=True):

@@ -27,7 +27,10 @@ class Output:
         return sys.stderr if self._as_json else sys.stdout
 
     def say(self, text: str = "", *, style: str = "", wraps: bool = True, indent: int = 0) -> None:
-        """Write lines of text in one of rich's styles. If `wraps`, they fit the terminal, or COLUMNS if it is set."""
+        """Write lines of text in one of rich's styles.
+
+        If `wraps` is true, break lines at the width of the terminal, or at the variable `COLUMNS` if it is set.
+        """
         if wraps and (width := self._width()):
             wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
             wrapper.subsequent_indent = " " * indent

@@ -158,7 +158,7 @@ def predict(
 
 
 def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPosterior") -> list[str]:
-    """Return a note with the fault and the known verdict of a run, or [] if the run has no fault and is usable."""
+    """Return a note on a run's fault and on the verdict in its report, if there is one; [] if the run is good."""
     from .. import chains, runs  # imported late: importing takes long
 
     level: str = "note"

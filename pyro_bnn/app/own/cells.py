@@ -72,7 +72,10 @@ class Cells:
         return int(self.texts.index[which.argmax()])
 
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """Return the cells as numbers, NaN if missing, and their format, a key of `NUMBERS` or ""; None for texts."""
+        """Return the cells as numbers, with NaN for missing cells, and their format; None if cells are texts.
+
+        The format is a key of `NUMBERS`, or "" for the usual one.
+        """
         present = self.present
         readings = {"": pd.to_numeric(present, errors="coerce").astype(float)}
         for written, (groups, decimal) in NUMBERS.items() if preferred or readings[""].isna().any() else ():
@@ -97,7 +100,7 @@ class Cells:
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
-        """Return the values, the chosen format, and other formats that fit with other values; None if none fits."""
+        """Return the values, the chosen format, and formats that would give other values; None if no format fits."""
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
             return None

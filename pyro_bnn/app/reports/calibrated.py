@@ -32,7 +32,11 @@ def interval_of(prediction: RegressionPrediction, level: float, calibration: Run
 
 
 def sets_of(prediction: ClassificationPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
-    """Return calibrated sets, or else the most probable classes with the total `level`, as a mask of shape (N, C)."""
+    """Return sets of classes with probability `level`, as a mask of shape (N, C).
+
+    The sets are calibrated if there is a calibration. Otherwise each set has the most probable classes, as many as are
+    needed for a total probability of `level`.
+    """
     if calibration is not None:
         assert isinstance(calibration, ConformalSets)
         return calibration.sets(prediction, level)

@@ -71,7 +71,10 @@ def folds_of(x: Tensor, seed: int) -> Folds:
 
 
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
-    """Return the held-out rows whose inputs no fitted row has, since a model remembers those; else all."""
+    """Return the held-out rows whose inputs differ from those of all fitted rows, which a model remembers.
+
+    If there are no such rows, return all held-out rows.
+    """
     known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
     is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])
     return held_out[is_new] if bool(is_new.any()) else held_out

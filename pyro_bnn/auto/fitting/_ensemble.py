@@ -95,7 +95,7 @@ class Member:
         return self._seed(2 * index + 2)
 
     def _seed(self, index: int) -> int:
-        """Return a seed that differs from the user's seed, with which the user may have drawn the network's weights."""
+        """Return a seed other than the user's, since the user may have drawn the network's weights with that seed."""
         return (self.seed + index * GOLDEN) % 2**63
 
     def _file(self, path: str | Path, index: int) -> Path:
@@ -193,7 +193,7 @@ def _learned(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def _members(model: BayesianModel, found: list[Fit]) -> list[Posterior]:
-    """Return the members. Each keeps its own parameters and buffers of the network if the fits changed them."""
+    """Return the members. If the fits changed parameters or buffers of the network, each member keeps its own."""
     before = network_values(model)
     if all(torch.equal(before[name], value) for values, _, _ in found for name, value in values.items()):
         return [posterior for _, _, posterior in found]

@@ -131,7 +131,10 @@ def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -
 
 
 def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
-    """Return why the stacked network cannot replace the members' networks (in double precision), or an empty text."""
+    """Return why the stacked network cannot replace the members' networks, or an empty text.
+
+    The networks are compared in double precision.
+    """
     network = copied(stacked.network).double()
     assert isinstance(network, StackedNetwork)
     member, weights = network.member, {path: value.detach()[:2] for path, value in network.weights().items()}

@@ -65,7 +65,10 @@ def is_flat(trend: svi.Trend) -> bool:
 
 
 class Plateau:
-    """A callback that ends a fit at the last plateau of its objective; at each earlier one, :attr:`factor` changes."""
+    """A callback that ends a fit at the last plateau of its objective.
+
+    At each earlier plateau, it reduces :attr:`factor`, the factor of the learning rate.
+    """
 
     def __init__(self) -> None:
         self.decays: tuple[float, ...] = DECAYS

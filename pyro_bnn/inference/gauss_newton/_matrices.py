@@ -173,8 +173,8 @@ def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     """Return the matrix of :func:`_full` for a single linear layer whose parameters all need gradients.
 
-    The block for the weights of outputs c and k is sum_n (L_n L_n^T)[c, k] x_n x_n^T. The bias is the weight of an
-    input 1.
+    The block for the weights of outputs c and k is sum_n (L_n L_n^T)[c, k] x_n x_n^T. The bias counts as the weight of
+    one more input, which is always 1.
     """
     assert isinstance(layer, nn.Linear)
     assert isinstance(x, Tensor)
@@ -350,7 +350,10 @@ def _require_standard(net: nn.Module, x: Inputs) -> None:
 
 
 def _require_layers(net: nn.Module) -> None:
-    """Raise unless all random weights belong to whole layers with a formula, which share no parameter."""
+    """Raise unless each layer with random weights has a formula.
+
+    All its parameters must be random, and it must share none of them with another layer.
+    """
     seen: set[int] = set()
     for name, module in net.named_modules():
         own = list(module.parameters(recurse=False))

@@ -102,7 +102,7 @@ def auto_guide(
 
 
 def _set(guide: AutoGuide, name: str, value: Tensor) -> None:
-    """Set a parameter to an unconstrained value. Pyro adds `_unconstrained` to the names of constrained ones."""
+    """Set a parameter by its unconstrained value. Pyro adds `_unconstrained` to the names of constrained parameters."""
     parameters = dict(guide.named_parameters())
     parameter = parameters.get(f"{name}_unconstrained", parameters.get(name))
     assert parameter is not None

@@ -46,9 +46,9 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
         Args:
             joint: The joint density of the model, over the sites of the guide.
-            noise: The quantity that an estimator needs in addition to the means; None without an estimator, when the
-                network runs with drawn weights. A guide that does not support estimators raises an error if `noise` is
-                given.
+            noise: The quantity that an estimator needs in addition to the means. If it is None, there is no estimator,
+                and the network runs with drawn weights. A guide that does not support estimators raises an error if
+                `noise` is given.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 
@@ -61,7 +61,10 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         """Return the median of every latent variable, ``{site: shape (*event)}``. The arguments are ignored."""
 
     def tree(self, kind: str) -> nn.Module:
-        """Return the module with the parameters of one kind, such as "loc"; `getattr` would use Pyro's global store."""
+        """Return the module with the parameters of one kind, such as "loc".
+
+        This method replaces `getattr`, which would use Pyro's global store.
+        """
         found = self._modules[kind]
         assert found is not None
         return found

@@ -226,7 +226,10 @@ class LowRankState(FlatState):
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
-        """Compute the gradients of one piece in locations, scales, v and the stretch; return its divergence."""
+        """Compute the gradients with respect to locations, scales, v and the stretch in one piece.
+
+        Return the divergence of the piece.
+        """
         part, density, is_closed = piece.part, piece.density, piece.kind
         gradient, scale, scale_grad = self.value_grad[part], self._scale[part], self._scale_grad[part]
         slope, scale_slope, *scratch = self._scratch[:, : part.stop - part.start]

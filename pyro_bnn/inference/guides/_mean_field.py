@@ -184,7 +184,7 @@ class MeanFieldGuide(GaussianGuide):
         return [*remarks, f"{counted(frozen, 'location')} frozen"] if frozen else remarks
 
     def kept(self, site: str) -> Tensor:
-        """Return a boolean mask, in the shape of a site, of the elements that were not removed, as by pruning."""
+        """Return a mask in the shape of a site: False for elements that were removed, for example by pruning."""
         _checks.one_of("site", site, [own.name for own in self.sites])
         mask = self.masks.get(site)
         return torch.ones_like(self.tree("loc").get_parameter(site), dtype=torch.bool) if mask is None else mask
@@ -361,7 +361,10 @@ class MeanFieldState(FlatState):
         return divergence
 
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
-        """Compute the gradient in the scale from the gradient in the draw, or in the estimator's noise."""
+        """Compute the gradient with respect to the scale, by the chain rule.
+
+        It comes from the gradient with respect to the draw or, with an estimator, with respect to its :class:`Noise`.
+        """
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)
         elif self._noise_kind is Noise.DEVIATION:

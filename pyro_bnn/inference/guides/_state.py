@@ -41,7 +41,7 @@ class ParameterVector:
 
     @torch.no_grad()
     def link(self) -> None:
-        """Let every parameter share the memory of the vector. Values of other memory are first copied into it."""
+        """Let every parameter share the vector's memory. First copy values into the vector if they are elsewhere."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 if (parameter.dtype, parameter.device) != (view.dtype, view.device):
@@ -83,9 +83,10 @@ class ParameterVector:
 class DrawGradients:
     """Gradients of the negative log-likelihood with respect to the drawn values, which are views of the vector `draw`.
 
-    Large sites have their own tensors, which the backward pass makes. Small sites share a vector, to which the backward
-    pass must add; this costs more memory and time, but the sites are then updated together. On a GPU each operation
-    costs time, so only sites of at least `large_on_gpu` elements have their own tensor, or no site if it is None.
+    A large site has its own tensor, which the backward pass makes. Small sites share a vector, and the backward pass
+    adds their gradients to it. This takes more memory and time, but the sites are then updated together. On a GPU each
+    operation costs time, so only sites of at least `large_on_gpu` elements are large. If `large_on_gpu` is None, all
+    sites on a GPU are small.
     """
 
     def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:
@@ -214,7 +215,10 @@ class FlatState(ABC):
         """Draw a value of each site for the network. The gradients of the drawn values start at zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (most states do not need it)
-        """Let the state use minus the log-likelihood of all or some rows, before the backward pass."""
+        """Use `loss`, minus the log-likelihood of all or some rows, before its backward pass.
+
+        Most states do nothing.
+        """
 
     @property
     def simulates(self) -> bool:

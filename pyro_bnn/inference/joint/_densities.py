@@ -331,8 +331,8 @@ class Joint:
     def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
         """Divide the vector into pieces with one prior density each.
 
-        Neighbouring sites with equal densities and equal labels by `kind` share a piece. On a CPU, pieces longer than
-        `longest` are cut.
+        Neighbouring sites share a piece if their densities are equal and `kind` returns the same label for them. On a
+        CPU, pieces longer than `longest` are cut.
         """
         runs: list[Piece] = []
         for site in self.sites:
@@ -350,7 +350,10 @@ class Joint:
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """On a CPU, cut a piece. One without a `key` stays whole, since its density may have parameters for each weight."""
+    """On a CPU, cut a piece into pieces of at most `longest` numbers.
+
+    If its density has no `key`, it stays whole, since the density may have parameters for each weight.
+    """
     size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):
         yield Piece(slice(start, min(start + size, run.part.stop)), run.density, run.kind)

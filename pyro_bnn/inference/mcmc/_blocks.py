@@ -63,7 +63,10 @@ class Blocks:
     with_rows: set[Node]  # nodes whose results have an axis of rows
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return the first row of each block and the row after its last; all blocks but the last hold whole steps."""
+        """Return the first row of each block and the row after its last.
+
+        In all blocks but the last, the number of rows is a multiple of `STEP`.
+        """
         count, steps = math.ceil(self.num_rows / self.size), math.ceil(self.num_rows / STEP)
         ends = [min(number * steps // count * STEP, self.num_rows) for number in range(count + 1)]
         return list(itertools.pairwise(ends))
@@ -84,8 +87,9 @@ class Blocks:
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
     """Divide a recorded function into blocks; None if it has few rows, or if an operation may mix rows.
 
-    A constant has an axis of rows if the length of one of its axes is the number of rows; the first of `nodes` is the
-    vector z. Other results have an axis of rows if an argument has one, unless the operation sums over the rows.
+    The first of `nodes` is the vector z. A constant has an axis of rows if the length of one of its axes is the number
+    of rows. The result of an operation has an axis of rows if an argument has one, unless the operation sums over the
+    rows.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}

@@ -94,7 +94,7 @@ def _write(writer: Writer, nodes: Sequence[Node], values: Values, results: Resul
 
 
 def _write_blocks(writer: Writer, blocks: Blocks, names: Mapping[Node, str], values: Values, results: Results) -> None:
-    """Write a loop over the blocks, with the operations on rows. Sums over rows are added up over all blocks."""
+    """Write a loop over the blocks, with the operations on rows. It adds up the blocks' parts of each sum over rows."""
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():
         with writer.loops(total.shape) as index:

@@ -109,7 +109,10 @@ class Native:
 
 
 class NativeChain(ABC):
-    """One chain, whose draws are computed in C. `point` begins with its P positions; the rest is for its next draw."""
+    """One chain, whose draws are computed in C.
+
+    The first P numbers of `point` are the chain's position. The other numbers are needed for its next draw.
+    """
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         self.sampler, self.point = sampler, point
@@ -237,7 +240,10 @@ def native(
 def native_or_reason(
     value_and_grad: ValueAndGrad, z: Tensor, compile: Compile, max_tree_depth: int = 10
 ) -> tuple[Native | None, str]:
-    """Return the compiled samplers, or None and the reason why not; a `NotInCError` if `compile` is True."""
+    """Return the compiled samplers, or None and the reason why there are none.
+
+    If `compile` is True, raise a `NotInCError` instead.
+    """
     if not compile:
         return None, "`compile` is False"
     try:
@@ -298,7 +304,7 @@ def _compiler() -> list[str] | None:
 
 
 def _loaded(text: str, timeout: float | None) -> ctypes.CDLL:
-    """Compile a C text, and return the library. The libraries of the last texts are kept."""
+    """Compile a C text, and return the library. The last `NUM_KEPT` libraries are kept for later calls."""
     with _LOCK:
         library = _kept.pop(text, None) or _compile(text, timeout)
         _kept[text] = library

@@ -121,7 +121,11 @@ class Run:
         self.path = ""  # how draws are computed; see :attr:`Kernel.path`
 
     def start(self, starts: Tensor, descent: Descent | None, *, until: float = math.inf) -> None:
-        """Begin chains at the rows of `starts`, shape (K, P). A `descent` first moves them to modes, until `until`."""
+        """Begin chains at the rows of `starts`, shape (K, P).
+
+        If there is a `descent`, it first moves these points to modes. It stops when `time.perf_counter` reaches
+        `until`.
+        """
         with self._stream:
             kernel = self._new_kernel(starts)
             if descent is not None:

@@ -147,7 +147,7 @@ class Posterior(Advised, Shown, ABC):
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
         """Return the points around which predictions linearise the network; draws take the points in turn.
 
-        A prediction with a draw whose entry is None is not linearised.
+        If the entry of a draw is None, predictions with this draw are not linearised.
 
         Args:
             everywhere: Whether to return points even if :attr:`is_linearised` is false.

@@ -165,7 +165,7 @@ class SVIStep:
         return is_known and has_graphs(model.device)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise if `natural_gradient` or an option needs the direct path, which `obstacle` makes impossible."""
+        """Raise if `obstacle` makes the direct path impossible, and `natural_gradient` or an option needs this path."""
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):
             mean_field(self.guide)

@@ -65,9 +65,9 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
     With weights w, the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`: a row of weight 2 counts twice, and the
-    data count as :math:`\sum_n w_n` rows. Weights are not normalised, so weights of another mean than 1 make the
-    posterior narrower or wider. ELBO and log-likelihood of a fit are weighted; predictions, scores, and draws of
-    observations are not.
+    data count as :math:`\sum_n w_n` rows. Weights are not normalised, so weights whose mean is not 1 make the posterior
+    narrower or wider. ELBO and log-likelihood of a fit are weighted; predictions, scores, and draws of observations are
+    not.
 
     Example:
         >>> import torch
@@ -118,7 +118,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         """
 
     def check_output(self, output: Tensor) -> None:
-        """Warn if outputs, at least one row, are of a wrong kind, such as probabilities in place of logits."""
+        """Warn or raise if the output for some rows is of a wrong kind, such as probabilities instead of logits."""
         return
 
     @abstractmethod
@@ -230,7 +230,10 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return self.given(values)
 
     def draw_shape(self) -> torch.Size:
-        """Return the present shape of the draw axes of the likelihood's latent variables, here an empty one."""
+        """Return the sizes of the axes of draws in the current values of the latent variables.
+
+        The result is empty if there are no latent variables, as in this class.
+        """
         return torch.Size()
 
     @property

@@ -44,8 +44,9 @@ class Maker:
 class MadeDistribution(TorchDistribution, Sliced):
     """The distribution that a `Maker` returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
-    Draws and rows of outputs and numbers are selected or joined, and the distribution is made again, so that this works
-    for every kind. A mean or a variance without closed form is estimated from draws, always with the same seed.
+    To select or join draws or rows, the class selects or joins the outputs and numbers, and makes the distribution
+    again. This works for every kind of distribution. A mean or a variance without closed form is estimated from draws,
+    always with the same seed.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention

@@ -113,7 +113,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return first_value(self.network, name, self._paths[name][0])
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
-        """Return the prior of a site, or of a latent variable on which such a prior depends, on the model's device.
+        """Return the prior of a site, or of a latent variable on which priors of sites depend, on the model's device.
 
         Raises:
             ValueError: If the prior depends on other latent variables.

@@ -151,11 +151,11 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return observed.log_prob(targets).sum() * (self.num_data / len(y))
 
     def log_likelihoods(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
-        r"""Return :meth:`log_likelihood`, and that of targets simulated at the outputs, from one run of the network.
+        r"""Return :meth:`log_likelihood`, and the log-likelihood of simulated targets, from one run of the network.
 
         If g is the gradient of the second log-likelihood, N is `num_data`, and B is the number of rows, then the mean
         of :math:`g^2` over simulated targets is :math:`(N / B)\,F`, where F is the diagonal of the Gauss-Newton matrix
-        of the whole data set. Of y, only row weights affect the second log-likelihood.
+        of the whole data set. The second log-likelihood depends on y only by its row weights.
 
         Returns:
             The two log-likelihoods in nats, shape (2,).
@@ -293,7 +293,10 @@ def own_paths(model: BayesianModel) -> dict[str, str]:
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Return ``{name: path}`` for the values in a draw that are parameters or buffers. Raise for unknown names."""
+    """Return ``{name: path}`` for those values of a draw that are parameters or buffers of the network.
+
+    Raise an error if a name is unknown.
+    """
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}
     unknown = [name for name in others if name not in own]

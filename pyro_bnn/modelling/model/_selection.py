@@ -53,7 +53,7 @@ class Selection:
     """A rule that selects parameters of a network, for ``where`` and ``exclude`` of :class:`BayesianModel`.
 
     :func:`layers` makes a selection. ``a | b`` selects the parameters that a or b selects, ``a & b`` those that both
-    select, and ``a - b`` those that a selects and b does not. Here b may also be a glob or a function.
+    select, and ``a - b`` those that a selects and b does not. In each of these, b may also be a glob or a function.
 
     Args:
         sites: Function that returns the sites of the selected parameters. Its first argument is a list of all
@@ -196,7 +196,7 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Return why a function does not take a name, a parameter and a layer; empty if it may take them."""
+    """Return why a function cannot be called with a name, a parameter and a layer; empty if no reason is found."""
     try:
         inspect.signature(function).bind("name", "parameter", "layer")
     except TypeError as error:

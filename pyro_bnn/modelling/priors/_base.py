@@ -56,7 +56,7 @@ class Prior(WeightPrior):
 
     A subclass implements :meth:`elementwise`, whose result is expanded to the shape of the parameter, so that the whole
     parameter is one Pyro site. A model calls it when it is built, and again when it moves to another device or dtype.
-    So it must draw nothing; for latent scales, use a :class:`HierarchicalPrior`.
+    So it must not draw random numbers. For latent scales, use a :class:`HierarchicalPrior`.
 
     Example:
         >>> import torch

@@ -138,7 +138,7 @@ class PosteriorPrior(Prior):
 
     Raises:
         ValueError: If the sites or shapes of `locations` and `scales` differ, or if a scale is not above 0. A model
-            raises it if a parameter and its entry in `locations` have different shapes.
+            raises a ValueError if a parameter and its entry in `locations` have different shapes.
 
     References:
         Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.

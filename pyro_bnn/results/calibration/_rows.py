@@ -11,7 +11,10 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 
 
 def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Split rows at random for the fit and, by `share`, for the calibration; return the sorted indices of both."""
+    """Split rows at random into rows for the fit and rows for the calibration. Return the sorted indices of both.
+
+    `share` is the share of the rows for the calibration.
+    """
     count = round(_checks.between_zero_and_one(name, share) * num_rows)
     if not 1 <= count <= num_rows - 2:
         raise ValueError(f"`{name}` must leave a row to calibrate and two to fit, got {share!r} for {num_rows} rows.")
@@ -88,5 +91,5 @@ def fewest_rows(level: float) -> int:
 
 
 def conformal_quantile(scores: Tensor, level: float) -> Tensor:
-    """Return the score of each output at the rank of :func:`rank_of` among the n sorted scores, ``(n, *O)``."""
+    """For each output, sort the n scores, ``(n, *O)``, and return the score whose rank is given by :func:`rank_of`."""
     return scores.sort(0).values[rank_of(level, len(scores)) - 1]

@@ -194,7 +194,10 @@ def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
 
 
 def _integration_nodes(predictions: Sequence[RegressionPrediction], seeds: Sequence[int]) -> Tensor:
-    """Return the values of y at which distributions are compared, in order, (K, O, N): quantiles of simulations."""
+    """Return the sorted values of y at which distributions are compared, shape (K, O, N).
+
+    They are quantiles of observations that were simulated from the predictions.
+    """
     nodes = []
     for prediction, seed in zip(predictions, seeds, strict=True):
         ordered = _points_last(_observations(prediction, seed).flatten(0, 1)).sort(0).values
@@ -212,7 +215,10 @@ def _root_geometric_mean(ratios: Tensor) -> Tensor:
 
 
 def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> dict[str, Any]:
-    """Summarise the predictions of each method; raise unless all predict classes, or all numbers, of one shape."""
+    """Summarise the predictions of each method.
+
+    Raise unless all methods predict classes or all predict numbers, and the predictions have the same shape.
+    """
     classes = {n: p for n, p in predictions.items() if isinstance(p, ClassificationPrediction)}
     numbers = {n: p.as_kind(RegressionPrediction) for n, p in predictions.items() if n not in classes}
     shapes = {name: (type(p).__name__, _checks.shape(p.expectation)) for name, p in predictions.items()}

@@ -77,7 +77,7 @@ class Scores:
 
 
 def in_words(pairs: Sequence[Scores]) -> str:
-    """Return a line for each region, which says how far the closest method is from the reference in `pairs`."""
+    """Return a line for each region, which says how far the closest method is from the reference method."""
     reference, methods = pairs[0].reference, {pair.method for pair in pairs}
     regions = list(dict.fromkeys(pair.region for pair in pairs))
     lines = []

@@ -118,7 +118,10 @@ class _Labels:
         return (uncertain - by_draw).view(-1, self.num_classes).sum(-1)
 
     def joined(self, probs: Tensor, limit: int, offset: Tensor) -> "_Labels":
-        """Extend each combination by each label of one more row; `probs` are (S, C). Sample if there are too many."""
+        """Extend each combination of labels by each label of one more row, with probabilities `probs` of shape (S, C).
+
+        If there are more than `limit` combinations, draw `limit` of them.
+        """
         joint = (self.probs[:, None] * (self.draws @ probs)).flatten()  # (K C,)
         if len(joint) <= limit:
             chosen = joint.nonzero()[:, 0]

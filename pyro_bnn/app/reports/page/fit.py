@@ -274,7 +274,7 @@ def training_command(config: RunConfig, run: Path, made: Collection[str] = ()) -
 def _options(
     config: RunConfig, usual: RunConfig, *, always: Collection[str] = (), never: Collection[str] = ()
 ) -> list[str]:
-    """Return the options for the settings that differ from `usual` or are in `always`, without those in `never`."""
+    """Return the options for settings that are in `always` or differ from `usual`, except the settings in `never`."""
     options: list[str] = []
     for field in fields(config):
         name, value = option_of(field.name), getattr(config, field.name)
