@@ -160,7 +160,7 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether SIGINT or SIGTERM has arrived. A second signal acts as usual."""
+    """Yield a function that returns whether SIGINT or SIGTERM has arrived. A second signal has its usual effect."""
     asked = threading.Event()
     before: dict[int, Any] = {}
 

@@ -46,9 +46,9 @@ def side_by_side(
     is_asked: Callable[[], bool] = lambda: False,
     done: Callable[[], object] = lambda: None,
 ) -> list[T]:
-    """Return ``[job(0), ..., job(count - 1)]``. This and ``num_workers - 1`` other processes make the calls.
+    """Return ``[job(0), ..., job(count - 1)]``. This process and ``num_workers - 1`` others make the calls.
 
-    The other processes get a copy of `job`. `is_asked` says whether to stop: then the others get SIGTERM, and this
+    The other processes get a copy of `job`. If `is_asked` returns True, the others get SIGTERM, and this
     function raises KeyboardInterrupt. `done` is called after each call. An error of `job` is raised as if this process
     had made the call, and a dead process raises a WorkerError.
     """

@@ -120,7 +120,10 @@ def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Te
 
 
 def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Dataset, Tensor]:
-    """Return the images of a run, with validation in place of test images, and the test images of held-out classes."""
+    """Return the images of a run, and the test images of held-out classes.
+
+    If `config.validation` is n > 0, n training images replace the test images of the other classes.
+    """
     images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
     if config.validation:
         if config.validation >= len(images.x_train):

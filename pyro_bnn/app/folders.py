@@ -1,8 +1,9 @@
 """Folders that the program writes. A folder appears at its path only when complete; other programs' files are kept.
 
 The folder ``NAME`` is first written as ``.NAME.part`` beside it, while the lock ``.NAME.lock`` is held. At the end,
-files of other programs move from an earlier folder ``NAME`` to the new one, and ``.NAME.part`` is renamed to ``NAME``.
-If the process is killed meanwhile, the next command finishes the replacement.
+``.NAME.part`` is renamed to ``NAME``. If there is an earlier folder ``NAME``, it is replaced, but files that other
+programs wrote there are first moved to ``.NAME.part``. If the process is killed meanwhile, the next command finishes
+the replacement.
 """
 
 import errno

@@ -309,7 +309,7 @@ def cut_short(config: RunConfig, history: History) -> str:
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
-    """Return the number of weight draws in a prediction, which is at most that of stored draws."""
+    """Return the number of weight draws in a prediction: at most the number of stored draws."""
     if posterior.num_stored is None:
         return NUM_DRAWS if wanted is None else wanted
     return min(MOST_STORED if wanted is None else wanted, posterior.num_stored)

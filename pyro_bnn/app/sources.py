@@ -232,7 +232,10 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 
 
 def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
-    """Return a suggested likelihood, the reason, the number of rows that are no test rows, and whether it has those."""
+    """Return a suggested likelihood, the reason, the number of rows, and whether the data have separate test rows.
+
+    Separate test rows are not counted.
+    """
     path = _near(config.dataset)
     if config.kind == "table":
         table = read_table(path)

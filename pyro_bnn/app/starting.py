@@ -55,7 +55,10 @@ def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tu
 
 
 def method_for(settings: Mapping[str, Any]) -> str:
-    """Return the method of a run on a table or arrays: by default svi with an option of variational fits, else auto."""
+    """Return the method of a run on a table or arrays.
+
+    The default is svi if an option of variational fits is given, and otherwise auto.
+    """
     names, method = _variational(settings), settings.get("method")
     if method is None:
         return "svi" if names else "auto"

@@ -231,7 +231,10 @@ def arguments_of(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def call(net: nn.Module, x: Inputs) -> object:
-    """Call ``net(x)``, ``net(*x)`` or ``net(**x)``, and return the output, or its `logits` as of `transformers`."""
+    """Call ``net(x)``, ``net(*x)`` or ``net(**x)``, and return the output.
+
+    If the output is a dictionary with the entry `logits`, as in `transformers`, return only the logits.
+    """
     before = versions(x)
     arguments, named = arguments_of(x)
     try:

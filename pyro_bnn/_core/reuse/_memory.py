@@ -98,7 +98,7 @@ class Memory:
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block of calls, which detect changed values of tensors, but no other changes of the network."""
+        """Begin a block. Calls in it detect changed values of tensors, but no other changes of the network."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True

@@ -60,7 +60,10 @@ def generators_of_others() -> tuple[object, ...]:
 
 
 def _content(value: Any) -> list[Any] | None:
-    """Return the items of a container, or the state of a random generator or of its method; None for other values."""
+    """Return the items of a container, or the state of a random generator. Return None for other values.
+
+    A method of a random generator counts as the generator.
+    """
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple, set)):

@@ -3,9 +3,9 @@
 The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the first line of `pyro-bnn report`, null for
 image sets), and the items of metrics.json.
 
-For image sets, these are `rows` with the `name`, `accuracy`, `nll` (nats), `ece` and `brier` of each prediction, `ood`
-with the `auroc`, `aupr` and `fpr95` of each score that should detect unknown images, and the numbers of images
-`num_test` and `num_unknown`.
+For image sets, metrics.json has `num_test` and `num_unknown` (numbers of images), `rows` and `ood`. Each item of `rows`
+is for one prediction, and has `name`, `accuracy`, `nll` (nats), `ece` and `brier`. Each item of `ood` is for one score
+that should detect unknown images, and has `auroc`, `aupr` and `fpr95`.
 
 For tables and arrays, these are `target`, `num_test`, `is_class`, `rows` with the `name` and `scores` of each
 prediction, and `calibration`. Without --calibrate, `calibration` is null. Otherwise it has `num_calibration` and `rows`

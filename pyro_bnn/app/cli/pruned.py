@@ -68,7 +68,10 @@ def _is_slower(gains: PruningGains) -> list[str]:
 
 
 def _can_go(report: pruning.PruningReport) -> list[str]:
-    """Say which share of the weights can be removed without loss, if the report has all weights and pruned ones."""
+    """Say which share of the weights can be removed without loss.
+
+    Return no line if the report lacks scores with all weights, or with fewer weights.
+    """
     rows = sorted(report.rows, key=lambda row: row.fraction)
     if rows[0].fraction > 0 or len(rows) < 2:
         return []

@@ -1,8 +1,8 @@
 """`pyro-bnn weights`.
 
 The JSON of `weights` has `folder`, `pictures` (file names) and the list `sites`. Each item describes a tensor of
-weights by `site` (its name), `num_weights`, `num_removed`, and, null if all weights were removed, `mean_size`,
-`median_scale` and `decibel`, the 5 %, 50 % and 95 % quantiles of the signal-to-noise ratio.
+weights by `site` (its name), `num_weights`, `num_removed`, `mean_size`, `median_scale`, and `decibel` (the 5 %, 50 %
+and 95 % quantiles of the signal-to-noise ratio). The last three are null if all weights were removed.
 """
 
 from typing import Annotated

@@ -63,7 +63,7 @@ class Cells:
 
     @property
     def labels(self) -> np.ndarray:
-        """The cells as names of classes: TRUE or true becomes True, and a missing cell an empty text."""
+        """The cells as names of classes: TRUE or true becomes True, and a missing cell becomes ""."""
         truth = {"true": "True", "false": "False"}
         return np.array([truth.get(text.lower(), text) for text in self.texts.fillna("")], dtype=object)
 

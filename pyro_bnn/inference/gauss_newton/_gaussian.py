@@ -30,8 +30,8 @@ class Covariance(ABC):
     def to(self, like: Tensor) -> "Covariance":
         """Return a contiguous copy with the device and dtype of `like`.
 
-        The last bits of a product depend on the memory layout of its factors, and a covariance from a file is
-        contiguous.
+        A covariance from a file is contiguous. In another memory layout, products would differ in their last bits, and
+        so would predictions before saving and after loading.
         """
         contiguous = torch.contiguous_format
         return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})
@@ -59,7 +59,7 @@ class AlongAxes(Covariance):
     """
 
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the matrices `left` and `right` of each parameter, and its part of each vector, shape (m, n)."""
+        """For each parameter, yield its matrices `left` and `right`, and its part of each vector, shape (m, n)."""
         names = range(len(self.tensors) // 2)
         axes = [(self.tensors[f"left.{i}"], self.tensors[f"right.{i}"]) for i in names]
         shapes = [(len(left), len(right)) for left, right in axes]

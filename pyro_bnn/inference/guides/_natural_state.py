@@ -37,7 +37,7 @@ class NaturalState(FlatState):
     the part of S that comes from the data is divided by it.
 
     The update of S contains the square of a noisy term, which raises S above its optimum by about
-    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. To the g of a noise scale all weights contribute noise, so its S
+    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. All weights contribute noise to the g of a noise scale, so its S
     would be many times its optimum. Hence for latent variables of the likelihood, the second derivative of L, which
     needs no pass through the network, replaces :math:`g\,(w - m)\,S`.
 

@@ -193,7 +193,7 @@ def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[di
 
 
 def _joined(directions: Mapping[str, _Direction]) -> _Direction:
-    """Join the directions of all sites. Sites with large slopes move less, so that the others remain visible."""
+    """Join the directions of all sites. Sites with large slopes move less, so that they do not hide the others."""
     slopes = sorted(direction.slope for direction in directions.values())
     median = slopes[len(slopes) // 2] if slopes else 0.0
     total = 0.0
@@ -206,7 +206,7 @@ def _joined(directions: Mapping[str, _Direction]) -> _Direction:
 
 
 def _rounding(start: float, step: float) -> float:
-    """Return the largest rounding error of a difference quotient; heuristic: that of `start`, times 1000."""
+    """Return a bound on the rounding error of a difference quotient; heuristic: 1000 times the error of `start`."""
     return 1e3 * torch.finfo(torch.float64).eps * max(abs(start), 1.0) / step
 
 

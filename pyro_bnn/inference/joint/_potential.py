@@ -146,7 +146,7 @@ class NetworkPotential(Potential):
         return self.unconstrain(draws)
 
     def _prior_given(self, site: Site, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """Return the prior of a site; if it depends on other sites, with parameters for each of the K rows."""
+        """Return the prior of a site. If it depends on other sites, its parameters have an axis for the K points."""
         if site.name not in self._children:
             return site.prior
         prior: TorchDistributionMixin = unvalidated(self._model.prior_given(site.name, values))

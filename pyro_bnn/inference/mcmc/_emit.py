@@ -46,7 +46,10 @@ Results = Mapping[Node, Any]
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor]) -> Emitted:
-    """Write a recorded function of a point, shape (1, P), and constants that returns a number and its gradient."""
+    """Write C code for a recorded function of a point, shape (1, P), and constants.
+
+    The function returns a number and its gradient.
+    """
     *nodes, output = graph.graph.nodes
     placeholders = [node for node in nodes if node.op == "placeholder"]
     rest = nodes[len(placeholders) :]

@@ -210,11 +210,10 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return two Boolean tables, shape (leaves, levels): where a leaf is stored, and with which leaves it is compared.
 
-    When a leaf completes a balanced subtree, the subtree is checked for a U-turn, which needs its first leaf. Leaves
-    are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every even leaf is the
-    first of a balanced subtree. An odd leaf completes as many balanced subtrees, c, as there are ones at the end of its
-    binary form. The first leaves of these subtrees are stored at the levels from m - c + 1 to m, where m is the level
-    of the odd leaf.
+    When a leaf completes a balanced subtree, a check for a U-turn compares it with the first leaf of this subtree.
+    Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every even leaf
+    is the first of a balanced subtree. An odd leaf whose binary form ends in c ones completes c balanced subtrees. The
+    first leaves of these subtrees are stored at the levels from m - c + 1 to m, where m is the level of the odd leaf.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
     stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)

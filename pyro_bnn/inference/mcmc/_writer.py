@@ -89,7 +89,7 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Match the smallest groups of axes of two shapes with equal numbers of elements, without axes of size 1."""
+    """Split two shapes into the smallest groups of axes with equal numbers of elements. Leave out axes of size 1."""
     from_axes, to_axes = ([axis for axis, n in enumerate(shape) if n > 1] for shape in (before, after))
     while from_axes:
         num_from = num_to = 1

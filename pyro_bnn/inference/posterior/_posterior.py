@@ -140,7 +140,7 @@ class Posterior(Advised, Shown, ABC):
         """Return the median of every latent variable, ``{site: shape (*event)}``. The median of a Gaussian is its mean.
 
         Raises:
-            ValueError: If the posterior has no closed-form median, as sets of draws and ensembles.
+            ValueError: If the posterior, such as a set of draws or an ensemble, has no closed-form median.
         """
         raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
 
@@ -180,7 +180,7 @@ class Posterior(Advised, Shown, ABC):
         return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
 
     def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
-        """Return draws as one tensor for each site. Each is made inside `unit`, such as a lock or a random stream."""
+        """Return draws as one tensor for each site. Each draw is made in `unit`, such as a lock or a random stream."""
         if num_samples is None:
             num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)
         num_samples = _checks.at_least("num_samples", num_samples, least)

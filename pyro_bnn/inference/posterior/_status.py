@@ -21,8 +21,8 @@ class Status:
         message: What happened. If `remedy` is empty, the message also says what to try.
         detail: The last part of the message, about how the result was computed; a caller that replaces the message
             keeps it.
-        remedy: Advice on what to try, with the names of the function's arguments; a caller with other arguments
-            replaces it.
+        remedy: Advice on what to try, with the names of the function's arguments. A caller whose arguments have other
+            names replaces it.
         verdict: What is wrong, in a short sentence; by default the message up to its first semicolon.
 
     Example:

@@ -66,7 +66,7 @@ def fit_sgmcmc(
         init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. None is
             :class:`NetworkInit`, which starts close to the network's present weights.
         store: New safetensors file for the draws; None keeps them in memory. The file must exist as long as the
-            posterior is used. A resumed run uses its existing file. If the call fails after it has created the file,
+            posterior is used. A resumed run continues its file. If the call fails after it has created the file,
             the file is removed.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show a progress bar for each chain; see :func:`fit_svi` for the default.

@@ -118,7 +118,8 @@ class StochasticGradientSampler(ABC):
 
         Args:
             point: The point z, or a part of it.
-            gradient: Unbiased estimate of :math:`\nabla U(z)`, with the shape of `point`, which may be overwritten.
+            gradient: Unbiased estimate of :math:`\nabla U(z)`, with the shape of `point`. The method may
+                overwrite it.
             memory: State that the sampler keeps for this point between steps; empty at first.
             stage: Settings of the step.
         """

@@ -24,7 +24,10 @@ EMPTY = "the loader is empty; pass one with at least one batch."
 
 
 class Batches:
-    """Gives the batches of each epoch, made by :class:`Arguments`. Several processes share each batch of a tuple."""
+    """Gives the batches of each epoch, made by :class:`Arguments`.
+
+    If the data are a tuple, several processes share each batch.
+    """
 
     def __init__(
         self,

@@ -302,7 +302,7 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """Return two handlers that apply the estimator: for a KL from draws, and for one that `elbo` computes itself."""
+    """Return two contexts that apply the estimator: one for a KL from draws, one for the KL of `elbo` itself."""
     if estimator is None:
         return nullcontext(), nullcontext()
     assert isinstance(model, BayesianModel)

@@ -50,7 +50,10 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Return the largest difference of two predictions; of numbers, relative to the largest. NaN if shapes differ."""
+    """Return the largest difference between two predictions, or NaN if shapes differ.
+
+    For predictions of numbers, the difference is divided by the largest expected value.
+    """
     pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}
     if any(a.shape != b.shape for a, b in pairs.values()):
         return float("nan")
@@ -100,7 +103,10 @@ class SparseDraws(nn.Module):
 
 
 def stored(draws: Tensor) -> StackedDraws | SparseDraws:
-    """Return a module that stores the draws of one parameter, shape (K, ...), without zeros if they are many."""
+    """Return a module that stores the draws of one parameter, shape (K, ...).
+
+    If many elements are zero in all draws, the module leaves them out.
+    """
     is_zero = (draws == 0).all(0)
     few = is_zero.numel() and float(is_zero.double().mean()) >= FEWEST_ZEROS
     return SparseDraws(draws) if few else StackedDraws(draws.contiguous())

@@ -41,8 +41,8 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
         """Return the distribution of the targets, batch shape ``(*draws, N, ...)``.
 
         Each part of the output has the shape ``(*draws, N, O)``; a single part is the whole output. `numbers` holds, by
-        name, each number that the network does not output, such as a noise scale; it broadcasts with a part of the
-        output.
+        name, the numbers that the network does not output, such as a noise scale. Their shapes broadcast with that of a
+        part.
         """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:

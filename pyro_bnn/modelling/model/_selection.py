@@ -225,8 +225,8 @@ class SelectionWarning(UserWarning):
 def make_random(net: nn.Module, where: object, exclude: object, declared: Iterable[str]) -> dict[str, list[str]]:
     """Turn selected parameters of a network into buffers for drawn values, and put frozen modules into eval mode.
 
-    Return ``{site: paths}``, in the order of the network. Buffers at the paths `declared` are always selected, as the
-    last.
+    Return ``{site: paths}``, in the order of the network. Buffers at the paths `declared` are always selected, and
+    come last.
     """
     parameters = owned(net, net.named_parameters(remove_duplicate=False))
     places = dict(net.named_buffers(remove_duplicate=False))

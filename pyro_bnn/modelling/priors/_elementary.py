@@ -182,8 +182,8 @@ class FanInNormalPrior(Prior):
     does not depend on the width.
 
     The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
-    fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight``. Without such a weight of at
-    least two dimensions, as in normalisation layers, the standard deviation is `gain`.
+    fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight``. If the layer has no
+    ``weight`` with at least two dimensions, as in normalisation layers, the standard deviation is `gain`.
 
     Args:
         gain: Standard deviation times the square root of the fan-in. With a gain of :math:`\sqrt 2`, the second moment

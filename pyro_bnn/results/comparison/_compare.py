@@ -46,7 +46,7 @@ COVERAGES = (0.5, 0.9)
 
 
 class ClassSummary:
-    """Class probabilities of a method, from all draws, and from subsets without one group of draws."""
+    """Class probabilities of a method: from all draws, and with each group of draws left out in turn."""
 
     def __init__(self, prediction: ClassificationPrediction, seed: int) -> None:
         assert prediction.logits is not None
@@ -105,7 +105,7 @@ NUMBER_STATISTICS: dict[str, Callable[[PredictiveMoments, PredictiveMoments], Te
 
 
 class NumberSummary:
-    """Moments of the numbers that a method predicts, from all draws, and without one group of draws."""
+    """Moments of the numbers that a method predicts: from all draws, and with each group of draws left out in turn."""
 
     def __init__(self, prediction: RegressionPrediction, seed: int, nodes: Tensor) -> None:
         assert prediction.components is not None

@@ -200,7 +200,7 @@ class Comparison(Advised, Shown):
         return Summary(self._title(), rows=rows, header=("region", "method", *names))
 
     def _notebook_summary(self) -> Summary:
-        """Return the verdict and a table of all scores; the first method has no distances."""
+        """Return the verdict and a table of all scores. The other methods have distances from the first."""
         pairs = {(row.region, row.method): row.scores for row in self._from_first}
         names, distances = list(self.methods[0].scores), list(self.pairs[0].scores)
         rows = []

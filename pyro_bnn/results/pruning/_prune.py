@@ -217,7 +217,7 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Return masks of the weights to keep: those with the lowest ratios are removed, of equal ones the first."""
+    """Return masks of the weights to keep. Those with the lowest ratios are removed; if ratios are equal, the first."""
     flat = torch.cat([ratio.reshape(-1) for ratio in ratios.values()])
     num_removed = math.floor(fraction * len(flat) + 0.5)
     keep = torch.ones_like(flat, dtype=torch.bool)

@@ -98,7 +98,7 @@ def of_temperature(history: History) -> tuple[Verdict, ...]:
 
 
 def has_settled(history: History, usual_steps: int = 0) -> Verdict:
-    """Judge whether the loss still fell at the end of training, which usually has `usual_steps` (0 if unknown)."""
+    """Judge whether the loss still fell at the end of training. `usual_steps` is the default number of steps, or 0."""
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     epochs, steps = counted(num_epochs, "epoch"), counted(len(history.elbo), "step")
     rule = (
@@ -259,7 +259,7 @@ def about_section(subject: Subject) -> Section:
 
 
 def training_command(config: RunConfig, run: Path, made: Collection[str] = ()) -> str:
-    """Return the shortest command that trains with the settings in `config`, without those in `made`."""
+    """Return the shortest command that trains with the settings in `config`, except those named in `made`."""
     candidates: list[list[str]] = []
     if config.kind != "images":
         candidates.append(_options(config, replace(recipes.OWN, target=""), always=GUESSED, never=made))

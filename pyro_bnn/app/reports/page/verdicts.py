@@ -106,7 +106,10 @@ def of_ways(
     lead: tuple[float, float],
     score: str,
 ) -> list[Verdict]:
-    """Judge the ensemble against a baseline, with the difference and error `lead`, and against a single network."""
+    """Judge the ensemble against a baseline and against a single network.
+
+    `lead` is the gain over the baseline, in accuracy or in mean squared error, and its standard error.
+    """
     ahead, noise = lead[0], NUM_ERRORS * lead[1]
     one, single = found.single
     own, theirs, alone = (log_density(way) for way in (found.prediction, baseline, single))
