@@ -1,4 +1,4 @@
-"""The settings of a training run, declared once for all of the program. Only checking them loads torch."""
+"""The settings of a training run, declared in one place for the whole program. Only checking them loads torch."""
 
 from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass, field, fields

@@ -184,7 +184,7 @@ def _compared(
     seed: int,
     progress: bool | None,
 ) -> tuple[dict[str, float], int]:
-    """Return the mean log-density of held-out rows under each fitted model, and how many models C cannot compute."""
+    """Return the mean log-density of held-out rows under each fitted model, and how many models C code cannot run."""
     scores: dict[str, float] = {}
     num_not_in_c = 0
     num_fits = len(candidates) * len(folds)

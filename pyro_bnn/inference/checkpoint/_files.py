@@ -33,7 +33,7 @@ CALIBRATION = "calibration"  # key of the calibration in a file; a file without 
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file: a posterior, and a record of its model (`own` for a Pyro model of the user)."""
+    """Content of a file: a posterior, and a record of its model. For a user's own Pyro model, the record is `own`."""
 
     model: ModelRecord | None
     own: OwnRecord | None

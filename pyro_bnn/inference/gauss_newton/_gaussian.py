@@ -30,8 +30,8 @@ class Covariance(ABC):
     def to(self, like: Tensor) -> "Covariance":
         """Return a contiguous copy with the device and dtype of `like`.
 
-        A covariance from a file is contiguous. In another memory layout, products would differ in their last bits, and
-        so would predictions before saving and after loading.
+        A covariance from a file is contiguous. Another memory layout would change the last bits of products, so the
+        predictions of a loaded posterior would differ from those of the saved one.
         """
         contiguous = torch.contiguous_format
         return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})

@@ -245,7 +245,8 @@ def _check_settings(sampler: SGLD | SGHMC) -> None:
 class ChainOptimizer(SkippingOptimizer):
     """An optimizer whose steps move a chain, with gradients from SVI with a :class:`~pyro_bnn.DeltaGuide`.
 
-    After each step, `record` is called with the number of the step. Several processes use the noise of process 0.
+    After each step, `record` is called with the number of the step. If several processes share the fit, all use the
+    noise of process 0.
     """
 
     def __init__(

@@ -108,7 +108,10 @@ class GraphStep:
 
 
 def _numbers_in_groups(optimizer: Optimizer) -> object:
-    """Return the numbers that a recorded step keeps, such as the learning rate. Replays see changes of tensors only."""
+    """Return the numbers that a recorded step keeps, such as the learning rate.
+
+    A replayed graph uses new values of tensors, but not of Python numbers.
+    """
     kinds = int, float, tuple
     return [
         {name: value for name, value in group.items() if isinstance(value, kinds)} for group in optimizer.param_groups

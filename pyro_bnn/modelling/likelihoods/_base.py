@@ -85,7 +85,10 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         super().__init__()  # without the argument `name` of `PyroModule`
 
     def keep_exact(self, name: str, value: Tensor | None) -> None:
-        """Register a buffer in double precision, which is restored after moves to single precision and back."""
+        """Register a buffer in double precision.
+
+        If the module is moved to single precision and back, the exact values return.
+        """
         self.register_buffer(name, value)
         if value is not None:
             vars(self).setdefault("_exact", {})[name] = value.clone()

@@ -38,7 +38,10 @@ class Owned:
 
 
 def owned(net: nn.Module, values: Iterable[tuple[str, Tensor]]) -> list[Owned]:
-    """Return the parameters at the given paths of a network. A tensor's first path determines its site."""
+    """Return the parameters at the given paths of a network.
+
+    If a tensor has several paths, its first path determines its site.
+    """
     sites: dict[int, str] = {}
     found = []
     for path, value in values:
