@@ -1,1 +1,1 @@
-"""The command-line program, which uses the library, and leaves all mathematics to it. No module imports the program."""
+"""The command-line program. All mathematics is in the library, and no module of the library imports the program."""

@@ -17,8 +17,8 @@ from .subject import Subject
 from .verdicts import NUM_ERRORS
 
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
-LIMIT = 0.975  # a network passes up to this quantile of the calibration errors of calibrated networks
-SMALL_EXCESS = 0.01  # heuristic: a slight calibration error exceeds the mean of calibrated networks by less
+LIMIT = 0.975  # a calibration error is a fault above this quantile of the errors that calibrated networks have
+SMALL_EXCESS = 0.01  # heuristic: such a fault is slight if the error exceeds the mean of those errors by less than this
 MOST_ERRORS = 3.0  # mean confidence and accuracy may differ by this number of standard errors
 
 

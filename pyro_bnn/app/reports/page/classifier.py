@@ -22,7 +22,7 @@ from .subject import Classified, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_trees, of_ways, scores_of_ways
 
 MOST_CLASSES = 20  # of more, only those of lowest recall are listed, without a confusion matrix
-SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)  # of the test rows, when a human classifies the least certain others
+SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)  # of the test rows that the network classifies; a human gets the least certain ones
 MISSED, FOUND, BEHIND = 0.5, 0.75, 0.1
 """Heuristic: a class is mostly missed if the 95 % interval of its recall lies below `MISSED`. The recall of a class is
 low if it is below `FOUND`, or if the upper end of this interval is more than `BEHIND` below the accuracy."""
@@ -116,7 +116,7 @@ def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> 
     text = f"{percent(accuracy)} right"
     if not certainty:
         return text
-    # A human classifies as many rows as the network predicts wrongly, but at most half of them.
+    # The human gets the smallest share of rows that is at least the share of wrong predictions, but at most half.
     row = next((row for row in certainty if 1 - row["share"] >= 1 - accuracy), certainty[-1])
     if row["share"] == 1 or row["right"] <= accuracy:
         return text
