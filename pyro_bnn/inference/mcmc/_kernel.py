@@ -19,7 +19,7 @@ Compile = bool | Literal["auto"]
 """Whether to draw in C; see :func:`~pyro_bnn.fit_mcmc`."""
 
 DIVERGENCE = 1000.0
-"""Energy error in nats above which a trajectory diverges, as in Stan; for MCLMC, a step's squared error over P."""
+"""Energy error in nats above which a trajectory diverges, as in Stan; for MCLMC, squared error of a step / P."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ SHRINKAGE = 0.8
 """A step with a divergent energy error is not taken. All later steps have at most this fraction of its size."""
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
-"""Shares of warm-up after which the draws' variances, and then their autocorrelations, set the length of forgetting."""
+"""Shares of warm-up after which variances, and then autocorrelations, of draws set the length of `FORGETTING`."""
 
 FORGETTING = 0.4
 """Length over which a chain forgets its direction, divided by the length of its path in one autocorrelation time."""

@@ -59,7 +59,8 @@ def natural_gradient(
             priors must be Gaussian. None estimates the Hessian from :math:`g\,(w - m)` in each step.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. Without a warm-up,
-            the first step has full length, since M is corrected for its start at 0.
+            the first step has full length, since M is corrected for its start at 0. Deep or badly initialised networks
+            need 50 to several hundred steps.
         others: Function that makes an optimizer for the parameters without a distribution; partly random networks have
             such parameters. If a schedule changes `lr`, the learning rate of that optimizer changes in proportion. None
             is Adam with a learning rate of 1e-3.

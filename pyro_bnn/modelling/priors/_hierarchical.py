@@ -36,7 +36,7 @@ class HierarchicalNormalPrior(HierarchicalPrior):
         per: "layer" if the parameters of a layer share a scale, "parameter" if each parameter has its own.
 
     Raises:
-        ValueError: If `scale_prior` is not a distribution of one positive number, or if `per` has another value.
+        ValueError: If `scale_prior` is not a distribution of one positive number, or if `per` is no allowed text.
 
     References:
         Neal (1996), Bayesian Learning for Neural Networks, chapter 1.
@@ -93,7 +93,7 @@ class HorseshoePrior(HierarchicalPrior):
         per: "layer" if the parameters of a layer share a global scale, "parameter" if each parameter has its own.
 
     Raises:
-        ValueError: If a number is not above 0, or if `local` or `per` has another value.
+        ValueError: If a number is not above 0, or if `local` or `per` is no allowed text.
 
     References:
         Carvalho, Polson and Scott (2010), https://doi.org/10.1093/biomet/asq017; Ghosh, Yao and Doshi-Velez (2018),
