@@ -12,7 +12,7 @@ from pyro_bnn import plotting
 
 from ._results import page_style, save_small
 
-GREY = "0.5"
+GREY, LINE = "0.5", plotting.PALETTE[2]
 ONE, SEVERAL = "a single network", "several networks"
 LOOKS = {ONE: {"marker": "o", "color": plotting.PALETTE[0]}, SEVERAL: {"marker": "D", "color": plotting.PALETTE[1]}}
 MeanAndError = tuple[float, float | None]
@@ -20,7 +20,7 @@ MeanAndError = tuple[float, float | None]
 
 @dataclass(frozen=True)
 class Panel:
-    """Title of a panel, its axis, and a dashed line for comparison with its name, which is beside the line."""
+    """Title of a panel, its axis, and a dotted line for comparison with its name, which is above the line."""
 
     title: str
     ticks: Sequence[float] = ()  # of a logarithmic axis
@@ -41,8 +41,8 @@ def draw(
     """Draw the points with their error bars; `points` has, by method, a mean and an error for each panel.
 
     The methods are in the order of the first panel. Each panel is wide enough for all of its bars. Methods of `several`
-    networks are diamonds in another colour. The points of the method `reference` are grey, and so is a band of one
-    standard error on both sides of its means.
+    networks are diamonds in another colour. The points of the method `reference` are grey, and so are dashed lines at
+    its means, and a band of one standard error on both sides of them.
     """
     names = sorted(points, key=lambda name: points[name][0][0])
     kinds = [SEVERAL if name in several else ONE for name in names]
@@ -57,6 +57,7 @@ def draw(
                 )
                 if name == reference:
                     ax.axvspan(mean - bar, mean + bar, color="0.9", linewidth=0, zorder=0.5)
+                    ax.axvline(mean, color=GREY, linestyle="--", linewidth=0.9, zorder=1.8)
             ends = [mean + sign * bar for mean, bar in values for sign in (-1, 1)]
             _set_axis(ax, panel, min(ends), max(ends))
             ax.set(ylim=(len(names) - 0.5, -0.5), xlabel=panel.title)
@@ -73,26 +74,19 @@ def draw(
 
 
 def _name_line(ax: Axes, name: str, value: float) -> None:
-    """Write the name of a dashed line beside it, between the two lowest rows, where the panel has more room."""
-    low, high = (float(ax.transData.transform((x, 0))[0]) for x in ax.get_xlim())
-    is_left = float(ax.transData.transform((value, 0))[0]) < (low + high) / 2
-    ax.annotate(
-        name,
-        (value, max(ax.get_ylim()) - 1),
-        xytext=(4 if is_left else -4, 0),
-        textcoords="offset points",
-        ha="left" if is_left else "right",
-        va="center_baseline",
-        color="0.3",
-    )
+    """Write the name of a dotted line above the panel, where it is not in a row of a method."""
+    place, _ = ax.transAxes.inverted().transform(ax.transData.transform((value, 0)))
+    side = "left" if place < 0.1 else "right" if place > 0.9 else "center"
+    above = {"xytext": (0, 2), "textcoords": "offset points", "va": "bottom"}
+    ax.annotate(name, (place, 1), xycoords="axes fraction", ha=side, color=LINE, **above)
 
 
 def _set_axis(ax: Axes, panel: Panel, low: float, high: float) -> None:
-    """Range and ticks of a panel, for bars from low to high, and its dashed line."""
+    """Range and ticks of a panel, for bars from low to high, and its dotted line."""
     if panel.line is not None:
         _, value = panel.line
         low, high = min(low, value), max(high, value)
-        ax.axvline(value, color=GREY, linestyle="--", linewidth=0.9, zorder=1.8)
+        ax.axvline(value, color=LINE, linestyle=":", linewidth=1.3, zorder=1.8)
     if panel.ticks:
         ax.set_xscale("log")
         ax.set_xticks(panel.ticks)

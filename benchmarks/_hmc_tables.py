@@ -257,7 +257,7 @@ def picture(rows: Sequence[Row], folder: Path) -> None:
 
 
 def panels(of_halves: float | None, cpu_seconds: float) -> list[Panel]:
-    """The two panels, with dashed lines at the distance of two halves of the chains, and at the time of all chains."""
+    """The two panels, with dotted lines at the distance of two halves of the chains, and at the time of all chains."""
     distance, ticks = "total variation from HMC", (5, 10, 20, 50, 100, 200, 500)
     between = None if of_halves is None else ("between chains of HMC", of_halves)
     return [

@@ -154,13 +154,10 @@ def picture(rows: Sequence[Row], title: str, path: Path) -> None:
     for name, every in by_method(rows).items():
         if some := [row for row in every if values[-1](row) is not None]:
             points[name] = [mean_and_error([float(value(row) or 0) for row in some]) for value in values]
-    draw(points, panels(points), path, title=title, reference=TITLES["deterministic"], several=several(points))
+    draw(points, panels(), path, title=title, reference=TITLES["deterministic"], several=several(points))
 
 
-def panels(points: Mapping[str, Sequence[MeanAndError]]) -> list[Panel]:
+def panels() -> list[Panel]:
     """The three panels of a picture of costs."""
-    one = TITLES["deterministic"]
-    titles = ("NLL, nats", "test error, %", "training time, ratio (log scale)")
-    lines = [None if one not in points else ("", points[one][number][0]) for number in range(3)]
-    ticks: tuple[Sequence[float], ...] = ((), (), (0.5, 0.7, 1, 2, 5, 10))
-    return [Panel(*parts) for parts in zip(titles, ticks, lines, strict=True)]
+    time = Panel("training time, ratio (log scale)", ticks=(0.5, 0.7, 1, 2, 5, 10))
+    return [Panel("NLL, nats"), Panel("test error, %"), time]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import LogLocator, StrMethodFormatter
 from torch import Tensor
 
 from pyro_bnn import plotting
@@ -181,20 +181,25 @@ def picture(
         for name, ax in zip(PROBLEMS, axes.flat, strict=True):
             for place, (method, look) in enumerate(LOOKS.items()):
                 means, errors = zip(*curves.get((name, method), [(nan, None)]), strict=True)
-                where = [count + 0.35 * (place - 1) for count in counts[: len(means)]]  # so that bars do not overlap
+                where = [count + 0.9 * (place - 1) for count in counts[: len(means)]]  # so that bars do not overlap
                 bars = [error or 0.0 for error in errors]
                 options = {"label": method, "markersize": 4, "elinewidth": 1.1, "linewidth": 1.1, "capsize": 0} | look
                 ax.errorbar(where, means, yerr=bars, clip_on=False, **options)
             problem = PROBLEMS[name]
             inert = f" and {problem.inert} inert" if problem.inert else ""
             ax.set(title=f"{problem.function}, {problem.inputs} inputs{inert}", xticks=counts)
-            ax.set_ylim(LOW.get(name, 0), None)
-            ax.locator_params(axis="y", nbins=5)
-            ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
             if name in LOW:
-                ax.text(0.02, 0.04, f"axis from {LOW[name]:g}, not 0", transform=ax.transAxes, color="0.3")
+                ax.set_ylim(LOW[name], None)
+                ax.locator_params(axis="y", nbins=5)
+                note = f"axis from {LOW[name]:g}, not logarithmic"
+                ax.text(0.02, 0.04, note, transform=ax.transAxes, color="0.3")
+            else:
+                ax.set_yscale("log")
+                ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if problem.function == "Hartmann" else (1,)))
+                ax.minorticks_off()
+            ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes[0, 0].figure.supxlabel("evaluations", fontsize=8)
-        axes[0, 0].figure.supylabel("distance from the optimum", fontsize=8)
+        axes[0, 0].figure.supylabel("distance from the optimum (log scale)", fontsize=8)
         shown = {method for _, method in curves}
         handles = [handle for method, handle in zip(LOOKS, axes[0, 0].containers, strict=True) if method in shown]
         axes[0, 0].figure.legend(handles=handles, loc="outside upper left", ncols=4)

@@ -130,7 +130,7 @@ def bands_and_deviations(
         plotting.regression_bands(GRID, prediction, ax=upper)
         upper.get_legend().remove()  # one above all axes is enough
         points = {"linestyle": "", "marker": "o", "zorder": 1.9}
-        upper.plot(left_out.x, left_out.y, ms=1.9, mfc="white", mec="black", mew=0.45, label="data left out", **points)
+        upper.plot(left_out.x, left_out.y, ms=1.9, mfc="none", mec="0.62", mew=0.45, label="data left out", **points)
         upper.plot(fit.x, fit.y, ms=1.7, mfc="black", mew=0, label="data of the fit", **points)
         lower.plot(GRID, reference, color="0.5", linestyle="--", linewidth=0.9)
         color = BLUE if title == compared else "0.3"
@@ -224,13 +224,14 @@ def width(out: Path, quick: bool) -> None:
         print(f"{name:24s} {widths[-1]:5d} {sds[-1]:14.2f} {largest[-1]:32.2f}", flush=True)
         axes[0, 0].plot(widths, sds, style, label=name)
         axes[0, 1].plot(widths, largest, style, label=name)
-    titles = ("standard deviation of a logit", "largest of the 5 class probabilities, mean")
-    for ax, title in zip(axes[0], titles, strict=True):
+    labels = ("sd of a logit (log scale)", "mean largest probability of 5 classes")
+    for ax, label in zip(axes[0], labels, strict=True):
         ax.set_xscale("log", base=2)
         ax.set_xticks(widths, labels=[str(units) for units in widths])
-        ax.set(xlabel="hidden units in each of two layers", title=title)
+        ax.set(xlabel="hidden units in each of two layers (log scale)", ylabel=label)
     axes[0, 0].set_yscale("log")
     axes[0, 0].set_yticks([1, 10, 100], labels=["1", "10", "100"])
+    axes[0, 0].minorticks_off()
     axes[0, 0].set_ylim(0.7, 600)
     axes[0, 1].axhline(0.2, color="0.5", linestyle=":", linewidth=0.9)
     axes[0, 1].text(256, 0.21, "chance", ha="right", va="bottom", color="0.35")
@@ -298,7 +299,7 @@ def estimators(out: Path, quick: bool) -> None:
         looks = ({"marker": "o"}, {"marker": "s", "markersize": 8, "markerfacecolor": "none"}, {"marker": "D"})
         for (name, row), look, line in zip(found.items(), looks, ("-", "--", "-."), strict=True):
             ax.plot(sizes, [value for value, _ in row], line, linewidth=1.2, label=name, **{"markersize": 4} | look)
-        ax.set(xscale="log", yscale="log", ylim=(4e-3, 8), xlabel="rows in the batch", title=title)
+        ax.set(xscale="log", yscale="log", ylim=(4e-3, 8), xlabel="rows in the batch (log scale)", title=title)
         ax.set_xticks(sizes, labels=[str(size) for size in sizes])
         ax.set_yticks([0.01, 0.1, 1], labels=["0.01", "0.1", "1"] if ax is axes[0, 0] else [])
         ax.minorticks_off()

@@ -45,7 +45,7 @@ def of_methods(page: str, title: str, path: Path) -> None:
     for row in rows(lines):
         accuracy, error = pair(row["accuracy, %"])
         found[row["method"]] = [pair(row["NLL"]), (100 - accuracy, error), pair(row["training"])]
-    panels, several = _methods_tables.panels(found), _methods_tables.several(found)
+    panels, several = _methods_tables.panels(), _methods_tables.several(found)
     _dots.draw(found, panels, path, title=title, reference=ONE, several=several, table=lines)
 
 

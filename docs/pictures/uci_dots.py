@@ -14,15 +14,15 @@ from pyro_bnn import plotting
 PAGE = Path(__file__).parent.parent / "results" / "uci.md"
 LIMITS = {
     "yacht": (-2.3, 1.3),
-    "energy": (-1.75, 0.05),
+    "energy": (-1.65, -0.55),
     "concrete": (-3.45, -2.2),
     "wine": (-1.02, -0.83),
     "kin8nm": (0.93, 1.5),
-    "power-plant": (-2.88, -2.57),
+    "power-plant": (-2.96, -2.78),
 }
 """Ends of the axes, so that a few far values do not press the others together."""
 
-STEPS = {"yacht": 1, "energy": 1, "concrete": 0.5, "wine": 0.1, "kin8nm": 0.2, "power-plant": 0.2}
+STEPS = {"yacht": 1, "energy": 0.5, "concrete": 0.5, "wine": 0.1, "kin8nm": 0.2, "power-plant": 0.1}
 """Distances of the ticks with numbers; there is one without a number in the middle."""
 
 BLUE, VERMILION, *_ = plotting.PALETTE
@@ -56,8 +56,11 @@ def kind_of(method: str, cell: str) -> str:
     return DISAGREE if "\\*" in cell else FIXED
 
 
-def draw_cell(ax: Axes, place: int, method: str, cell: str) -> None:
-    """A mean with its standard error; a mean beyond the axis is a triangle at its end, with the number."""
+def draw_cell(ax: Axes, place: int, method: str, cell: str, *, is_best: bool) -> None:
+    """A mean with its standard error; a mean beyond the axis is a triangle at its end, with the number.
+
+    The number of the largest mean is bold.
+    """
     look = {"linestyle": "", "markersize": 4, **LOOKS[kind_of(method, cell)]}
     mean, *error = numbers(cell)
     low, high = ax.get_xlim()
@@ -67,9 +70,10 @@ def draw_cell(ax: Axes, place: int, method: str, cell: str) -> None:
     is_left, where = mean < low, {"transform": ax.get_yaxis_transform()}
     ax.plot(0.05 if is_left else 0.95, place, **look | {"marker": "<" if is_left else ">"}, **where)
     text, side = f"{mean:.2f}".replace("-", "\N{MINUS SIGN}"), "left" if is_left else "right"
-    ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # over the line of MAP
+    ground = {"facecolor": "0.94" if method == DEFAULT else "white", "edgecolor": "none", "pad": 0.8}  # over lines
+    font = {"color": "black", "weight": "bold"} if is_best else {"color": "0.3"}
     start = 0.12 if is_left else 0.88
-    ax.text(start, place, text, **where, ha=side, va="center_baseline", color="0.3", bbox=ground)
+    ax.text(start, place, text, **where, ha=side, va="center_baseline", bbox=ground, **font)
 
 
 def uci(out: Path, _quick: bool) -> None:
@@ -89,9 +93,10 @@ def uci(out: Path, _quick: bool) -> None:
         ax.set(title=name, xlim=LIMITS[name], ylim=(len(order) - 0.5, -0.5))
         ax.axvline(numbers(cells["MAP"][column])[0], color=GREY, linestyle="--", linewidth=0.9, zorder=1.5)
         ax.axhspan(order.index(DEFAULT) - 0.5, order.index(DEFAULT) + 0.5, color="0.94", linewidth=0, zorder=0)
-        for place, method in enumerate(order):
-            if cells[method][column]:
-                draw_cell(ax, place, method, cells[method][column])
+        shown = {method: some[column] for method, some in cells.items() if some[column]}
+        best = max(shown, key=lambda method: numbers(shown[method])[0])
+        for method, cell in shown.items():
+            draw_cell(ax, order.index(method), method, cell, is_best=method == best)
         ax.set_yticks(range(len(order)), labels=order if column == 0 else [""] * len(order))
         ax.tick_params(axis="y", length=0)
         ax.xaxis.set_major_locator(MultipleLocator(STEPS[name]))
