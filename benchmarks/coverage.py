@@ -45,8 +45,8 @@ MAPIE = "MAPIE, absolute"
 KINDS = ("network", *SCORES, MAPIE)
 
 THIRDS = ("smallest", "middle", "largest")
-IN_THIRDS = {"network": "intervals of the network", "scaled": '"scaled" intervals'}
-"""Kinds of intervals whose coverage in the thirds has a panel, and its title."""
+IN_THIRDS = {"network": "white", "scaled": None}
+"""Kinds of intervals whose coverage in the thirds is shown, and the ground of their marks."""
 
 MARKERS = "os^D"
 OF_THIRDS = ("#9A80C8", "#6A4BA3", "#35215C")
@@ -128,16 +128,18 @@ def picture(
         lines: The table beside the picture.
     """
     with page_style():
-        axes = plotting.new_axes(1 + len(IN_THIRDS), 1, size=("page", 5.4))[:, 0]
-        axes[0].get_gridspec().set_height_ratios((1.1, 1, 1))
+        axes = plotting.new_axes(2, 1, size=("page", 4.3))[:, 0]
         kinds = {name if name == "network" else f'"{name}"': (name, 0) for name in KINDS if name != MAPIE}
-        _panel(axes[0], kinds, cells, expected, plotting.PALETTE)
+        looks = [{"marker": MARKERS[i], "color": plotting.PALETTE[i], "mfc": "white"} for i in range(len(kinds))]
+        _panel(axes[0], kinds, cells, expected, looks)
         axes[0].set_title("all test rows (a larger scale than below)", loc="left")
-        for ax, (kind, title) in zip(axes[1:], IN_THIRDS.items(), strict=True):
-            thirds = {f"{part} sd": (kind, 1 + i) for i, part in enumerate(THIRDS)}
-            _panel(ax, thirds, cells, expected, OF_THIRDS)
-            ax.set_title(f"{title}, by thirds of predicted sd", loc="left")
-        low = min(ax.get_ylim()[0] for ax in axes[1:]) - 1
+        thirds, looks = {}, []
+        for i, part in enumerate(THIRDS):
+            for kind, ground in IN_THIRDS.items():
+                thirds[f"{part} sd" if ground is None else f"_{part}"] = (kind, 1 + i)
+                looks.append({"marker": MARKERS[i], "color": OF_THIRDS[i], "mfc": ground})
+        _panel(axes[1], thirds, cells, expected, looks)
+        axes[1].set_title('thirds by predicted sd (hollow: network, filled: "scaled")', loc="left")
         for ax in axes:
             names = [name.removesuffix("-quality-red") for name in expected]
             ax.set_xticks(range(len(names)), names)
@@ -146,20 +148,12 @@ def picture(
             ax.grid(True, axis="x", which="minor")
             ax.tick_params(axis="x", which="both", length=0)
             ax.set(ylabel="coverage, %", xlim=(-0.5, len(names) - 0.5))
-            if ax is not axes[0]:
-                ax.set_ylim(low, 101)
         handles, labels = axes[0].get_legend_handles_labels()
         axes[0].figure.legend(handles, labels, loc="outside upper left", ncols=6)
-        looks = zip(THIRDS, MARKERS, OF_THIRDS, strict=False)
-        of_thirds = [Line2D([], [], ls="", ms=4.5, marker=mark, c=color, label=f"{n} sd") for n, mark, color in looks]
-        beside = {
-            "loc": "lower left",
-            "bbox_to_anchor": (0.46, 1.05),
-            "borderaxespad": 0,
-            "borderpad": 0,
-            "handlelength": 1,
-        }
-        axes[1].legend(handles=of_thirds, ncols=3, **beside)
+        marks = zip(THIRDS, MARKERS, OF_THIRDS, strict=False)
+        of_thirds = [Line2D([], [], ls="", ms=4.5, marker=mark, c=color, label=f"{n} sd") for n, mark, color in marks]
+        above = {"loc": "lower right", "bbox_to_anchor": (1, 1.02), "borderaxespad": 0, "borderpad": 0}
+        axes[1].legend(handles=of_thirds, ncols=3, handlelength=1, columnspacing=1, **above)
         save_small(axes[0], path, lines, num_colors=40)
 
 
@@ -168,7 +162,7 @@ def _panel(
     series: Mapping[str, tuple[str, int]],
     cells: Mapping[tuple[str, str], Sequence[Pair]],
     expected: Mapping[str, float],
-    colors: Sequence[str],
+    looks: Sequence[Mapping[str, str | None]],
 ) -> None:
     """Points with error bars; `series` has, by label, the kind of interval and the place of the number in its cell."""
     for place, percent in enumerate(expected.values()):
@@ -177,18 +171,19 @@ def _panel(
     for index, (label, (kind, number)) in enumerate(series.items()):
         places = [place for place, name in enumerate(expected) if (name, kind) in cells]
         found = [cells[[*expected][place], kind][number] for place in places]
-        ax.errorbar(
+        points = ax.errorbar(
             [place + 0.6 * ((index + 0.5) / len(series) - 0.5) for place in places],
             [mean for mean, _ in found],
             yerr=[error or 0.0 for _, error in found],
             linestyle="",
-            marker=MARKERS[index],
             markersize=4.5,
             elinewidth=1.2,
             capsize=0,
-            color=colors[index],
             label=label,
+            **looks[index],
         )
+        for bars in points[2]:
+            bars.set_zorder(3)  # a bar that is shorter than its mark is seen within it
 
 
 def main() -> None:

@@ -197,6 +197,7 @@ def picture(
                 ax.set_yscale("log")
                 ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if problem.function == "Hartmann" else (1,)))
                 ax.minorticks_off()
+                ax.set_ylim(0.3 if problem.function == "Hartmann" else None, None)
             ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes[0, 0].figure.supxlabel("evaluations", fontsize=8)
         axes[0, 0].figure.supylabel("distance from the optimum (log scale)", fontsize=8)

@@ -17,6 +17,9 @@ WITH_NAMES = ("uci", "cost", "cost_lenet", "hmc_images", "serving")
 
 DARKEST, LIGHTEST = 0.19, 0.94  # of the theme's background and of its text
 OF_COLORS = 0.68  # least lightness of a full colour: a contrast of 5 or more
+OF_BANDS = (
+    0.08  # how much lighter pale bands are than greys, so that they differ
+)
 TO_CONES = np.array(
     [
         [0.4122214708, 0.5363325363, 0.0514459929],
@@ -60,9 +63,11 @@ def dark_colors(colors: np.ndarray) -> np.ndarray:
     # powers make greys lighter, and pale grounds visible
     power = 2 + ((lightness - 0.75) / 0.15).clip(0, 1)
     new = LIGHTEST - (LIGHTEST - DARKEST) * lightness**power
+    chroma = np.hypot(*axes)
     # 0 for greys and pale bands, 1 for full colours
-    fullness = ((np.hypot(*axes) - 0.09) / 0.025).clip(0, 1)
-    new += fullness * (OF_COLORS - new).clip(0)
+    fullness = ((chroma - 0.09) / 0.025).clip(0, 1)
+    is_pale = ((chroma - 0.015) / 0.015).clip(0, 1) * (1 - fullness)
+    new += OF_BANDS * is_pale + fullness * (OF_COLORS - new).clip(0)
     found = np.repeat(new[:, None], 3, axis=1)
     for share in np.linspace(0, 1, 21):
         lab = np.stack([new, share * axes[0], share * axes[1]], axis=1)
