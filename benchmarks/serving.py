@@ -72,6 +72,7 @@ def picture(times: Times, path: Path, lines: Iterable[str]) -> None:
                 ax.plot([*some.values()], [*some], style, markersize=4.5, label=label)
             ax.set(xscale="log", xlabel="latency, ms (log scale)", title=f"{count} row{'s' if count > 1 else ''}")
             ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            ax.minorticks_off()
             ax.set(ylim=(len(ways) - 0.5, -0.5))
             ax.axhspan(-0.5, 0.5, color="0.93", linewidth=0, zorder=0)
             ax.set_yticks(range(len(ways)), labels=[""] * len(ways))
@@ -80,7 +81,7 @@ def picture(times: Times, path: Path, lines: Iterable[str]) -> None:
             ax.set_xlim(min(limits), max(limits))
         labels = [way + "".join(f"\n(not {case})" for case in cases if (case, way) not in times) for way in ways]
         axes[0].set_yticklabels(labels)
-        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
         save_small(axes[0], path, lines)
 
 
