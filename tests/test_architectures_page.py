@@ -10,7 +10,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "understand" / "networks.md"
 
 def items() -> dict[str, list[str]]:
     """The lists of the section on what was tested: title -> names."""
-    section = PAGE.read_text().partition("## What was tested\n")[2].partition("<details>")[0]
+    section = PAGE.read_text().partition("## What was tested\n")[2].partition("</details>")[0]
     lines = re.findall(r"(?m)^- (.*(?:\n  .*)*)", section)
     divided = [re.sub(r"\s+", " ", line).partition(": ") for line in lines]
     return {title: names.removesuffix(".").split("; ") for title, _, names in divided}
