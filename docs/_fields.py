@@ -18,7 +18,8 @@ def parameters(lines: list[str]) -> dict[str, list[str]]:
     """The lines about each parameter in the section "Args" of a docstring."""
     found = {}
     section = lines[lines.index("Args:") + 1 :]
-    for line in itertools.takewhile(bool, section):
+    inside = itertools.takewhile(lambda line: line[:1] in ("", " "), section)
+    for line in "\n".join(inside).rstrip().splitlines():
         if start := re.match(r" {4}(\w+): ", line):
             of_one = found[start[1]] = []
         of_one.append(line)
@@ -56,9 +57,9 @@ def without_likelihood(line: str) -> str:
     return line.replace("`likelihood`, ", "")
 
 
-def definition(item: nodes.paragraph) -> nodes.definition_list_item:
-    """The parts of "name (type) – text"."""
-    children, dash = [*item.children], " \N{EN DASH} "
+def definition(item: nodes.Element) -> nodes.definition_list_item:
+    """The parts of "name (type) – text", and a list that follows the text."""
+    children, dash = [*item[0].children], " \N{EN DASH} "
     dashes = (
         i for i, part in enumerate(children) if part.astext().startswith(dash)
     )
@@ -69,8 +70,9 @@ def definition(item: nodes.paragraph) -> nodes.definition_list_item:
         for part in children[end : end + 1]
     ]
     text = nodes.paragraph("", "", *filter(str, rest), *children[end + 1 :])
+    parts = [text] if text.children else []
     return nodes.definition_list_item(
-        "", term, nodes.definition("", *([text] if text.children else []))
+        "", term, nodes.definition("", *parts, *item.children[1:])
     )
 
 
@@ -84,11 +86,9 @@ def as_definitions(app: Sphinx, document: nodes.document) -> None:
         if name.astext() not in TITLES or not body.children:
             continue
         listed = isinstance(body[0], nodes.bullet_list)
-        items = [item[0] for item in body[0]] if listed else [body[0]]
+        items = [definition(item) for item in (body[0] if listed else [body])]
         body.children = []
-        body += nodes.definition_list(
-            "", *map(definition, items), classes=["arguments"]
-        )
+        body += nodes.definition_list("", *items, classes=["arguments"])
 
 
 def with_types(app: Sphinx, document: nodes.document) -> None:

@@ -166,7 +166,7 @@ def test_the_status_speaks_of_modes_only_if_chains_disagree():
     drifting = noise + torch.linspace(0, 3, 500)[:, None]  # alike, but no chain has explored its mode
     assert str(modes(drifting)).startswith("4 of 4 chains are too short to explore their modes; R-hat")
     apart = noise + 5 * torch.arange(4.0)[:, None, None]
-    assert str(modes(apart)).startswith("4 modes with equal weights, which are not their posterior weights; R-hat")
+    assert str(modes(apart)).startswith("4 modes, which count equally, whatever their probabilities; R-hat")
     assert "lies between modes" in str(modes(apart))
 
 
@@ -177,7 +177,7 @@ def test_one_call_trains_members_and_explores_their_modes():
     assert posterior.to_arviz().sample_stats["energy_error"].shape == (3, 300)
     message = posterior.status.message
     assert message.startswith("MCLMC: 3 chains of 300 draws")
-    assert re.search("3 (modes with|chains with|chains whose predictions agree).*; R-hat within chains", message)
+    assert re.search("3 (modes, which|chains with|chains whose predictions agree).*; R-hat within chains", message)
     rmse = (pb.predict(model, posterior, x, num_samples=100).mean - y).square().mean().sqrt()
     assert rmse < 0.15 < y.std()
     from_prior = quietly(pb.fit_mcmc, model, (x, y), sampler=pb.MCLMC(), **{**lengths, "num_warmup": 0})

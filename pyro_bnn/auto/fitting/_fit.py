@@ -169,7 +169,7 @@ def fit(
 ) -> GuidePosterior | MCMCPosterior | EnsemblePosterior:
     """Fit a model to data with chains if possible, and otherwise with variational inference.
 
-    Optimisers, learning rates and numbers of steps need no tuning. The scale of the prior may need tuning: choose it on
+    Optimizers, learning rates and numbers of steps need no tuning. The scale of the prior may need tuning: choose it on
     held-out rows.
 
     Args:
@@ -235,12 +235,10 @@ def fit(
         >>> posterior = fit(model, (x, y), seed=0)
         >>> print(posterior.status)  # doctest: +ELLIPSIS
         Chains from trained modes, since C code runs this network fast enough...
-        >>> posterior = fit(model, (x, y), method="svi", seed=0)
-        >>> print(posterior.status)  # doctest: +ELLIPSIS
-        converged: the ELBO rose by less than ... over the last ... epochs...
-        >>> posterior = fit(model, (x, y), method="ensemble", num_members=2, seed=0)
-        >>> print(posterior.status)  # doctest: +ELLIPSIS
-        ensemble of 2 members, ... all 2 members ended well...
+        >>> fit(model, (x, y), method="svi", seed=0).status.ok
+        True
+        >>> fit(model, (x, y), method="ensemble", num_members=2, seed=0).status.ok
+        True
 
     Notes:
         *Chains.* By default :func:`fit` trains eight networks, and then a chain in C explores the mode of each

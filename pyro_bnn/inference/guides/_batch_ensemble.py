@@ -43,7 +43,7 @@ class BatchEnsembleGuide(FlatGuide):
     computes them for each member.
 
     Args:
-        model: The model to guide.
+        model: The model whose weights the guide approximates.
         num_members: Number K of members.
         init: Initial values of the shared weights, and of each member's other variables. By default these are the
             network's own. The scales of `init` are not used.

@@ -31,7 +31,7 @@ class DeltaGuide(FlatGuide):
     unconstrained, is the same in both spaces.
 
     Args:
-        model: The model to guide.
+        model: The model whose weights the guide estimates.
         init: Initial locations. By default these are the network's own weights. The scales of `init` are not used.
         jacobian: Whether to use the density in unconstrained space, as samplers do.
 

@@ -35,7 +35,7 @@ class LowRankGuide(GaussianGuide):
     variables in unconstrained space.
 
     Args:
-        model: The model to guide.
+        model: The model whose weights the guide approximates.
         rank: Rank r of the low-rank matrix, from 1 to P.
         init: Initial locations and marginal scales. By default the guide is centred on the network's own weights.
         scale_map: Map from free parameters to the scales :math:`\sigma`. The map also gives the parameters their names.

@@ -264,7 +264,7 @@ class Modes(Shown):
         if self.num_unexplored:
             number = self.unexplored
         elif self.between > LARGEST_WITHIN:
-            number, places = f"{count} modes with equal weights, which are not their posterior weights", "modes"
+            number, places = f"{count} modes, which count equally, whatever their probabilities", "modes"
         else:
             number = f"{count} chains whose predictions agree"
         return (

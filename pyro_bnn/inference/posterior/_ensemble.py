@@ -37,14 +37,8 @@ class EnsemblePosterior(Posterior):
     use the members in turn, so all members have the same weight if the number of draws is a multiple of M. If the
     members are points, `predict` draws each once, and its epistemic variance divides by M - 1.
 
-    All members must come from models of the same architecture. `predict` takes learned parameters and buffers from its
-    model, so for networks with batch normalisation, or with parameters that are not random, each member should be a
-    :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. All members predict with the model's learned noise scale.
-    To give each member its own, make the noise scale latent, or an output of the network
-    (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
-
     Args:
-        members: M posteriors over the same sites.
+        members: M posteriors over the same sites, from models of the same architecture.
 
     Raises:
         ValueError: If there is no member, or a member is not a posterior. :meth:`draws` raises it if the members' sites
@@ -65,6 +59,12 @@ class EnsemblePosterior(Posterior):
         >>> ensemble = pb.EnsemblePosterior(posteriors)
         >>> ensemble.sample(2, seed=0)["net.weight"].flatten().round()
         tensor([1., 3.])
+
+    Notes:
+        `predict` takes learned parameters and buffers from its model, so for networks with batch normalisation, or with
+        parameters that are not random, each member should be a :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`.
+        All members predict with the model's learned noise scale. To give each member its own, make the noise scale
+        latent, or an output of the network (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
     """
 
     def __init__(self, members: Sequence[Posterior]) -> None:

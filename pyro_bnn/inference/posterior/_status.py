@@ -19,10 +19,8 @@ class Status:
     Args:
         ok: Whether inference shows no sign of trouble.
         message: What happened. If `remedy` is empty, the message also says what to try.
-        detail: The last part of the message, about how the result was computed; a caller that replaces the message
-            keeps it.
-        remedy: Advice on what to try, with the names of the function's arguments. A caller whose arguments have other
-            names replaces it.
+        detail: The last part of the message, about how the result was computed.
+        remedy: Advice on what to try, with the argument names of the function that made the fit.
         verdict: What is wrong, in a short sentence; by default the message up to its first semicolon.
 
     Example:

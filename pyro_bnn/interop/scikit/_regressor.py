@@ -37,14 +37,20 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         hidden_layer_sizes: Number of units of each hidden layer. A single number means one layer. If None, the method
             ``"auto"`` chooses the hidden layers, and all other methods use one layer of 20 units. ``"auto"`` also
             chooses `likelihood`, `activation` and `prior` if they are None; values that you set are not changed.
-        method: The inference method. ``"auto"`` chooses the network and the length of the fit; if there are too many
-            rows, or no C compiler, it means ``"svi"``. ``"svi"`` fits one Gaussian for each weight, for any number of
-            rows. ``"natural"`` also fits one Gaussian for each weight, but with natural gradients. ``"nuts"`` draws
-            from the exact posterior, for up to a thousand rows. ``"mclmc"`` trains `num_members` networks, and explores
-            the mode of each network with a chain. ``"ensemble"`` trains several plain networks. ``"laplace"`` fits a
-            Gaussian around the weights of one plain network: around all weights if there are at most 1000, otherwise
-            around the weights of the last layer. ``"kronecker"`` fits a Gaussian around all weights of a plain network
-            of any size. ``"swag"`` fits a Gaussian to the weights that further training visits.
+        method: The inference method:
+
+            - ``"auto"`` chooses the network and the length of the fit; if there are too many rows, or no C compiler, it
+              means ``"svi"``.
+            - ``"svi"`` fits one Gaussian for each weight, for any number of rows.
+            - ``"natural"`` also fits one Gaussian for each weight, but with natural gradients.
+            - ``"nuts"`` draws from the exact posterior, for up to a thousand rows.
+            - ``"mclmc"`` trains `num_members` networks, and explores the mode of each network with a chain.
+            - ``"ensemble"`` trains several plain networks.
+            - ``"laplace"`` fits a Gaussian around the weights of one plain network: around all weights if there are at
+              most 1000, otherwise around the weights of the last layer.
+            - ``"kronecker"`` fits a Gaussian around all weights of a plain network of any size.
+            - ``"swag"`` fits a Gaussian to the weights that further training visits.
+
         likelihood: Distribution of a target given the network's output, by name: ``"gaussian"`` with the same noise for
             all rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise
             that depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.

@@ -252,15 +252,7 @@ def compare(
     function. The method that comes first in a pair is its reference, so pass the most accurate method, such as NUTS,
     before all other methods.
 
-    Every number about a pair has a Monte Carlo standard error. The standard error comes from a jackknife over 20
-    successive groups of draws. The score ``agreement`` changes in jumps, so its standard error comes from a bootstrap
-    of the 20 groups. For MCMC, each group is a part of a chain. If the groups are longer than the correlation time of
-    the chains, the standard error accounts for slow mixing.
-
-    Distances are never negative, so Monte Carlo noise makes them larger: two sets of draws from one posterior have a
-    distance above 0. To measure the noise level of a distance, pass the same guide twice, or two runs of the same
-    sampler. Near the noise level the standard errors are up to 1.7 times too large; at much larger distances the
-    standard errors are right.
+    Every number about a pair has a Monte Carlo standard error (see the notes).
 
     Args:
         model: The model of the posteriors: a :class:`~pyro_bnn.BayesianModel`, or a Pyro model of your own.
@@ -300,6 +292,17 @@ def compare(
         ['laplace', 'start']
         >>> [*result.pairs[0].scores]
         ['rms mean difference', 'epistemic sd ratio', 'total sd ratio', 'wasserstein']
+
+    Notes:
+        The standard error of a number about a pair comes from a jackknife over 20 successive groups of draws. The score
+        ``agreement`` changes in jumps, so its standard error comes from a bootstrap of the 20 groups. For MCMC, each
+        group is a part of a chain. If the groups are longer than the correlation time of the chains, the standard error
+        accounts for slow mixing.
+
+        Distances are never negative, so Monte Carlo noise makes them larger: two sets of draws from one posterior have
+        a distance above 0. To measure the noise level of a distance, pass the same guide twice, or two runs of the same
+        sampler. Near the noise level the standard errors are up to 1.7 times too large; at much larger distances the
+        standard errors are right.
     """
     num_samples = _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
     require_model(model)
