@@ -1,4 +1,4 @@
-"""Commands of a contributor: `nox -l` lists them, and `nox -s lint` runs one in the current environment."""
+"""Commands for contributors: `nox -l` lists them, and `nox -s lint` runs one in the current environment."""
 
 import nox
 

@@ -70,6 +70,18 @@ def lower_bound(requirement: str) -> str | None:
     return match and f"{match[1]}=={match[2]}{match[3] or ''}"
 
 
+def requirements_of(project: dict, extra: str) -> list[str]:
+    """The requirements of an extra, including those of other extras of this package that it names."""
+    found = []
+    for requirement in project["optional-dependencies"][extra]:
+        named = re.fullmatch(r"pyro-bnn\[([\w,]+)\]", requirement)
+        if named:
+            found += [inner for name in named[1].split(",") for inner in requirements_of(project, name)]
+        else:
+            found.append(requirement)
+    return found
+
+
 def lower_bounds(project: dict) -> list[str]:
     """Constraints for all requirements of the package and of `EXTRAS`.
 
@@ -78,7 +90,7 @@ def lower_bounds(project: dict) -> list[str]:
     """
     requirements = list(project["dependencies"])
     for extra in EXTRAS:
-        requirements += project["optional-dependencies"][extra]
+        requirements += requirements_of(project, extra)
     unbounded = [requirement for requirement in requirements if lower_bound(requirement) is None]
     if unbounded:
         raise ValueError(f"Requirements in pyproject.toml must have a lower bound (`>=`), got {', '.join(unbounded)}.")
