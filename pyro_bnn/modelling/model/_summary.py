@@ -47,10 +47,10 @@ def summary_of(
     shapes = {**latents, **{name: value.shape for name, value in others.items()}}
     states = dict.fromkeys(latents, RANDOM) | states
     rows: list[tuple[Cell, ...]] = [shape_row(name, shape, states[name]) for name, shape in shapes.items()]
-    header = "parameter", "shape", "numbers", ""
+    header = "parameter", "shape", "numbers", "state"
     if len(rows) > MOST_ROWS:
         rows = list(_rows_by_kind(shapes, states, _kinds(network, shapes)))
-        header = "layer and parameter", "how many", "numbers", ""
+        header = "layer and parameter", "how many", "numbers", "layers" if any(row[-1] for row in rows) else ""
     own = f"; {few(declared)} {'has a prior of its own' if len(declared) == 1 else 'have priors of their own'}"
     data = f"data: {counted(num_data, 'row')}, {kind_of(like)}"
     notes = [f"prior: {prior!r}{own if declared else ''}", f"likelihood: {likelihood!r}", data, CALLS]
