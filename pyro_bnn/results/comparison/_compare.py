@@ -234,7 +234,10 @@ Model = BayesianModel | Callable[..., object]
 Entry = Posterior | Callable[..., object] | tuple[Model, Posterior]
 
 
-@explained('compare(model, {"nuts": exact, "mean-field": posterior}, x)')
+EXAMPLE = 'compare(model, {"nuts": exact, "mean-field": posterior}, x)'
+
+
+@explained(EXAMPLE)
 def compare(
     model: Model,
     posteriors: Mapping[str, Entry],
@@ -306,9 +309,11 @@ def compare(
     """
     num_samples = _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
     require_model(model)
+    if not isinstance(posteriors, Mapping):
+        found = _checks.described(posteriors)
+        raise ValueError(f"`posteriors` must be a dict of posteriors by name, got {found}; call `{EXAMPLE}`.")
     like = model.like if isinstance(model, BayesianModel) else None
     x, y = as_inputs("x", x, like), None if y is None else as_targets("y", y, like)
-    _checks.kind("posteriors", posteriors, Mapping, 'a dict of posteriors by name, such as {"NUTS": a, "guide": b}')
     for name in posteriors:
         _checks.kind("posteriors", name, str, "a dict whose keys are names, as text")
     if len(posteriors) < 2:
