@@ -224,6 +224,7 @@ def test_columns_that_training_left_out_are_copied_and_others_named(pyro_bnn, tm
     table, run, out = write_table(tmp_path / "t.csv", rows, names), tmp_path / "run", tmp_path / "out.csv"
     _, said, _ = pyro_bnn("train", table, "--target", "price", "--method", "svi", "--epochs", 1, "--out", run)
     assert "Column 'patient' has a different text in each row: it is left out." in said
+    assert "'patient', 'number' say nothing about new rows, so `predict` only copies them." in " ".join(said.split())
     new = write_table(tmp_path / "new.csv", [["extra", *row] for row in rows[:3]], ("comment", *names))
     code, _, err = pyro_bnn("predict", run, new, "--out", out)
     assert code == 0

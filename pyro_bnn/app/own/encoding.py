@@ -134,9 +134,10 @@ def learned_encoding(
     encoding = TableEncoding([feature for feature in found.values() if isinstance(feature, Feature)], [*naming])
     notes = [f"Column {name!r} {reason}: it is left out." for name, reason in left_out.items()]
     if naming:
+        says, it = ("says", "it") if len(naming) == 1 else ("say", "them")
         notes.append(
-            "Such a column says nothing about new rows, so `predict` only copies it. To predict from it, name it in "
-            "--features."
+            f"{listed([*naming])} {says} nothing about new rows, so `predict` only copies {it}. To predict from {it}, "
+            f"name {it} in --features."
         )
     if not encoding.features:
         raise ValueError(f"{table.shown} has no column to predict from. {' '.join(notes)}")
