@@ -91,6 +91,7 @@ INSTEAD = {
     "BNNEstimator": {
         **dict.fromkeys(["aleatoric", "epistemic", "uncertainty"], WHOLE),
         "coef_": "call `posterior_.moments()` after `fit`, which returns the means of the weights",
+        "feature_importances_": "call `sklearn.inspection.permutation_importance(model, X, y)` after `fit`",
         "model": "use `model_` after `fit`",
         "posterior": "use `posterior_` after `fit`",
         "predict_std": "call `predict(X, return_std=True)`",
