@@ -134,6 +134,7 @@ def test_a_missing_name_of_a_public_module_has_a_hint(module, name, words):
 def test_every_public_module_explains_missing_names(space):
     with pytest.raises(AttributeError, match="; its names are"):
         getattr(pb, space).qqqq  # noqa: B018
+    assert "explain_missing" not in dir(getattr(pb, space))
 
 
 def test_the_error_about_a_missing_name_shows_no_other_package():

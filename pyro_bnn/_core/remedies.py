@@ -126,6 +126,7 @@ def explain_missing(module: str) -> None:
         public = f"pyro_bnn.{module.rpartition('.')[2]}"
         raise AttributeError(f"module '{public}' has no attribute '{name}'; {hint}", name=name)
 
+    vars(found).pop("explain_missing", None)  # so that `dir` lists no helper
     vars(found)["__getattr__"] = explained  # at run time only, so that type checkers still report missing names
 
 
