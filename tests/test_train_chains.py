@@ -138,6 +138,8 @@ def test_the_report_has_a_section_on_chains_in_place_of_those_on_training_and_we
     assert ">Weights</h2>" not in page
     assert "of the draws diverged" in out or "too short to explore" in out
     assert "Diagnostics of 8 chains" in page
+    whole, shown = re.search(r"(\d+) s in all", made[1][1]), re.search(r"The whole fit took (\d+) s", page)
+    assert shown[1] == whole[1]
     for cell in ("draws with a divergent step", "largest R-hat of a chain&#39;s halves", "at most 1.1"):
         assert cell in page
     assert "time_limit=" not in page
