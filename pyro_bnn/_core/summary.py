@@ -65,7 +65,7 @@ class Summary:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Return the summary as HTML. All texts are escaped, and notes on a bad status are red."""
+        """Return the summary as HTML. All texts are escaped, and what is wrong with a bad status is red."""
         notes = "".join(map(_html_note, self.notes))
         are_right = self._are_right
         rows = [_html_row(row, "td", are_right) for row in self._table(MOST_HTML_ROWS)]
@@ -188,10 +188,15 @@ def _clipped(text: str, width: int) -> str:
 
 
 def _html_note(note: str) -> str:
-    """Return a note as HTML, in which text between backticks is code."""
-    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(_on_one_line(note)))
-    style = f' style="{ALARM}"' if note.startswith(NOT_OK) else ""
-    return f"<div{style}>{text}</div>"
+    """Return a note as HTML. Text between backticks is code, and the first clause of a bad status is red."""
+    note = _on_one_line(note)
+    wrong = re.match(rf"{NOT_OK}: .*?([.;](?= )|$)", note)
+    first = f'<strong style="{ALARM}">{_html_text(wrong[0])}</strong>' if wrong else ""
+    return f"<div>{first}{_html_text(note[wrong.end() if wrong else 0 :])}</div>"
+
+
+def _html_text(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _html_row(cells: Sequence[str], tag: str, are_right: Sequence[bool]) -> str:
