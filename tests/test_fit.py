@@ -1,6 +1,7 @@
 """The function `fit`: it fits without tuning, ends at a plateau, and says so."""
 
 import functools
+import re
 
 import pytest
 import torch
@@ -54,11 +55,12 @@ def test_the_status_says_what_was_chosen():
     assert "not converged: stopped after 3 epochs, too few to see a plateau; " in said
     remedy = "Raise `max_epochs`. If the ELBO rises steadily, pass an `optimizer` with a higher learning rate."
     assert said.endswith(remedy)
-    assert "3 epochs, all rows at once, Adam lr 0.02, LocalReparameterization" in said
+    assert "see a plateau; all rows at once, Adam lr 0.02, LocalReparameterization" in said
+    assert said.count("3 epochs") == 1
     model, x, y, _, _ = line(2400)
     sgd = functools.partial(torch.optim.SGD, lr=1e-6)
     said = str(pb.fit(model, (x, y), seed=0, max_epochs=2, optimizer=sgd).status)
-    assert "2 epochs, batches of 800, SGD lr 1e-06" in said
+    assert re.search(r"stopped after 2 epochs.*; batches of 800, SGD lr 1e-06", said)
     assert "batches of 7," in str(pb.fit(model, (x, y), seed=0, max_epochs=2, batch_size=7).status)
 
 
@@ -118,7 +120,7 @@ def test_a_loader_works_too():
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=8)
     posterior = pb.fit(model, loader, max_epochs=4, seed=0)
     assert len(posterior.history.elbo) == 20
-    assert "4 epochs, a loader, Adam" in str(posterior.status)
+    assert re.search(r"stopped after 4 epochs.*; a loader, Adam", str(posterior.status))
 
 
 @pytest.mark.parametrize(

@@ -256,9 +256,9 @@ def fit_variational(
     if stopping is not None:
         stopping.restore_best()
     batches = "all rows at once" if isinstance(data, tuple) else "a loader"
-    said = [f"{len(fitted.history.epochs)} epochs", batches if size is None else f"batches of {size}", *made]
-    said += [] if estimator is None else [type(estimator).__name__]
-    status = _status(fitted, ", ".join(said), plateau, stopping, limit)
+    settings = [batches if size is None else f"batches of {size}", *made]
+    settings += [] if estimator is None else [type(estimator).__name__]
+    status = _status(fitted, ", ".join(settings), plateau, stopping, limit)
     status = status if unsuitable is None else unsuitable.instead(status)
     if fitted.status.remedy in ("", svi.LONGER, svi.LOWER):  # `fit_svi` has warned of other problems
         warn_unless_ok(status)
@@ -302,13 +302,14 @@ def _batch_size(model: BayesianModel, data: svi.Data, batch_size: int | None) ->
 
 
 def _status(
-    fitted: GuidePosterior, said: str, plateau: Plateau, stopping: EarlyStopping | None, limit: TimeLimit | None
+    fitted: GuidePosterior, settings: str, plateau: Plateau, stopping: EarlyStopping | None, limit: TimeLimit | None
 ) -> Status:
-    """Return the status of a fit, with any problem that :func:`fit_svi` found. `said` describes the settings."""
+    """Return the status of a fit, with any problem that :func:`fit_svi` found."""
     before, num_epochs = fitted.status, len(fitted.history.epochs)
+    said = f"{num_epochs} epochs, {settings}"
     if not before and before.remedy != svi.LONGER:
         return replace(before, message=f"{before.message} ({said})")
-    said += before.detail
+    settings, said = settings + before.detail, said + before.detail
     trend = plateau.trend
     if stopping is not None and stopping.is_ended:
         return Status(
@@ -321,7 +322,7 @@ def _status(
         last = f"the last {trend.num_values} epochs"
         return Status(True, f"converged: the ELBO rose by less than {rise} over {last}; {said}.")
     if limit is not None and limit.is_over:
-        message = f"not converged: cut short by the time limit, after {counted(num_epochs, 'epoch')}; {said}."
+        message = f"not converged: cut short by the time limit, after {counted(num_epochs, 'epoch')}; {settings}."
         return Status(False, message, remedy=MORE_TIME)
     if trend is None:
         reason = f"stopped after {num_epochs} epochs, too few to see a plateau"
@@ -332,4 +333,4 @@ def _status(
             f"stopped after {num_epochs} epochs while the ELBO still rose: by {trend.rise:.3g} nats over "
             f"{trend.num_values} epochs, with a standard error of {trend.noise:.2g}"
         )
-    return Status(False, f"not converged: {reason}; {said}.", remedy=REMEDY)
+    return Status(False, f"not converged: {reason}; {settings}.", remedy=REMEDY)
