@@ -223,6 +223,7 @@ def test_the_scores_of_baselines_are_on_the_page():
         "baseline: mean of the targets",
         "baseline: linear regression",
     ]
+    assert [name for name, row in rows.items() if row["is_main"]] == ["ensemble of 4"]
     right = found.regressed.baselines["linear regression"]
     assert rows["baseline: linear regression"]["nll"] == pytest.approx(-float(right.log_density.mean()))
     y, mean = found.regressed.y, right.mean

@@ -173,13 +173,19 @@ def of_trees(found: Classified | Regressed) -> list[Verdict]:
 
 def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
     """Return the names and scores of a single network, the ensemble and the baselines."""
+    main = f"ensemble of {found.prediction.num_samples}"
     ways = {
         found.single[0]: found.single[1],
-        f"ensemble of {found.prediction.num_samples}": found.prediction,
+        main: found.prediction,
         **{f"baseline: {name}": way for name, way in found.baselines.items()},
     }
     return [
-        {"name": name, **way.score(), **({} if way.log_density is None else {"nll": -_mean_density(way)})}
+        {
+            "name": name,
+            "is_main": name == main,
+            **way.score(),
+            **({} if way.log_density is None else {"nll": -_mean_density(way)}),
+        }
         for name, way in ways.items()
     ]
 
