@@ -30,7 +30,7 @@ def test_a_training_that_was_too_short_is_told_with_every_prediction(pyro_bnn, r
     table, out = run.parent / "houses.csv", run.parent / "out.csv"
     short = "too few epochs to tell whether training had settled"
     code, _, err = pyro_bnn("predict", run, table, "--out", out)
-    expected = f"Note: {short}. To see whether the predictions are usable: pyro-bnn report {run}\n"
+    expected = f"{short.capitalize()}. To see whether the predictions are usable: pyro-bnn report {run}\n"
     assert (code, err.startswith(expected)) == (0, True), err
     assert expected.strip() in json.loads(pyro_bnn("predict", run, table, "--json")[1])["notes"]
 
@@ -41,12 +41,16 @@ def test_a_verdict_that_is_known_is_quoted(pyro_bnn, run):
     headline = json.loads(text)["headline"]
     assert (code, known_verdict(run)) == (0, headline)
     _, _, err = pyro_bnn("predict", run, table, "--out", out)
-    assert err.startswith(f"Note: {headline} Why: pyro-bnn report {run}\n")
+    verdict, short = headline.partition(": ")[0], "too few epochs to tell whether training had settled"
+    assert verdict.startswith(("Usable", "Not usable"))
+    named = "" if short in verdict else f"; {short}"
+    expected = f"Verdict on the test rows: {verdict}{named}. Why: pyro-bnn report {run}\n"
+    assert err.startswith(expected), err
     assert "To see whether" not in err
     assert pyro_bnn("report", run)[0] == 0
     (run / "verdict.json").unlink()
     assert known_verdict(run) == ""
-    assert pyro_bnn("predict", run, table, "--out", out, "--force")[2].startswith("Note: too few epochs")
+    assert pyro_bnn("predict", run, table, "--out", out, "--force")[2].startswith("Too few epochs")
 
 
 @pytest.mark.parametrize(
@@ -62,8 +66,9 @@ def test_a_bad_verdict_is_told_for_a_run_without_another_fault(pyro_bnn, run, mo
     monkeypatch.setattr("pyro_bnn.app.reports.page.fit.SHORT", 0)
     judge(run, headline)
     _, _, err = pyro_bnn("predict", run, run.parent / "houses.csv", "--out", run.parent / "out.csv")
-    assert err.startswith(f"Note: {headline} Why: pyro-bnn report {run}\n") == is_told
-    assert ("Note" in err) == is_told
+    short = headline.partition(":")[0]
+    assert err.startswith(f"Verdict on the test rows: {short}. Why: pyro-bnn report {run}\n") == is_told
+    assert ("Verdict" in err) == is_told
 
 
 def test_the_report_keeps_its_verdict_only_in_the_run_itself(pyro_bnn, run):

@@ -158,7 +158,7 @@ def predict(
 
 
 def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPosterior") -> list[str]:
-    """Return a note on a run's fault and on the verdict in its report, if there is one; [] if the run is good."""
+    """Return a note on a run's fault, after the first words of its verdict if that is known; [] if the run is good."""
     from .. import chains, runs  # imported late: importing takes long
 
     level: str = "note"
@@ -172,10 +172,11 @@ def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPost
         fault = of_length(config, facts.in_units(posterior.history)).short
     known = runs.known_verdict(run)
     if known and (fault or not known.startswith("Usable: ")):
-        unnamed = f"{fault}. Verdict on the test rows: " if fault not in known else ""
-        return [f"Note: {unnamed}{known} Why: pyro-bnn report {run}"]
+        verdict = known.partition(": ")[0].rstrip(".")
+        named = f"; {fault}" if fault and fault not in verdict else ""
+        return [f"Verdict on the test rows: {verdict}{named}. Why: pyro-bnn report {run}"]
     if not fault:
         return []
     unusable = ", so the run is not usable as it is" if level == "problem" else ""
     why = "Why" if unusable else "To see whether the predictions are usable"
-    return [f"{level.capitalize()}: {fault}{unusable}. {why}: pyro-bnn report {run}"]
+    return [f"{fault[0].upper()}{fault[1:]}{unusable}. {why}: pyro-bnn report {run}"]
