@@ -89,6 +89,16 @@ def test_help_version_and_completion_load_neither_torch_nor_pyro(tmp_path):
     assert "digits" in result.stdout
 
 
+def test_a_mistaken_target_is_reported_before_torch_is_loaded(tmp_path):
+    (tmp_path / "t.csv").write_text("area,price\n1,2\n")
+    start = FRESH.partition("HEAVY")[0]
+    typed = 'run("train", "t.csv", "--target", "pirce", "--out", "r")'
+    code = f'{start}assert {typed} == 2\nassert not {{"torch", "pyro", "sklearn"}} & sys.modules.keys()'
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "t.csv has no column 'pirce'; did you mean 'price'?" in result.stderr
+
+
 THREADS = """
 import pickle, sys, threading
 import pyro_bnn

@@ -212,6 +212,18 @@ def check_rows(rows: Path) -> None:
     raise FileNotFoundError(f"there is no file {rows}{recipes.near(rows.name, files) or found}.")
 
 
+def check_target(table: Path, target: str) -> None:
+    """Raise if a table in a text file has no column `target`. The check needs no slow imports if the name is there."""
+    if table.suffix.lower() == ".parquet" or not table.is_file():
+        return
+    with table.open(encoding="utf-8-sig", errors="replace") as file:
+        first = next((line for line in file if line.strip()), "")
+    if target not in first:  # a name with quotes or a line break may still be in the table
+        from ..own.reading import read_table
+
+        read_table(table).require([target])
+
+
 def check_file(out: Path, *, force: bool) -> None:
     """Raise if the file `out` cannot be written or must not be replaced. Check this before anything is computed."""
     if out.is_dir():

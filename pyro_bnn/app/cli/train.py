@@ -105,6 +105,8 @@ def train(
         raise ValueError(f"Missing {what}. Example: {_completed(dataset, out, given)}")
     if dataset is not None and Path(dataset).suffix:
         options.check_rows(Path(dataset))
+        if Path(dataset).suffix in TABLES and "target" in given:
+            options.check_target(Path(dataset), given["target"])
     if out is not None:
         options.check_folder(out, force=force)
     with loading():
