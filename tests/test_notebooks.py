@@ -62,3 +62,12 @@ def test_an_estimator_shows_its_network_and_the_status_of_the_fit(kind):
         assert "ok: Laplace approximation" in end
     estimator.posterior_.status = pb.Status(False, "The chains disagree.")
     assert re.search(r'style="color[^"]*">NOT OK: The chains disagree', estimator._repr_html_())
+
+
+def test_the_first_clause_of_a_bad_status_is_red():
+    model, _, _ = small_model(num_data=6)
+    status = pb.Status(False, "it's too short, by 0.5; see `<b>`.", remedy="Sample longer.")
+    shown = pb.GuidePosterior(pb.MeanFieldGuide(model), status)._repr_html_()
+    red = re.search(r'<strong style="[^"]*">(.*?)</strong>(.*?)</div>', shown)
+    assert red[1] == "NOT OK: it&#x27;s too short, by 0.5;"
+    assert red[2] == " see <code>&lt;b&gt;</code>. Sample longer."
