@@ -98,20 +98,22 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
     own: RegressionPrediction | ClassificationPrediction
     if isinstance(ensemble, ClassificationPrediction):
         own, y = ensemble, run.test[1]
-        pictures = {"reliability.png": plotting.reliability_diagram(own.probs, y)[0]}
     else:
         own = in_units(ensemble.as_kind(RegressionPrediction), target)
         assert own.targets is not None
         y = own.targets.to(own.mean)
-        # Of several targets, the picture shows the first.
-        parts = (part[:, 0] for part in (own.mean, y, *interval_of(own, LEVEL, run.calibration)))
-        pictures = {"predicted.png": observed_against_predicted(*parts, name=target.name, level=LEVEL)[0]}
     compared = None
     if run.calibration is not None:
         is_count = isinstance(run.model.likelihood, PoissonLikelihood)
         compared = before_and_after(own, y, run.calibration, is_count=is_count)
     report = OwnDataScores(target.name, len(run.rows.x_test), rows, target.is_class, compared)
-    folder.write_json("metrics.json", asdict(report))
+    folder.write_json("metrics.json", asdict(report))  # before the pictures, so that a failing one does not cost it
+    if isinstance(own, ClassificationPrediction):
+        pictures = {"reliability.png": plotting.reliability_diagram(own.probs, y)[0]}
+    else:
+        # Of several targets, the picture shows the first.
+        parts = (part[:, 0] for part in (own.mean, y, *interval_of(own, LEVEL, run.calibration)))
+        pictures = {"predicted.png": observed_against_predicted(*parts, name=target.name, level=LEVEL)[0]}
     if not is_chains(run.posterior):
         pictures["loss.png"] = plotting.loss_curves(run.rows.facts.in_units(run.posterior.history))[0]
     for name, ax in pictures.items():
