@@ -156,7 +156,7 @@ class MCDropout(PointSetting, Method):
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         if network.is_mirrored:
-            return [cls(0.4, 3e-3, p) for p in (0.05, 0.1, 0.2)]
+            return [cls(point.prior_scale, point.lr, p) for p in (0.05, 0.1, 0.2)]
         if network.is_lenet:
             return [cls(point.prior_scale, point.lr, 0.2)]
         scales = dict.fromkeys((None, point.prior_scale))

@@ -24,6 +24,18 @@ NUM_GAUSSIANS = 3
 """Number of members of mixtures of Gaussians, each around another network."""
 
 
+def as_cold(kl_weight: float, point: PointSetting) -> float:
+    """The prior scale with which a KL weight T makes the whole posterior cold: it is proportional to p(w | data)^(1/T).
+
+    With the network's own prior scale, a small KL weight also weakens the pull of the prior on the means.
+    """
+    return round((point.prior_scale or 1.0) * kl_weight**0.5, 4)
+
+
+def prior_of(scale: float | None, problem: Problem) -> pb.Prior:
+    return problem.prior if scale is None else pb.NormalPrior(scale)
+
+
 def mixture(members: Sequence[Fit], problem: Problem) -> Fit:
     """The mixture of several posteriors with equal weights, and about as many draws as for one."""
     posterior = pb.EnsemblePosterior([member.posterior for member in members])
@@ -39,18 +51,20 @@ class MeanField(Method):
     estimator: ClassVar[Callable[[], Estimator] | None] = None
     kl_weight: float  # weight of the KL term; below 1 the posterior is cold
     lr: float  # initial learning rate; it falls to 0 along a cosine
+    prior_scale: float | None = None  # standard deviation of the weights' prior; None is the network's prior
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         if network.is_mirrored:
-            return [cls(0.03, 3e-3), cls(0.01, 3e-3), cls(0.003, 3e-3), cls(0.01, 1.5e-3), cls(0.01, 6e-3)]
+            settings = [cls(0.03, 3e-3), cls(0.01, 3e-3), cls(0.003, 3e-3), cls(0.01, 1.5e-3), cls(0.01, 6e-3)]
+            return [*settings, *(cls(weight, 3e-3, as_cold(weight, point)) for weight in (0.3, 0.1, 0.03))]
         if network.is_lenet:
             return [cls(0.1, 3e-3)]
         return [cls(0.4, 1e-3), cls(0.1, 1e-3), cls(0.03, 1e-3), cls(0.1, 3e-3)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
         begin = time.process_time()
-        model = problem.model(problem.prior)
+        model = problem.model(prior_of(self.prior_scale, problem))
         posterior = pb.fit_svi(
             model,
             pb.MeanFieldGuide(model, init=INIT),
@@ -93,12 +107,23 @@ class Natural(Method):
     name: ClassVar[str] = "natural"
     kl_weight: float  # as for `MeanField`
     lr: float  # learning rate of the means, which falls to 0 along a cosine; the MLP's first epoch uses a tenth of it
+    prior_scale: float | None = None  # as for `MeanField`
+    initial_hessian: float = 0.03  # of LeNet-5: the first Hessian
+    gauss_newton_every: int = 4  # of LeNet-5: steps between two Gauss-Newton estimates; 0 estimates from the noise
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         if network.is_mirrored:
             weights = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
-            return [*(cls(weight, 0.02) for weight in weights), cls(0.01, 0.01), cls(0.01, 0.05)]
+            settings = [*(cls(weight, 0.02) for weight in weights), cls(0.01, 0.01), cls(0.01, 0.05)]
+            cold = [cls(weight, 0.02, as_cold(weight, point)) for weight in (0.3, 0.1, 0.03, 0.01)]
+            fixed = [(1.0, 0.1, 0.5), (1.0, 0.2, 0.5), (1.0, 0.02, 0.1), (1.0, 0.05, 0.1), (1.0, 0.01, 0.03)]
+            fixed += [(0.3, 0.02, 0.1), (0.3, 0.05, 0.1)]
+            return [
+                *settings,
+                *cold,
+                *(cls(weight, lr, as_cold(weight, point), hessian, 0) for weight, lr, hessian in fixed),
+            ]
         if network.is_lenet:
             return [cls(0.1, 0.02), cls(0.3, 0.02)]
         return [cls(0.3, 0.007), cls(0.1, 0.007), cls(0.03, 0.007), cls(0.1, 0.014)]
@@ -108,13 +133,22 @@ class Natural(Method):
 
     def _fit(self, problem: Problem, seed: int) -> Fit:
         begin = time.process_time()
-        model = problem.model(problem.prior, seed=seed)
+        model = problem.model(prior_of(self.prior_scale, problem), seed=seed)
         epochs, is_dense = problem.network.epochs, not problem.network.is_lenet
         if is_dense:
             optimizer = pb.optim.natural_gradient(self.lr, hessian_decay=problem.network.hessian_decay, clip=1.0)
-        else:
+        elif self.gauss_newton_every:
             optimizer = pb.optim.natural_gradient(
-                self.lr, initial_hessian=0.03, gauss_newton_every=4, hessian_decay=0.98, clip=0.15, num_warmup=100
+                self.lr,
+                initial_hessian=self.initial_hessian,
+                gauss_newton_every=self.gauss_newton_every,
+                hessian_decay=0.98,
+                clip=0.15,
+                num_warmup=100,
+            )
+        else:  # as for ResNet-20: the Hessian changes so slowly that it stays near its first value
+            optimizer = pb.optim.natural_gradient(
+                self.lr, initial_hessian=self.initial_hessian, hessian_decay=1 - 1e-4, num_warmup=500
             )
         posterior = pb.fit_svi(
             model,

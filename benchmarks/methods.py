@@ -9,7 +9,7 @@ and picture are written after each line of results.
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -74,7 +74,7 @@ class Table(Generic[D]):
 
     def search(self, method: type[Method]) -> Method:
         """The setting with the smallest NLL on the validation images; earlier fits of the search are not repeated."""
-        if self._given is not None and issubclass(method, PointSetting):
+        if self._given is not None and {field.name for field in fields(method)} == asdict(self._given).keys():
             return method(**asdict(self._given))
         if method.chosen_with is not None:
             return method(**asdict(self.search(method.chosen_with)))

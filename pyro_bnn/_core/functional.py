@@ -266,17 +266,20 @@ def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | No
             value = layer(value)
         if value.dim() != 2:
             raise ValueError(f"the linear layers of a chain take values of shape (N, in), got {tuple(value.shape)}.")
-        num_draws = len(next(iter(tensors.values())))
-        value = value.expand(num_draws, *value.shape)
         for name, layer in links:
-            if type(layer) is nn.Linear:
-                weight, bias = tensors[f"{name}.weight"].mT, tensors.get(f"{name}.bias")
-                value = torch.bmm(value, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), value, weight)
-            else:
-                value = layer(value)  # (K, N, out)
+            value = _linear(value, tensors, name) if type(layer) is nn.Linear else layer(value)  # (K, N, out)
         return value
 
     return run
+
+
+def _linear(x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    """Return the outputs of a linear layer for K draws, (K, N, out), from x of shape (N, in) or (K, N, in)."""
+    weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
+    if x.dim() == 2:  # the same rows for all draws take one product, with the draws side by side
+        joined = nn.functional.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())
+        return joined.unflatten(1, weight.shape[:2]).transpose(0, 1)
+    return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
 
 
 def _is_link(name: str, layer: nn.Module, random: set[str]) -> bool:
