@@ -100,8 +100,8 @@ class MeanFieldLocal(MeanField):
 class Natural(Method):
     """A Gaussian for every weight by natural gradients.
 
-    For the dense network, the Hessian is estimated from the noise of the weights. For LeNet-5, whose layers have very
-    different Hessians, the Gauss-Newton diagonal is estimated from simulated targets.
+    The Hessian is estimated from the noise of the weights, or as the Gauss-Newton diagonal from simulated targets. For
+    LeNet-5, estimates from the noise change the Hessian so slowly that it stays near its first value.
     """
 
     name: ClassVar[str] = "natural"
@@ -146,7 +146,7 @@ class Natural(Method):
                 clip=0.15,
                 num_warmup=100,
             )
-        else:  # as for ResNet-20: the Hessian changes so slowly that it stays near its first value
+        else:
             optimizer = pb.optim.natural_gradient(
                 self.lr, initial_hessian=self.initial_hessian, hessian_decay=1 - 1e-4, num_warmup=500
             )
