@@ -70,8 +70,8 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 class _Standardising(dist.Normal):
     """A Gaussian whose log-density divides by the scale before squaring.
 
-    torch divides by the variance: with a scale of 1e-7 and an error of 3e5, its gradient with respect to the log
-    variance is infinite in single precision, where the true value is 5e24.
+    torch divides the squared error by the variance. With an error of 3e5 and a scale of 1e-7, the true gradient of the
+    log-density with respect to the log variance is 5e24, but torch computes infinity in single precision.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
