@@ -107,8 +107,6 @@ SHORTER = {
     },
     "docs/how_to/graphs.md": {"num_samples=500": "num_samples=100", "num_warmup=500": "num_warmup=100"},
     "docs/how_to/laplace.md": {"range(3)": "range(2)"},
-    # its default length, since a shorter fit has not the coverage that the page checks
-    "docs/understand/trust.md": {"rank=1),\n": "rank=1),\n    max_epochs=2000,\n"},
 }
 
 
