@@ -18,9 +18,7 @@ from sphinx.pycode import ModuleAnalyzer
 
 import pyro_bnn
 
-sys.path.insert(
-    0, str(Path(__file__).parent)
-)  # for modules whose names begin with an underscore
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 PUBLIC = (
     "acquisition",
     "calibration",

@@ -37,8 +37,8 @@ Text.
 
 
 def part(name):
-    """The module `docs/_NAME.py`."""
-    spec = importlib.util.spec_from_file_location(f"_{name}", DOCS / f"_{name}.py")
+    """The module `docs/_extensions/_NAME.py`."""
+    spec = importlib.util.spec_from_file_location(f"_{name}", DOCS / "_extensions" / f"_{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

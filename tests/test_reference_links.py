@@ -14,7 +14,7 @@ AGAIN = ("uncertainty.entropy", "calibration.Temperature")
 
 @pytest.fixture
 def names():
-    spec = importlib.util.spec_from_file_location("_names", ROOT / "docs" / "_names.py")
+    spec = importlib.util.spec_from_file_location("_names", ROOT / "docs" / "_extensions" / "_names.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     entries = {

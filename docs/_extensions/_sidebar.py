@@ -10,7 +10,7 @@ from typing import Any
 from docutils.nodes import make_id
 from sphinx.application import Sphinx
 
-HERE = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 LISTS = {
     "how_to/index": "how_to/index.md",
     "results/index": "results/index.md",
@@ -89,7 +89,7 @@ def add_titles(
         context["furo_navigation_tree"] = with_titles(
             context["furo_navigation_tree"],
             page,
-            groups(HERE / document),
+            groups(DOCS / document),
             collapses=target == "api",
         )
     context["furo_navigation_tree"] = re.sub(
