@@ -94,7 +94,6 @@ sphinx_gallery_conf = {
     "examples_dirs": ["tutorials", "../examples"],
     "gallery_dirs": ["gallery/tutorials", "gallery/examples"],
     "filename_pattern": r"\.py$",
-    "ignore_pattern": r"readme_picture",
     "within_subsection_order": "_gallery.InOrderOfTheList",
     "image_scrapers": ("_gallery.pictures",),
     "image_srcset": ["2x"],

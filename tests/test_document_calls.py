@@ -12,7 +12,7 @@ import pyro_bnn
 
 ROOT = Path(__file__).parent.parent
 PAGES = [path for path in (ROOT / "docs").rglob("*.md") if "```python" in path.read_text()]
-SCRIPTS = [*(ROOT / "examples").glob("*.py"), *(ROOT / "docs" / "tutorials").glob("*.py")]
+SCRIPTS = [path for folder in ("examples", "docs/tutorials", "docs/pictures") for path in (ROOT / folder).glob("*.py")]
 
 
 def code_of(path):

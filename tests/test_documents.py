@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("short_chains", "short_fits")
 
 ROOT = Path(__file__).parent.parent
 LONGEST = {  # 5 to 26 seconds; daily, `test_document_calls.py` compares their calls with the signatures
-    *("adapters.py", "bandit.py", "mixture_density.py", "readme_picture.py", "transformer.py", "plot_4_prune.py"),
+    *("adapters.py", "bandit.py", "mixture_density.py", "transformer.py", "plot_4_prune.py"),
     *("plot_1_plain_to_bayesian.py", "plot_3_is_my_posterior_good.py"),
     *("adapters.md", "export.md", "continual_learning.md", "ensembles.md", "calibrate.md", "modes.md", "laplace.md"),
     *("minibatch_mcmc.md", "graphs.md", "last_layer.md", "active_learning.md", "batch_normalisation.md"),
@@ -29,10 +29,6 @@ LONGEST = {  # 5 to 26 seconds; daily, `test_document_calls.py` compares their c
 EXAMPLES = {
     # script -> (arguments that make it short, what its output must show)
     "kl_divergence.py": (["--steps", "150"], r"forward KL\(p \|\| q\) +1\.[345]\d+ +1\.[67]"),
-    "readme_picture.py": (
-        ["--draws", "10", "--steps", "600", "--epochs", "1", "--data", "nowhere"],
-        r"(?s)epistemic sd: NUTS [1-9].*mean field [0-2]\.\d.*digits are used instead.*AUROC 0\.[89]",
-    ),
     "mixture_density.py": (
         ["--epochs", "200"],
         r"(?s)gain +0\.[5-9]\d\d ± .*modes at x = 0\.5: y = 0\.2.*, y = 0\.[45].*, y = 0\.[78]",
@@ -210,7 +206,7 @@ def test_every_example_is_in_the_table():
 
 def test_every_example_has_a_line_in_the_list_of_examples():
     listed = re.findall(r"<sphx_glr_gallery_examples_(\w+\.py)>", (ROOT / "examples/GALLERY_HEADER.rst").read_text())
-    assert sorted(listed) == sorted({*EXAMPLES} - {"readme_picture.py"})  # which makes a picture for the front page
+    assert sorted(listed) == sorted(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

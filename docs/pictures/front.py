@@ -1,7 +1,4 @@
-"""The picture of the landing page
-==================================
-
-The first picture of the README shows where a Bayesian network is uncertain.
+"""Make the first picture of the README and the landing page, which shows where a Bayesian network is uncertain.
 
 Left: a curve that was measured in two intervals only; the background is grey elsewhere. NUTS draws from the exact
 posterior under a N(0, 4²) prior, and a mean-field Gaussian approximates it. The band of NUTS widens where there are no
@@ -31,22 +28,14 @@ BLUE, VERMILION, GREEN, *_ = plotting.PALETTE
 
 
 def optimizer(lr: float, num_epochs: int):
-    schedule = functools.partial(
-        torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs
-    )
-    return pb.optim.scheduled(
-        functools.partial(torch.optim.Adam, lr=lr), schedule
-    )
+    schedule = functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs)
+    return pb.optim.scheduled(functools.partial(torch.optim.Adam, lr=lr), schedule)
 
 
 def curve(
     options: argparse.Namespace,
-) -> tuple[
-    tuple[Tensor, Tensor], dict[str, pb.uncertainty.RegressionPrediction]
-]:
-    """Return the data of the curve, and the predictions of NUTS and of a
-    mean-field Gaussian.
-    """
+) -> tuple[tuple[Tensor, Tensor], dict[str, pb.uncertainty.RegressionPrediction]]:
+    """Return the data of the curve, and the predictions of NUTS and of a mean-field Gaussian."""
     x, y = data.regression_problem(noise=NOISE, gap=GAP, seed=options.seed)
     torch.manual_seed(options.seed)
     scale = nets.Standardize(torch.zeros(1), torch.full((1,), 0.25))
@@ -66,9 +55,7 @@ def curve(
     mean_field = pb.fit_svi(model, guide, (x, y), progress=True, **settings)
     print(f"mean field: {mean_field.status}", flush=True)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", pb.ConvergenceWarning
-        )  # printed as the status
+        warnings.simplefilter("ignore", pb.ConvergenceWarning)  # printed as the status
         lengths = {
             "num_chains": 8,
             "num_warmup": options.draws,
@@ -87,10 +74,7 @@ def curve(
     predict = functools.partial(pb.predict, model, x=GRID, seed=options.seed)
     predictions = {"NUTS": predict(nuts), "mean field": predict(mean_field)}
     gap = GRID.flatten().abs() < GAP / 2
-    inside = (
-        f"{name} {float(p.epistemic.sqrt().flatten()[gap].mean()):.2f}"
-        for name, p in predictions.items()
-    )
+    inside = (f"{name} {float(p.epistemic.sqrt().flatten()[gap].mean()):.2f}" for name, p in predictions.items())
     print("in the gap, epistemic sd:", ", ".join(inside), flush=True)
     return (x, y), predictions
 
@@ -108,8 +92,7 @@ def load(root: Path | None) -> tuple[data.Images, Tensor, str, str]:
         )
     except FileNotFoundError as error:
         print(
-            f"{error}\nscikit-learn's digits are used instead: 0 to 6 are "
-            "known, 7 to 9 are not.",
+            f"{error}\nscikit-learn's digits are used instead: 0 to 6 are known, 7 to 9 are not.",
             flush=True,
         )
     images = data.load_images("digits")
@@ -128,20 +111,14 @@ def load(root: Path | None) -> tuple[data.Images, Tensor, str, str]:
     )
 
 
-def votes(
-    options: argparse.Namespace, known: tuple
-) -> tuple[Tensor, Tensor, tuple[str, ...], list[str]]:
+def votes(options: argparse.Namespace, known: tuple) -> tuple[Tensor, Tensor, tuple[str, ...], list[str]]:
     """Images, votes, classes and titles."""
     images, unknown, *kinds = known
     torch.manual_seed(options.seed)
     first = [nets.Standardize.of(images.x_train, floor=0.1), nn.Flatten()]
-    net = nets.mlp(
-        [images.x_train[0].numel(), 200, len(images.classes)], first=first
-    )
+    net = nets.mlp([images.x_train[0].numel(), 200, len(images.classes)], first=first)
     rows = min(len(images.x_train), 20_000)
-    num_epochs = options.epochs * (
-        20_000 // rows
-    )  # as many steps as for more images
+    num_epochs = options.epochs * (20_000 // rows)  # as many steps as for more images
     x, y = images.x_train[:rows], images.y_train[:rows]
     model = pb.BayesianModel(
         net,
@@ -161,8 +138,7 @@ def votes(
         seed=options.seed,
     )
     seen, unseen = (
-        pb.predict(model, posterior, part, num_samples=100, seed=options.seed)
-        for part in (images.x_test, unknown)
+        pb.predict(model, posterior, part, num_samples=100, seed=options.seed) for part in (images.x_test, unknown)
     )
     detection = metrics.ood_scores(seen.total, unseen.total)
     print(
@@ -172,9 +148,7 @@ def votes(
         f"{detection.auroc_standard_error:.3f}",
         flush=True,
     )
-    a, b = (
-        int(p.total.argsort()[len(p) // 2]) for p in (seen, unseen)
-    )  # of median entropy
+    a, b = (int(p.total.argsort()[len(p) // 2]) for p in (seen, unseen))  # of median entropy
     ballots = torch.stack([seen.votes[a], unseen.votes[b]])
     return (
         torch.stack([images.x_test[a], unknown[b]]),
@@ -199,9 +173,7 @@ def draw(
         ("exact (NUTS)", BLUE, "-", {"facecolor": "#BFDDF0"}),
         ("mean field", GREEN, "--", {"facecolor": "#B5E3D0"}),
     )
-    for (name, color, line, fill), shown in zip(
-        looks, curves.values(), strict=True
-    ):
+    for (name, color, line, fill), shown in zip(looks, curves.values(), strict=True):
         mean, sd = shown.mean.flatten(), shown.epistemic.sqrt().flatten()
         ends = torch.stack([mean - 2 * sd, mean + 2 * sd])
         look = {"edgecolor": color, **fill}
@@ -255,9 +227,8 @@ def draw(
 
 
 def main() -> None:
-    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=f"{title}\n{text}",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -283,12 +254,8 @@ def main() -> None:
         default=12,
         help="epochs of the network that sees garments (default: %(default)s)",
     )
-    parser.add_argument(
-        "--out", type=Path, default=Path(), help="folder (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="seed (default: %(default)s)"
-    )
+    parser.add_argument("--out", type=Path, default=Path(), help="folder (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed (default: %(default)s)")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     xy, curves = curve(options)
@@ -298,9 +265,7 @@ def main() -> None:
     plotting.save(figure.axes[0], path)
     # few colours make a small file; means of clusters keep greys grey
     with Image.open(path) as picture:
-        small = picture.convert("RGB").quantize(
-            128, kmeans=2, dither=Image.Dither.NONE
-        )
+        small = picture.convert("RGB").quantize(128, kmeans=2, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
     print(f"picture: {path}")
 
