@@ -1,4 +1,4 @@
-"""`fit` without a method: chains from trained modes if possible, else a variational fit whose status says why."""
+"""`fit` without a method: chains from trained networks if possible, else a variational fit whose status says why."""
 
 import functools
 import random
@@ -21,7 +21,7 @@ from .tolerances import assert_identical
 pytestmark = pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short fits
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
-CHAINS = "Chains from trained modes, since C code runs this network fast enough. MCLMC: 8 chains"
+CHAINS = "Markov chains that start at trained networks, since C code runs this network fast enough. MCLMC: 8 chains"
 
 
 def wave(num_data=40):

@@ -207,7 +207,10 @@ ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyR
 
 
 def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> BatchedNetwork:
-    """Return a fast function that runs a network for many draws, or a loop if none gives the same results."""
+    """Return a fast function that runs a network for many draws.
+
+    If no fast function gives the same results as a loop over the draws, return the loop.
+    """
     paths = set(example)
     loop = functools.partial(_loop, net, paths)
 

@@ -97,7 +97,7 @@ class Summary:
 
 
 class Shown:
-    """Base class of objects with a :class:`Summary` at the prompt and in notebooks, even if partly constructed."""
+    """Base class of objects that the prompt and notebooks show by a :class:`Summary`, even if partly constructed."""
 
     def _summary(self) -> Summary:
         """Return the summary, by default the lines of `str`. It must be fast, draw no numbers, and change nothing."""

@@ -25,7 +25,7 @@ from ..choosing import Deadline, UnsuitableError, fit_best
 from ._ensemble import MakeGuide, fit_ensemble
 from ._variational import TimeLimit, fit_variational
 
-CHAINS = "Chains from trained modes, since C code runs this network fast enough"
+CHAINS = "Markov chains that start at trained networks, since C code runs this network fast enough"
 """First words of the status after a fit with chains."""
 
 
@@ -229,12 +229,15 @@ def fit(
     Example:
         >>> import torch
         >>> from pyro_bnn import BayesianModel, GaussianLikelihood, NormalPrior, fit
-        >>> x, net = torch.linspace(-1, 1, 20)[:, None], torch.nn.Linear(1, 1)
-        >>> prior, noise, y = NormalPrior(), GaussianLikelihood(0.1), 2 * x
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> y = 2 * x
+        >>> net = torch.nn.Linear(1, 1)
+        >>> prior = NormalPrior()
+        >>> noise = GaussianLikelihood(0.1)
         >>> model = BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = fit(model, (x, y), seed=0)
         >>> print(posterior.status)  # doctest: +ELLIPSIS
-        Chains from trained modes, since C code runs this network fast enough...
+        Markov chains that start at trained networks, since C code runs this...
         >>> fit(model, (x, y), method="svi", seed=0).status.ok
         True
         >>> fit(model, (x, y), method="ensemble", num_members=2, seed=0).status.ok

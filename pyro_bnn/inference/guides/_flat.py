@@ -78,7 +78,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return self.values("loc")
 
     def stated(self, kind: str, site: str) -> Tensor:
-        """Return a site's parameter of one kind, such as "loc", as the value of a Pyro `param` statement."""
+        """Pass a site's parameter of one kind, such as "loc", to Pyro's `param` statement, and return its value."""
         return local_param(self._pyro_get_fullname(f"{kind}.{site}"), self.tree(kind).get_parameter(site))
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -118,7 +118,8 @@ def fit_mcmc(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> net = torch.nn.Linear(1, 1)
+        >>> prior = pb.NormalPrior()
         >>> noise = pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit_mcmc(
@@ -226,7 +227,8 @@ def fit_nuts(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> net = torch.nn.Linear(1, 1)
+        >>> prior = pb.NormalPrior()
         >>> noise = pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit_nuts(model, (x, 2 * x), compile="auto", seed=0)

@@ -133,8 +133,10 @@ def fit_svi(
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> x, net = torch.linspace(-1, 1, 20)[:, None], torch.nn.Linear(1, 1)
-        >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net = torch.nn.Linear(1, 1)
+        >>> prior = pb.NormalPrior()
+        >>> noise = pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> guide = pb.MeanFieldGuide(model)
         >>> adam = lambda parameters: torch.optim.Adam(parameters, lr=0.05)

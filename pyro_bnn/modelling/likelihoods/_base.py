@@ -207,7 +207,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """Return a likelihood with the same parameters and given latent variables, which runs without Pyro.
+        """Return a copy with given values of the latent variables. It shares the parameters, and runs without Pyro.
 
         Args:
             values: Values of all latent variables, ``{name of the attribute: shape (*draws, *event)}``.

@@ -58,7 +58,8 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         >>> from torch import nn
         >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-        >>> prior, likelihood = NormalPrior(), CategoricalLikelihood()
+        >>> prior = NormalPrior()
+        >>> likelihood = CategoricalLikelihood()
         >>> model = BayesianModel(net, prior=prior, likelihood=likelihood, num_data=150)
         >>> model.site_names
         ('net.0.weight', 'net.0.bias', 'net.2.weight', 'net.2.bias')

@@ -22,7 +22,7 @@ Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]
 
 
 def check_input(x: Inputs, like: Tensor) -> None:
-    """Raise unless x has rows, is on the device of the weight `like` and, if it is floating-point, has its dtype."""
+    """Raise if x has no rows, is on another device than the weight `like`, or has another floating-point dtype."""
     _require_tensors("x", x)
     for name, leaf in [("x", x)] if isinstance(x, Tensor) else named_leaves("x", x):
         if leaf.layout != torch.strided:
@@ -62,7 +62,7 @@ def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
 
 
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
-    """Raise unless y is on the device of x and has the shape of the targets for observations of shape `observed`."""
+    """Raise if y is on another device than x, or if its shape does not match the shape `observed` of a prediction."""
     expected = likelihood.target_shape(observed)
     device = (x if isinstance(x, Tensor) else leaves(x)[0]).device
     _checks.kind("y", y, Tensor, "a tensor")

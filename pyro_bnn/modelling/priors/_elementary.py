@@ -31,7 +31,7 @@ class _ScalePrior(Prior):
 @explained("NormalPrior(1.0)")
 @dataclass(frozen=True)
 class NormalPrior(_ScalePrior):
-    r"""Independent :math:`N(0, \text{scale}^2)` on every element.
+    r"""Gaussian prior :math:`N(0, \text{scale}^2)` of every weight, independent of the others.
 
     Args:
         scale: Standard deviation, above 0.
@@ -79,7 +79,7 @@ class NormalPrior(_ScalePrior):
 
 @dataclass(frozen=True)
 class NetworkNormalPrior(_ScalePrior):
-    r"""Independent :math:`N(w_0, \text{scale}^2)` on every element, around the weight :math:`w_0` of the given network.
+    r"""Gaussian prior :math:`N(w_0, \text{scale}^2)` of every weight, around its value :math:`w_0` in the network.
 
     For a pretrained network this is the prior of MOPED: the weights are near those of an earlier training. If this used
     the same data, the data count twice, and the posterior is too certain of the given weights. Compare models on data
@@ -112,7 +112,7 @@ class NetworkNormalPrior(_ScalePrior):
 @explained("LaplacePrior(0.5)")
 @dataclass(frozen=True)
 class LaplacePrior(_ScalePrior):
-    r"""Independent Laplace(0, scale) on every element; its standard deviation is :math:`\sqrt 2` times the scale.
+    r"""Laplace prior of every weight, with mean 0 and a standard deviation of :math:`\sqrt 2` times the scale.
 
     Args:
         scale: Mean absolute deviation b in ``exp(-|w| / b) / (2 b)``, above 0.
@@ -132,7 +132,9 @@ class LaplacePrior(_ScalePrior):
 
 @dataclass(frozen=True)
 class ScaleMixturePrior(Prior):
-    """Independent :class:`~pyro_bnn.distributions.ScaleMixtureNormal` on every element.
+    """Mixture of a wide and a narrow Gaussian with mean 0, as the prior of every weight.
+
+    See :class:`~pyro_bnn.distributions.ScaleMixtureNormal`.
 
     Args:
         mixing: Weight of the first component, strictly between 0 and 1.

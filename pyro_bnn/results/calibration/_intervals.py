@@ -20,7 +20,10 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 
 @dataclass(frozen=True)
 class IntervalRecord:
-    """The scores of the calibration rows, ``(n, *O)``, except those of "quantile", which depend on the level."""
+    """The scores of the calibration rows, shape ``(n, *O)``, for a score that does not depend on the level.
+
+    The score "quantile" depends on the level, so its calibration has no such record.
+    """
 
     score: str
     is_count: bool

@@ -285,10 +285,12 @@ def compare(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> net = torch.nn.Linear(1, 1)
+        >>> prior = pb.NormalPrior()
         >>> noise = pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> laplace, start = pb.fit_laplace(model, (x, 2 * x)), pb.MeanFieldGuide(model)
+        >>> laplace = pb.fit_laplace(model, (x, 2 * x))
+        >>> start = pb.MeanFieldGuide(model)
         >>> methods = {"laplace": laplace, "start": start}
         >>> result = pb.compare(model, methods, x, num_samples=100, seed=0)
         >>> list(result.predictions)

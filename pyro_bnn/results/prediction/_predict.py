@@ -149,7 +149,8 @@ def predict(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> net = torch.nn.Linear(1, 1)
+        >>> prior = pb.NormalPrior()
         >>> noise = pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit_laplace(model, (x, 2 * x))
@@ -245,7 +246,8 @@ def predict_point(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
+        >>> net = torch.nn.Linear(1, 1)
+        >>> prior = pb.NormalPrior()
         >>> noise = pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit_laplace(model, (x, 2 * x))
