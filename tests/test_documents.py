@@ -200,6 +200,22 @@ def test_the_version_to_cite_is_that_of_the_library():
         assert re.search(r"(?m)^ *version\W+([\w.]+)", (ROOT / document).read_text()).group(1) == pb.__version__
 
 
+BEFORE_THE_FIRST_RELEASE = {
+    "README.md": "The library is not on a package index yet",
+    "docs/start/install.md": "from a clone",
+    "docs/how_to/export.md": "pip install -e",
+    "pyro_bnn/_core/extras.py": "in the checkout",
+    "CHANGELOG.md": "Nothing is released yet",
+    "docs/SECURITY.md": "Before the first release",
+}
+
+
+@pytest.mark.parametrize("document", BEFORE_THE_FIRST_RELEASE)
+def test_texts_that_say_that_nothing_is_released_are_mended_with_the_first_release(document):
+    says_so = BEFORE_THE_FIRST_RELEASE[document] in " ".join((ROOT / document).read_text().split())
+    assert says_so == (pb.__version__ == "0.1.0.dev0")
+
+
 def test_every_example_is_in_the_table():
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
 
