@@ -1,5 +1,7 @@
 """Commands for contributors: `nox -l` lists them, and `nox -s lint` runs one in the current environment."""
 
+from importlib.util import find_spec
+
 import nox
 
 nox.options.default_venv_backend = "none"
@@ -58,6 +60,8 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Pages in build/html (needs `.[docs]`); `nox -s docs -- full` also runs tutorials and examples, for pictures."""
+    if not (find_spec("sphinx") and find_spec("furo")):
+        session.error("The packages for pages are missing: run `pip install -e '.[docs]'`.")
     gallery = [] if "full" in session.posargs else ["-D", "plot_gallery=False"]
     session.run("python", "-m", "sphinx", "-W", "-q", "-b", "html", *gallery, "docs", "build/html")
 

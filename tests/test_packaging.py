@@ -145,11 +145,15 @@ def test_each_command_of_a_contributor_is_on_the_page_for_them():
     assert all(f"| `nox -s {name}" in page for name in SESSIONS)
 
 
-def test_only_the_full_pages_run_the_tutorials():
+def test_only_the_full_pages_run_the_tutorials_and_missing_packages_are_named(monkeypatch, capsys):
     spec = importlib.util.spec_from_file_location("noxfile", ROOT / "noxfile.py")
     noxfile = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(noxfile)
     commands = []
     for given in ([], ["full"]):
-        noxfile.docs(SimpleNamespace(posargs=given, run=lambda *command: commands.append(command)))
+        session = SimpleNamespace(posargs=given, run=lambda *command: commands.append(command), error=print)
+        noxfile.docs(session)
     assert ["plot_gallery=False" in command for command in commands] == [True, False]
+    monkeypatch.setattr(noxfile, "find_spec", {}.get)
+    noxfile.docs(session)
+    assert "pip install -e '.[docs]'" in capsys.readouterr().out
