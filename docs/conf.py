@@ -157,13 +157,21 @@ def setup(app: Sphinx) -> None:
     from _dark import add_dark_pictures
     from _fields import (
         as_definitions,
+        attributes_first,
         complete,
         summary_first,
         with_types,
         without_private_names,
+        without_type,
     )
-    from _gallery import cards, say_if_nothing_ran
-    from _look import add_breaks, add_letters, mark_blocks, mark_cells
+    from _gallery import below_title, cards, draw_example, mark_traps
+    from _look import (
+        add_breaks,
+        add_letters,
+        join_numbers,
+        mark_blocks,
+        mark_cells,
+    )
     from _names import Links
     from _notes import add_tooltips
     from _sidebar import add_titles
@@ -174,7 +182,9 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", add_dark_pictures, priority=400)
     app.connect("doctree-read", as_definitions)
     app.connect("doctree-read", with_types)
+    app.connect("doctree-read", attributes_first)
     app.connect("doctree-read", summary_first)
+    app.connect("doctree-read", mark_traps)
     app.connect("doctree-read", mark_blocks)
     app.connect("doctree-read", mark_cells)
     app.connect("doctree-read", add_letters)
@@ -182,13 +192,16 @@ def setup(app: Sphinx) -> None:
     app.connect("env-updated", links.collect)
     app.connect("doctree-resolved", links.add)
     app.connect("doctree-resolved", without_private_names)
+    app.connect("doctree-resolved", join_numbers)
     app.connect("autodoc-process-bases", public_bases)
     # before napoleon reads the sections
     app.connect("autodoc-process-docstring", complete, priority=300)
+    app.connect("autodoc-process-docstring", without_type, priority=300)
+    app.connect("autodoc-process-docstring", draw_example, priority=350)
     app.connect("autodoc-process-docstring", example_first, priority=400)
     app.connect("object-description-transform", short_types, priority=900)
     app.connect("missing-reference", link_types, priority=400)
-    app.connect("source-read", say_if_nothing_ran)
+    app.connect("source-read", below_title)
     app.connect("html-page-context", add_titles, priority=900)
     app.connect("html-page-context", add_tooltips)
     app.connect("html-page-context", add_breaks)

@@ -1,4 +1,4 @@
-"""Pages of the reference: the first sentence first; of parameters name and type in a line, and the text below it."""
+"""Pages of the reference: the first sentence first; parameters and attributes with name and type in a line."""
 
 import inspect
 import itertools
@@ -12,6 +12,7 @@ from sphinx.application import Sphinx
 from pyro_bnn import BNNClassifier, BNNRegressor
 
 TITLES = ("Parameters", "Raises", "Warns")
+ATTRIBUTES = ("attribute", "property")
 
 
 def parameters(lines: list[str]) -> dict[str, list[str]]:
@@ -50,6 +51,14 @@ def complete(
         for parameter in inspect.signature(obj).parameters
         for line in texts[parameter]
     ]
+
+
+def without_type(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Keep the first sentence of an attribute whole: napoleon takes what is before a colon as the type."""
+    if what in ATTRIBUTES and lines:
+        lines[0] = f": {lines[0]}"
 
 
 def without_likelihood(line: str) -> str:
@@ -108,6 +117,30 @@ def with_types(app: Sphinx, document: nodes.document) -> None:
         returned[1] += nodes.definition_list("", item, classes=["arguments"])
 
 
+def attributes_first(app: Sphinx, document: nodes.document) -> None:
+    """Put the attributes of a class into one block, below a line of links to its methods."""
+    for content in document.findall(desc_content):
+        members = [part for part in content if isinstance(part, desc)]
+        attributes = [one for one in members if one["objtype"] in ATTRIBUTES]
+        methods = [one for one in members if one not in attributes]
+        if not members:
+            continue
+        for member in members:
+            content.remove(member)
+        if len(methods) > 2:
+            line = nodes.paragraph("", "Methods: ", classes=["members"])
+            for method in methods:
+                place = method[0]["ids"][0]
+                name = nodes.literal("", place.rpartition(".")[2])
+                link = nodes.reference("", "", name, internal=True, refid=place)
+                line += [link, nodes.Text(", ")]
+            line[-1] = nodes.Text(".")
+            content += line
+        if attributes:
+            content += nodes.rubric("", "Attributes", classes=["members"])
+        content += [*attributes, *methods]
+
+
 def summary_first(app: Sphinx, document: nodes.document) -> None:
     """Move the first sentence of a page of the reference, with its example, above the signature."""
     description = next(document.findall(desc), None)
@@ -124,7 +157,7 @@ def summary_first(app: Sphinx, document: nodes.document) -> None:
         return
     blocks = itertools.takewhile(
         lambda part: isinstance(
-            part, nodes.doctest_block | nodes.literal_block
+            part, nodes.doctest_block | nodes.literal_block | nodes.image
         ),
         content[start + 1 :],
     )

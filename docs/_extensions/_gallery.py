@@ -1,15 +1,19 @@
-"""Settings of sphinx-gallery for the scripts: their order, their pictures, and the lists of them."""
+"""The scripts of the gallery: their order, pictures, traps and lists; and the pictures of plotting functions."""
 
+import doctest
 import re
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+import torch
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
+
+from pyro_bnn import plotting
 
 
 def pictures(
@@ -53,14 +57,74 @@ class InOrderOfTheList:
         return self.header.read_text().index(f"_{name}>")
 
 
-def say_if_nothing_ran(app: Sphinx, page: str, source: list[str]) -> None:
-    """Where scripts were not run, say on their pages how to get their output and pictures."""
-    if str(app.config.plot_gallery) != "False" or not page.startswith(
-        "gallery/"
-    ):
+def below_title(app: Sphinx, page: str, source: list[str]) -> None:
+    """Link the files of a script; if the scripts were not run, say how to get their output and pictures."""
+    if not page.startswith("gallery/"):
         return
-    note = "*This build did not run the scripts:* ``nox -s docs -- full`` *adds their output and pictures.*"
-    source[0] = re.sub(r"(?m)^=+\n", rf"\g<0>\n{note}\n\n", source[0], count=1)
+    lines, name = [], Path(page).name
+    if name != "index":
+        lines.append(
+            f"Download: :download:`notebook <{name}.ipynb>`, :download:`script <{name}.py>`"
+        )
+    if str(app.config.plot_gallery) == "False":
+        lines.append(
+            "*This build did not run the scripts:* ``nox -s docs -- full`` *adds their output and pictures.*"
+        )
+    below = "\n\n".join(["", *lines, ""])
+    source[0] = re.sub(r"(?m)^=+\n", rf"\g<0>{below}", source[0], count=1)
+
+
+def mark_traps(app: Sphinx, document: nodes.document) -> None:
+    """Make a warning of each paragraph of a script that begins with "Trap" in bold letters."""
+    if not app.env.docname.startswith("gallery/"):
+        return
+    for paragraph in [*document.findall(nodes.paragraph)]:
+        first, *rest = paragraph.children
+        name = first.astext().rstrip(".:")
+        if isinstance(first, nodes.strong) and name.startswith("Trap"):
+            start = rest[0].astext().lstrip()
+            rest[0] = nodes.Text(start[:1].upper() + start[1:])
+            paragraph.children = []
+            paragraph += rest
+            trap = nodes.admonition(
+                "",
+                nodes.title("", name),
+                paragraph.deepcopy(),
+                classes=["warning"],
+            )
+            paragraph.replace_self(trap)
+
+
+def draw_example(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Show below the example of a plotting function what the example draws."""
+    short = name.removeprefix("pyro_bnn.plotting.")
+    if what != "function" or short == name or "Example:" not in lines:
+        return
+    torch.manual_seed(0)
+    names = {}
+    for example in doctest.DocTestParser().get_examples("\n".join(lines)):
+        exec(example.source, names)
+    axes = plt.gcf().axes
+    if any(ax.has_data() for ax in axes):
+        target = Path(app.srcdir, "generated", "plots", f"{short}.png")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        plotting.save(axes, target)
+        width = 105 * plt.gcf().get_figwidth()
+        after = lines.index("Example:") + 1
+        end = next(
+            (i for i in range(after, len(lines)) if re.match(r"\S", lines[i])),
+            len(lines),
+        )
+        lines[end:end] = [
+            "",
+            f"    .. image:: /generated/plots/{short}.png",
+            "       :alt: What this example draws.",
+            f"       :width: {width:.0f}px",
+            "",
+        ]
+    plt.close("all")
 
 
 def shown_by(script: Path, thumbnail: nodes.image) -> nodes.Node | None:

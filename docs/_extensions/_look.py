@@ -1,11 +1,11 @@
-"""Classes of blocks and cells for the style sheet, letters above a glossary, and places where names in cells break."""
+"""Classes of blocks and cells for the style sheet, letters above a glossary, and places where lines may end."""
 
 import itertools
 import re
 from typing import Any
 
 from docutils import nodes
-from sphinx.addnodes import glossary
+from sphinx.addnodes import desc_signature, glossary
 from sphinx.application import Sphinx
 
 IN_CELL = re.compile(r"<td.*?</td>", re.DOTALL)
@@ -15,12 +15,26 @@ END = re.compile(r'</dd>\s*</dl>\s*(<span class="sig-paren">\)</span>)')
 CODE = re.compile(r'(?<=<span class="pre">)[^<]+')
 MARKS = {"✓": "yes", "\N{EN DASH}": "no", "part": "part", "n/a": "no"}
 MARK = re.compile(f"({'|'.join(MARKS)})(?![a-z])")
-WIDE = 80
+WIDE = 90
 LONGEST_PART = 20
+
+TOGETHER = re.compile(
+    r" ?± ?| \+ (?=\d)| (?=%)|\([A-Z], [\dA-Z][ A-Z]*\)|R-hat|\b\d{4}-\d\d-\d\d\b"
+)
+"""Parts of a sentence in which no line ends: numbers with their signs and units, shapes, and dates."""
+
+MINUS = re.compile(r"(?<![\w.])-(?=\d)")
+AS_WRITTEN = (
+    nodes.FixedTextElement,
+    nodes.literal,
+    nodes.math,
+    nodes.raw,
+    desc_signature,
+)
 
 
 def mark_blocks(app: Sphinx, document: nodes.document) -> None:
-    """Mark blocks of more than 80 columns, whose letters can be smaller than those of others."""
+    """Mark blocks of more than `WIDE` columns, whose letters can be smaller than those of others."""
     for block in document.findall(nodes.literal_block):
         if max(map(len, block.astext().splitlines()), default=0) > WIDE:
             block["classes"].append("wide")
@@ -45,7 +59,32 @@ def mark_cells(app: Sphinx, document: nodes.document) -> None:
     for head in document.findall(nodes.thead):
         for text in [*head.findall(nodes.Text)]:
             unit = text.astext().replace(", %", ",\N{NO-BREAK SPACE}%")
-            text.parent.replace(text, nodes.Text(unit))
+            name = unit.replace("pyro-bnn", "pyro\N{NON-BREAKING HYPHEN}bnn")
+            text.parent.replace(text, nodes.Text(name))
+
+
+def together(match: re.Match[str]) -> str:
+    """Text in which no line ends."""
+    return (
+        match[0]
+        .replace(" ", "\N{NO-BREAK SPACE}")
+        .replace("-", "\N{NON-BREAKING HYPHEN}")
+    )
+
+
+def join_numbers(app: Sphinx, document: nodes.document, page: str) -> None:
+    """Keep numbers on one line with their signs and units; in tables, a minus is a minus, and not a hyphen."""
+    for text in [*document.findall(nodes.Text)]:
+        above = text.parent
+        in_cell = False
+        while above is not None and not isinstance(above, AS_WRITTEN):
+            in_cell |= isinstance(above, nodes.entry)
+            above = above.parent
+        if above is None:
+            joined = TOGETHER.sub(together, text.astext())
+            if in_cell:
+                joined = MINUS.sub("\N{MINUS SIGN}", joined)
+            text.parent.replace(text, nodes.Text(joined))
 
 
 def without_notes(title: nodes.entry) -> str:
@@ -79,7 +118,12 @@ def initial(item: nodes.definition_list_item) -> str:
 
 
 def breakable(code: re.Match[str]) -> str:
-    """Code with places for breaks after dots and brackets, and within parts that are longer than a phone allows."""
+    """Code with places for breaks after dots and brackets, and within parts that are longer than a phone allows.
+
+    An option is one word: it would otherwise break within its hyphens.
+    """
+    if code[0].startswith("--"):
+        return f'<span class="word">{code[0]}</span>'
     parts = re.split(r"(?<=[.(\[])(?=\w)", code[0])
     return "<wbr>".join(
         part

@@ -137,7 +137,7 @@ class Links:
     def list_users(
         self, app: Sphinx, document: nodes.document, page: str
     ) -> None:
-        """List pages that use a name, above its members."""
+        """List pages that use a name, above its members and their titles."""
         counts, users = self.users[page], []
         for group in GROUPS:
             of_group = [user for user in counts if user.startswith(group)]
@@ -149,10 +149,9 @@ class Links:
             line += [link, nodes.Text(", ")]
         line[-1] = nodes.Text(".")
         content = next(document.findall(desc_content))
-        members = [*content.findall(desc), None]
-        place = (
-            content.index(members[0])
-            if members[0] is not None
-            else len(content)
+        above = (
+            place
+            for place, part in enumerate(content)
+            if isinstance(part, desc) or "members" in part["classes"]
         )
-        content.insert(place, line)
+        content.insert(next(above, len(content)), line)

@@ -81,7 +81,12 @@ def with_titles(
 def add_titles(
     app: Sphinx, name: str, template: str, context: dict[str, Any], tree: Any
 ) -> None:
-    """Add the titles to the sidebar of one page, and places where long names may break."""
+    """Add the titles to the sidebar of one page, and places where long names may break.
+
+    A page of the reference with a single name has no list of contents.
+    """
+    if name.startswith("generated/") and context["toc"].count("<li>") < 3:
+        context["furo_hide_toc"] = True
     if "furo_navigation_tree" not in context:
         return
     for target, document in LISTS.items():

@@ -47,8 +47,10 @@ for row, (name, images) in zip(
 plt.show()
 
 # %%
-# No unknown image is used in training or in choosing a setting. **Trap:** a detector that was tuned on its unknown test
-# images is only a classifier with one more class, and will not detect another kind of unknown images.
+# No unknown image is used in training or in choosing a setting.
+#
+# **Trap:** a detector that was tuned on its unknown test images is only a classifier with one more class, and will not
+# detect another kind of unknown images.
 #
 # A plain network, for comparison
 # -------------------------------
@@ -92,8 +94,10 @@ print(
 # The Bayesian network
 # --------------------
 # The same network with a prior on its weights. ``NetworkInit(prior_fraction=0.1)`` starts the standard deviations at
-# a tenth of the prior's. **Trap:** after a short fit, a guide that started with tiny standard deviations is still a
-# point. Its accuracy is good, but its uncertainty is worthless.
+# a tenth of the prior's.
+#
+# **Trap:** after a short fit, a guide that started with tiny standard deviations is still a point. Its accuracy is
+# good, but its uncertainty is worthless.
 
 model = pb.BayesianModel(
     build_net(),

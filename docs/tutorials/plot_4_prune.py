@@ -125,9 +125,10 @@ for fraction in (0.98, 0.95):
 
 # %%
 # Further training greatly improves the network that keeps 2 % of its weights; the one that keeps 5 % is about as good
-# as the whole network. The ELBO is far higher, since a removed weight adds no divergence. **Trap:** the two ELBOs
-# are bounds for different models, so the difference does not show that the small model is better; it does show that
-# weights without use lower the ELBO of the large one.
+# as the whole network. The ELBO is far higher, since a removed weight adds no divergence.
+#
+# **Trap:** the two ELBOs are bounds for different models, so the difference does not show that the small model is
+# better; it does show that weights without use lower the ELBO of the large one.
 #
 # A plain sparse network
 # ----------------------
