@@ -6,6 +6,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from pyro_bnn import plotting
@@ -13,7 +14,8 @@ from pyro_bnn import plotting
 from ._results import page_style, save_small
 
 GREY, LINE = "0.5", plotting.PALETTE[2]
-ONE, SEVERAL = "a single network", "several networks"
+ONE, SEVERAL = "posterior of one network", "several networks"
+PLAIN = "one plain network (dashed; band: one standard error)"
 LOOKS = {ONE: {"marker": "o", "color": plotting.PALETTE[0]}, SEVERAL: {"marker": "D", "color": plotting.PALETTE[1]}}
 MeanAndError = tuple[float, float | None]
 
@@ -42,7 +44,7 @@ def draw(
 
     The methods are in the order of the first panel. Each panel is wide enough for all of its bars. Methods of `several`
     networks are diamonds in another colour. The points of the method `reference` are grey, and so are dashed lines at
-    its means, and a band of one standard error on both sides of them.
+    its means, and a band of one standard error on both sides of them. In all panels, smaller is better.
     """
     names = sorted(points, key=lambda name: points[name][0][0])
     kinds = [SEVERAL if name in several else ONE for name in names]
@@ -66,17 +68,28 @@ def draw(
             ax.set_yticks(range(len(names)), labels=names if number == 0 else [""] * len(names))
             ax.tick_params(axis="y", length=0)
         figure = axes[0].figure
-        handles = [Line2D([], [], linestyle="", markersize=4, label=kind, **look) for kind, look in LOOKS.items()]
-        options = {"loc": "outside upper left", "alignment": "left", "labelspacing": 0.8, "handlelength": 1}
-        figure.legend(handles=handles if len({*kinds}) > 1 else [], title=title, ncols=2, **options)
+        options = {"alignment": "left", "labelspacing": 0.8, "handlelength": 1.8, "handletextpad": 0.4}
+        options |= {"title": f"{title}; smaller is better", "ncols": 3, "columnspacing": 1.4}
+        figure.legend(*_legend({*kinds}, has_reference=reference in names), loc="outside upper left", **options)
         figure.get_layout_engine().set(wspace=0.06)  # so that numbers of neighbours do not look like one row
         save_small(axes[0], path, table)
+
+
+def _legend(kinds: Container[str], *, has_reference: bool) -> tuple[list[object], list[str]]:
+    """Marks and labels of the kinds of methods, and of the reference."""
+    marks: dict[str, object] = {
+        kind: Line2D([], [], linestyle="", markersize=4, **look) for kind, look in LOOKS.items() if kind in kinds
+    }
+    if has_reference:
+        look = {**LOOKS[ONE], "color": GREY, "linestyle": "--", "linewidth": 0.9, "markersize": 4}
+        marks[PLAIN] = (Patch(facecolor="0.9", linewidth=0), Line2D([], [], **look))
+    return [*marks.values()], [*marks]
 
 
 def _name_line(ax: Axes, name: str, value: float) -> None:
     """Write the name of a dotted line above the panel, where it is not in a row of a method."""
     place, _ = ax.transAxes.inverted().transform(ax.transData.transform((value, 0)))
-    side = "left" if place < 0.1 else "right" if place > 0.9 else "center"
+    side = "left" if place < 0.5 else "right"
     above = {"xytext": (0, 2), "textcoords": "offset points", "va": "bottom"}
     ax.annotate(name, (place, 1), xycoords="axes fraction", ha=side, color=LINE, **above)
 

@@ -259,7 +259,7 @@ def picture(rows: Sequence[Row], folder: Path) -> None:
 def panels(of_halves: float | None, cpu_seconds: float) -> list[Panel]:
     """The two panels, with dotted lines at the distance of two halves of the chains, and at the time of all chains."""
     distance, ticks = "total variation from HMC", (5, 10, 20, 50, 100, 200, 500)
-    between = None if of_halves is None else ("between chains of HMC", of_halves)
+    between = None if of_halves is None else ("two HMC chains from the other two", of_halves)
     return [
         Panel(distance, line=between, from_zero=between is not None),
         Panel("CPU seconds of a fit (log scale)", ticks=ticks, line=("four chains of HMC", cpu_seconds)),

@@ -10,7 +10,7 @@ the last layer's weights, on which the labels of all images depend.
 import functools
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,9 @@ ERRORS = (0.10, 0.05)
 
 PUBLISHED = {"random": (255, 835), "entropy": (165, 355), "BALD": (145, 335)}
 """Numbers of labelled images that reach `ERRORS`, from table 1 of Gal et al. (2017)."""
+
+Pair = tuple[float, float | None]
+"""Mean and standard error."""
 
 Chooser = Callable[[Any, Any], Tensor]
 """Function from the predictions of pool and targets to the numbers of `STEP` images of the pool."""
@@ -173,6 +176,12 @@ def reached(of_seeds: dict[int, dict[int, float]], error: float) -> str:
     return f"> {sum(known) / len(known):.0f}" if None in counts else with_error(*mean_and_error(known), 0)
 
 
+def points_of(rows: Sequence[Row], method: str) -> dict[int, Pair]:
+    """The mean error of a method in per cent, and its standard error, by number of images."""
+    common = in_common(of_seeds) if (of_seeds := curves(rows, method)) else {}
+    return {count: mean_and_error([100 * error for error in errors]) for count, errors in common.items()}
+
+
 def in_common(of_seeds: dict[int, dict[int, float]]) -> dict[int, list[float]]:
     """Errors of all seeds by number of images, for the numbers that all of them have."""
     counts = set.intersection(*map(set, of_seeds.values()))
@@ -197,37 +206,56 @@ def table(rows: Sequence[Row], at: Sequence[int]) -> Iterator[str]:
 LAST = 200
 """Largest number of images in the picture."""
 
+PANELS = ("BatchBALD", "EPIG", "BALD", "entropy")
+"""Methods in the picture, the best first."""
 
-def picture(rows: Sequence[Row], path: Path) -> None:
+
+def picture(points: Mapping[str, Mapping[int, Pair]], reached: Mapping[str, str], path: Path) -> None:
     """Mean test errors by number of images: a panel for each method, beside random choice.
 
     The bands are one standard error over seeds to both sides.
+
+    Args:
+        points: Mean test error in per cent and its standard error, by method and number of images.
+        reached: Number of images at which a method reaches the first of `ERRORS`, as in the table.
+        path: The file to write.
     """
     with page_style():
-        axes = plotting.new_axes(1, len(METHODS) - 1, size=("page", 2.7))[0]
-        for ax, method in zip(axes, [name for name in METHODS if name != "random"], strict=True):
+        axes = plotting.new_axes(1, len(PANELS), size=("page", 2.7))[0]
+        for ax, method in zip(axes, PANELS, strict=True):
+            ax.axhline(100 * ERRORS[0], color="0.5", linewidth=0.8, zorder=1.5)
             for name, color, marker, label in (
                 ("random", "0.5", "s", "random choice"),
-                (method, plotting.PALETTE[0], "o", "chosen by the score above the panel"),
+                (method, plotting.PALETTE[0], "o", "method in the title"),
             ):
-                _line(ax, curves(rows, name), color=color, marker=marker, label=label)
-            ax.set(title=method, xlabel="labelled images", yscale="log", ylim=(4.5, 52), xticks=(20, 80, 140, 200))
+                _line(ax, points.get(name, {}), color=color, marker=marker, label=label)
+                if ax is axes[0] or name == method:
+                    _cross(ax, reached.get(name, ""), color)
+            ax.set(title=method, xlabel="labelled images", yscale="log", ylim=(4.5, 52), xticks=range(40, LAST + 1, 40))
             ax.set_yticks([5, 10, 20, 40], labels=["5", "10", "20", "40"] if ax is axes[0] else [])
             ax.minorticks_off()
-        axes[0].set_ylabel("test error, %")
-        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+        axes[0].set_ylabel("test error, % (log scale)")
+        title = f"smaller is better; dotted lines: images to {100 * ERRORS[0]:.0f} % error"
+        looks = {"title": title, "alignment": "left", "labelspacing": 0.8}
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2, **looks)
         save_small(axes[0], path)
 
 
-def _line(ax: Axes, of_seeds: dict[int, dict[int, float]], *, color: str, marker: str, label: str) -> None:
-    """The mean of some curves, up to `LAST` images, in a band of one standard error."""
-    if not of_seeds:
+def _line(ax: Axes, points: Mapping[int, Pair], *, color: str, marker: str, label: str) -> None:
+    """The means of some points, up to `LAST` images, in a band of one standard error."""
+    shown = {count: pair for count, pair in points.items() if count <= LAST}
+    mean, error = (torch.tensor([pair[side] or 0.0 for pair in shown.values()]) for side in (0, 1))
+    ax.fill_between([*shown], mean - error, mean + error, color=color, alpha=0.25, linewidth=0)
+    ax.plot([*shown], mean, "-", color=color, marker=marker, markersize=2.5, linewidth=1.1, label=label)
+
+
+def _cross(ax: Axes, reached: str, color: str) -> None:
+    """A dotted line from 10 % error down to the number of images, which is beside it; none if it was not reached."""
+    count = reached.partition(" ")[0]
+    if not count.isdecimal():
         return
-    common = {count: errors for count, errors in in_common(of_seeds).items() if count <= LAST}
-    pairs = [mean_and_error([100 * error for error in errors]) for errors in common.values()]
-    mean, error = (torch.tensor([pair[side] or 0.0 for pair in pairs]) for side in (0, 1))
-    ax.fill_between([*common], mean - error, mean + error, color=color, alpha=0.25, linewidth=0)
-    ax.plot([*common], mean, "-", color=color, marker=marker, markersize=2.5, linewidth=1.1, label=label)
+    ax.plot([float(count)] * 2, [0.1, 100 * ERRORS[0]], ":", color=color, linewidth=1.1, zorder=1.6)
+    ax.annotate(count, (float(count), 4.7), xytext=(-2, 0), textcoords="offset points", ha="right", color=color)
 
 
 def main() -> None:
@@ -242,7 +270,10 @@ def main() -> None:
     for seed in range(options.seeds):
         for method in options.methods:
             run(images, method, seed, options.images, file)
-            picture(read_rows(file), options.out / "active_learning.png")
+            rows = read_rows(file)
+            first = {name: reached(of_seeds, ERRORS[0]) for name in METHODS if (of_seeds := curves(rows, name))}
+            points = {name: points_of(rows, name) for name in METHODS}
+            picture(points, first, options.out / "active_learning.png")
     print(*table(read_rows(file), [50, 100, 200]), sep="\n")
 
 

@@ -49,7 +49,7 @@ IN_THIRDS = {"network": "white", "scaled": None}
 """Kinds of intervals whose coverage in the thirds is shown, and the ground of their marks."""
 
 MARKERS = "os^D"
-OF_THIRDS = ("#9A80C8", "#6A4BA3", "#35215C")
+OF_THIRDS = ("#9A80C8", "#6A4BA3", "#3A1B80")
 """Tints of the thirds in a colour that no kind of intervals has; the lightest has a contrast of 3 on white."""
 
 
@@ -129,8 +129,8 @@ def picture(
     """
     with page_style():
         axes = plotting.new_axes(2, 1, size=("page", 4.3))[:, 0]
-        kinds = {name if name == "network" else f'"{name}"': (name, 0) for name in KINDS if name != MAPIE}
-        looks = [{"marker": MARKERS[i], "color": plotting.PALETTE[i], "mfc": "white"} for i in range(len(kinds))]
+        kinds = {name if name == "network" else f'conformal: "{name}"': (name, 0) for name in KINDS if name != MAPIE}
+        looks = [{"marker": MARKERS[i], "color": plotting.PALETTE[i]} for i in range(len(kinds))]
         _panel(axes[0], kinds, cells, expected, looks)
         axes[0].set_title("all test rows (a larger scale than below)", loc="left")
         thirds, looks = {}, []
@@ -139,7 +139,8 @@ def picture(
                 thirds[f"{part} sd" if ground is None else f"_{part}"] = (kind, 1 + i)
                 looks.append({"marker": MARKERS[i], "color": OF_THIRDS[i], "mfc": ground})
         _panel(axes[1], thirds, cells, expected, looks)
-        axes[1].set_title('thirds by predicted sd (hollow: network, filled: "scaled")', loc="left")
+        axes[1].set_title("thirds by predicted sd", loc="left")
+        axes[1].set_ylim(min(74, axes[1].get_ylim()[0]), 101.5)  # a number below all marks: they do not end there
         for ax in axes:
             names = [name.removesuffix("-quality-red") for name in expected]
             ax.set_xticks(range(len(names)), names)
@@ -148,12 +149,15 @@ def picture(
             ax.grid(True, axis="x", which="minor")
             ax.tick_params(axis="x", which="both", length=0)
             ax.set(ylabel="coverage, %", xlim=(-0.5, len(names) - 0.5))
-        handles, labels = axes[0].get_legend_handles_labels()
-        axes[0].figure.legend(handles, labels, loc="outside upper left", ncols=6)
+        short = {"handlelength": 1.4, "columnspacing": 1, "handletextpad": 0.5}
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=6, **short)
         marks = zip(THIRDS, MARKERS, OF_THIRDS, strict=False)
         of_thirds = [Line2D([], [], ls="", ms=4.5, marker=mark, c=color, label=f"{n} sd") for n, mark, color in marks]
+        for kind, ground in IN_THIRDS.items():
+            name = kind if kind == "network" else f'"{kind}"'
+            of_thirds.append(Line2D([], [], ls="", ms=4.5, marker="D", c="0.3", mfc=ground, label=name))
         above = {"loc": "lower right", "bbox_to_anchor": (1, 1.02), "borderaxespad": 0, "borderpad": 0}
-        axes[1].legend(handles=of_thirds, ncols=3, handlelength=1, columnspacing=1, **above)
+        axes[1].legend(handles=of_thirds, ncols=5, handlelength=1, columnspacing=1, **above)
         save_small(axes[0], path, lines, num_colors=40)
 
 
@@ -171,19 +175,17 @@ def _panel(
     for index, (label, (kind, number)) in enumerate(series.items()):
         places = [place for place, name in enumerate(expected) if (name, kind) in cells]
         found = [cells[[*expected][place], kind][number] for place in places]
-        points = ax.errorbar(
+        ax.errorbar(
             [place + 0.6 * ((index + 0.5) / len(series) - 0.5) for place in places],
             [mean for mean, _ in found],
             yerr=[error or 0.0 for _, error in found],
             linestyle="",
-            markersize=4.5,
+            markersize=4,
             elinewidth=1.2,
             capsize=0,
             label=label,
             **looks[index],
         )
-        for bars in points[2]:
-            bars.set_zorder(3)  # a bar that is shorter than its mark is seen within it
 
 
 def main() -> None:

@@ -181,7 +181,7 @@ def picture(
         for name, ax in zip(PROBLEMS, axes.flat, strict=True):
             for place, (method, look) in enumerate(LOOKS.items()):
                 means, errors = zip(*curves.get((name, method), [(nan, None)]), strict=True)
-                where = [count + 0.9 * (place - 1) for count in counts[: len(means)]]  # so that bars do not overlap
+                where = [count + 0.4 * (place - 1) for count in counts[: len(means)]]  # so that bars do not overlap
                 bars = [error or 0.0 for error in errors]
                 options = {"label": method, "markersize": 4, "elinewidth": 1.1, "linewidth": 1.1, "capsize": 0} | look
                 ax.errorbar(where, means, yerr=bars, clip_on=False, **options)
@@ -191,19 +191,21 @@ def picture(
             if name in LOW:
                 ax.set_ylim(LOW[name], None)
                 ax.locator_params(axis="y", nbins=5)
-                note = f"axis from {LOW[name]:g}, not logarithmic"
-                ax.text(0.02, 0.04, note, transform=ax.transAxes, color="0.3")
+                ax.set_ylabel(f"distance (linear, from {LOW[name]:g})")
             else:
                 ax.set_yscale("log")
                 ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if problem.function == "Hartmann" else (1,)))
                 ax.minorticks_off()
-                ax.set_ylim(0.3 if problem.function == "Hartmann" else None, None)
+                ax.set_ylabel("distance (log scale)")
+                if problem.function == "Hartmann":
+                    ax.set_ylim(0.3, 3)
             ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes[0, 0].figure.supxlabel("evaluations", fontsize=8)
-        axes[0, 0].figure.supylabel("distance from the optimum (log scale)", fontsize=8)
         shown = {method for _, method in curves}
         handles = [handle for method, handle in zip(LOOKS, axes[0, 0].containers, strict=True) if method in shown]
-        axes[0, 0].figure.legend(handles=handles, loc="outside upper left", ncols=4)
+        axes[0, 0].figure.get_layout_engine().set(wspace=0.05)
+        title = {"title": "distance from the optimum; smaller is better", "alignment": "left", "labelspacing": 0.8}
+        axes[0, 0].figure.legend(handles=handles, loc="outside upper left", ncols=4, **title)
         save_small(axes[0, 0], path, lines, num_colors=40)
 
 

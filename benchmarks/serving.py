@@ -24,7 +24,7 @@ from ._serving import CASES, PLAIN, Served, served
 
 COUNTS = (1, 256)
 
-NUM_WEIGHTS = {"10-50-50-1": "3,151", "784-400-400-10": "478,410", "LeNet-5": "61,706"}
+NUM_WEIGHTS = {"10-50-50-1": 3_151, "784-400-400-10": 478_410, "LeNet-5": 61_706}
 
 
 def table(found: list[Served]) -> Iterator[str]:
@@ -58,7 +58,7 @@ def picture(times: Times, path: Path, lines: Iterable[str]) -> None:
 
     The ways are in the order of the mean logarithm of their latency for one row, divided by that of the plain network.
     """
-    cases = dict.fromkeys(case for case, _ in times)
+    cases = sorted({case for case, _ in times}, key=lambda case: NUM_WEIGHTS.get(case, 0))
     ratios: dict[str, list[float]] = {}
     for (case, way), (of_one, *_) in times.items():
         ratios.setdefault(way, []).append(math.log(of_one / times[case, PLAIN][0]))
@@ -68,9 +68,10 @@ def picture(times: Times, path: Path, lines: Iterable[str]) -> None:
         for number, (ax, count) in enumerate(zip(axes, COUNTS, strict=True)):
             for style, case in zip(("o", "s", "D"), cases, strict=False):
                 some = {ways.index(way): found[number] for (of, way), found in times.items() if of == case}
-                label = f"{case} ({NUM_WEIGHTS[case]} weights)" if case in NUM_WEIGHTS else case
+                label = f"{case} ({NUM_WEIGHTS[case]:,} weights)" if case in NUM_WEIGHTS else case
                 ax.plot([*some.values()], [*some], style, markersize=4.5, label=label)
-            ax.set(xscale="log", xlabel="latency, ms (log scale)", title=f"{count} row{'s' if count > 1 else ''}")
+            ax.set(xscale="log", title=f"{count} row{'s' if count > 1 else ''}")
+            ax.set_xlabel("latency, ms (log scale; smaller is better)")
             ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
             ax.minorticks_off()
             ax.set(ylim=(len(ways) - 0.5, -0.5))
@@ -78,10 +79,10 @@ def picture(times: Times, path: Path, lines: Iterable[str]) -> None:
             ax.set_yticks(range(len(ways)), labels=[""] * len(ways))
         limits = [limit for ax in axes for limit in ax.get_xlim()]
         for ax in axes:  # so that places can be compared
-            ax.set_xlim(min(limits), max(limits))
+            ax.set_xlim(min(limits), 1.3 * max(limits))  # the last number is within the axis
         labels = [way + "".join(f"\n(not {case})" for case in cases if (case, way) not in times) for way in ways]
         axes[0].set_yticklabels(labels)
-        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3, handlelength=1)
         save_small(axes[0], path, lines)
 
 

@@ -161,7 +161,7 @@ def test_methods_of_a_picture_are_in_the_order_of_the_first_number(tmp_path, mon
     _methods_tables.picture(some, "a network on some data", tmp_path / "cost.png")
     (figure,) = drawn
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["natural gradients", "one network"]
-    assert figure.legends[0].get_title().get_text() == "a network on some data"
+    assert figure.legends[0].get_title().get_text() == "a network on some data; smaller is better"
     assert [ax.lines[-1].get_xdata()[0] for ax in figure.axes] == pytest.approx([0.5, 20.0, 1.0])  # the dashed lines
     for ax in figure.axes:
         method, reference, dashed = (line.get_color() for line in ax.lines)
@@ -176,7 +176,7 @@ def test_bars_of_a_picture_are_whole(tmp_path, monkeypatch):
     low, high = drawn[0].get_xlim()
     assert low < -1.0
     assert high > 5.0
-    assert not drawn[0].figure.legends[0].get_texts()  # all are of one kind
+    assert [text.get_text() for text in drawn[0].figure.legends[0].get_texts()] == [_dots.ONE, _dots.PLAIN]
     (band,) = drawn[0].patches  # the reference and its error
     assert (band.get_x(), band.get_width()) == (0.5, 1.0)
 

@@ -20,6 +20,9 @@ OF_COLORS = 0.68  # least lightness of a full colour: a contrast of 5 or more
 OF_BANDS = (
     0.08  # how much lighter pale bands are than greys, so that they differ
 )
+OF_AREA = 0.02
+"""Share of a picture from which on a tint is an area, such as a band: lines are lighter than areas."""
+
 TO_CONES = np.array(
     [
         [0.4122214708, 0.5363325363, 0.0514459929],
@@ -54,10 +57,14 @@ def to_srgb(lab: np.ndarray) -> np.ndarray:
     return np.where(linear <= 0.0031308, 12.92 * linear, curved)
 
 
-def dark_colors(colors: np.ndarray) -> np.ndarray:
+def dark_colors(colors: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """Colours with reversed lightness, shape (N, 3), from 0 to 1.
 
     A full colour is at least as light as `OF_COLORS`. A colour that a screen cannot show loses saturation.
+
+    Args:
+        colors: Colours in sRGB, shape (N, 3), from 0 to 1.
+        shares: Share of each colour in the picture, shape (N,); tints of areas become darker than other tints.
     """
     lightness, *axes = to_oklab(colors).T
     # powers make greys lighter, and pale grounds visible
@@ -68,6 +75,8 @@ def dark_colors(colors: np.ndarray) -> np.ndarray:
     fullness = ((chroma - 0.09) / 0.025).clip(0, 1)
     is_pale = ((chroma - 0.015) / 0.015).clip(0, 1) * (1 - fullness)
     new += OF_BANDS * is_pale + fullness * (OF_COLORS - new).clip(0)
+    is_area = (shares > OF_AREA) & (chroma > 0.015) & (fullness == 0)
+    new = np.where(is_area, 0.34 + 0.62 * (0.94 - lightness), new)
     found = np.repeat(new[:, None], 3, axis=1)
     for share in np.linspace(0, 1, 21):
         lab = np.stack([new, share * axes[0], share * axes[1]], axis=1)
@@ -87,9 +96,9 @@ def darken(picture: Path, target: Path) -> None:
     with Image.open(picture) as opened:
         dark = opened.convert("P")
     colors = np.array(dark.getpalette("RGB"), dtype=float).reshape(-1, 3) / 255
-    dark.putpalette(
-        (255 * dark_colors(colors)).round().astype(int).ravel().tolist()
-    )
+    counts = np.bincount(np.asarray(dark).ravel(), minlength=len(colors))
+    new = dark_colors(colors, counts / counts.sum())
+    dark.putpalette((255 * new).round().astype(int).ravel().tolist())
     target.parent.mkdir(parents=True, exist_ok=True)
     dark.save(target, optimize=True)
 

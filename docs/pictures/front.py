@@ -24,7 +24,7 @@ from pyro_bnn import data, metrics, nets, plotting
 
 GAP, NOISE, PRIOR = 0.5, 2.0, 4.0
 GRID = torch.linspace(-1, 1, 201)[:, None]
-BLUE, VERMILION, GREEN, *_ = plotting.PALETTE
+BLUE, _, GREEN, *_ = plotting.PALETTE
 
 
 def optimizer(lr: float, num_epochs: int):
@@ -182,13 +182,14 @@ def draw(
         # shows a band in the legend
         ax.fill([], [], linestyle=line, linewidth=0.9, label=name, **look)
     truth = 10 * torch.sin(2 * torch.pi * x)
-    ax.plot(x, truth, ":", color=VERMILION, label="true curve")
+    ax.plot(x, truth, "-", color="black", linewidth=1, label="true curve")
     ax.plot(
         *xy,
         ".",
         color="black",
-        markersize=3,
-        markeredgewidth=0,
+        markersize=4,
+        markeredgecolor="white",
+        markeredgewidth=0.3,
         label="data",
     )
     ax.set(
@@ -221,8 +222,10 @@ def draw(
         ax.set_xticks([0, 50, 100])
     # else the 100 of a panel would touch the 0 of the next one
     figure.get_layout_engine().set(wspace=0.05)
-    for bar in axes[1, 1].patches:
-        bar.set_facecolor(VERMILION)
+    for title in (ax.title for ax in axes[0]):
+        title.set_fontsize(8)
+    for bar in (bar for ax in axes[1] for bar in ax.patches):
+        bar.set_facecolor("0.45")  # blue is the exact posterior at the left
     return figure
 
 

@@ -34,6 +34,9 @@ GAP = (25.0, 32.0)
 
 NOISE = 0.65
 LEGEND = ("± 2 sd, total", "± 2 sd, epistemic", "mean", "data of the fit", "data left out", "no data in the fit")
+RIMMED = {"marker": "o", "mfc": "black", "mec": "white", "mew": 0.3}
+"""Points like those of `plotting.regression_bands`."""
+
 REGIONS = ("where data are", "in the gap", "beyond 42.2")
 BLUE, VERMILION, *_ = plotting.PALETTE
 
@@ -129,13 +132,10 @@ def bands_and_deviations(
             ground(ax, fit.x, GAP)
         plotting.regression_bands(GRID, prediction, ax=upper)
         upper.get_legend().remove()  # one above all axes is enough
-        points = {"linestyle": "", "marker": "o", "zorder": 1.9}
-        upper.plot(left_out.x, left_out.y, ms=1.9, mfc="none", mec="0.62", mew=0.45, label="data left out", **points)
-        upper.plot(fit.x, fit.y, ms=1.7, mfc="black", mew=0, label="data of the fit", **points)
-        lower.plot(GRID, reference, color="0.5", linestyle="--", linewidth=0.9)
-        color = BLUE if title == compared else "0.3"
-        height = 0.78 * float(reference[GRID == 28])
-        lower.text(32.6, height, compared.removeprefix("KL "), color=color)
+        points = {"linestyle": "", "marker": "o", "zorder": 1.9}  # below the mean and the edges of the bands
+        upper.plot(left_out.x, left_out.y, ms=2.2, mfc="white", mec="0.25", mew=0.5, label="data left out", **points)
+        upper.plot(fit.x, fit.y, ms=2.3, label="data of the fit", **points | RIMMED)
+        lower.plot(GRID, reference, color="0.4", linestyle="--", linewidth=0.9, label=f"sd with {compared}")
         lower.plot(GRID, prediction.epistemic.sqrt(), color=BLUE, linestyle="-")
         for end in (float(fit.x.min()), *GAP, float(fit.x.max())):  # where bands cover the ground
             upper.axvline(end, color="0.45", linestyle=":", linewidth=0.7, zorder=1.95)
@@ -152,10 +152,13 @@ def one_legend(axes: np.ndarray, low: float, high: float, ticks: range) -> None:
         ax.set_yticklabels([])
     axes[0, 0].set_ylabel("progression / 100")
     axes[1, 0].set_ylabel("epistemic sd")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    entries = dict(zip(labels, handles, strict=True))
-    options = {"ncols": 3, "handlelength": 1.8, "handletextpad": 0.5, "markerscale": 1.5}
-    axes[0, 0].figure.legend([entries[label] for label in LEGEND], LEGEND, loc="outside upper left", **options)
+    entries = {}
+    for ax in axes[:, 0]:
+        handles, labels = ax.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    shown = [*LEGEND, *(label for label in entries if label.startswith("sd with "))]
+    options = {"ncols": 4, "handlelength": 1.8, "handletextpad": 0.5, "markerscale": 1.5, "columnspacing": 1.4}
+    axes[0, 0].figure.legend([entries[label] for label in shown], shown, loc="outside upper left", **options)
 
 
 def priors(out: Path, quick: bool) -> None:
@@ -195,11 +198,11 @@ def priors(out: Path, quick: bool) -> None:
             targets = [ax.axhline(y, color=VERMILION, linestyle=":", linewidth=1.1) for y in (-2, 2)]
             ax.set(title=f"{name}\nsd of f(0): {float(sds[60]):.1f}", xlim=(-3, 3), xticks=(-3, 0, 3))
             ax.set(ylim=(-end, end), yticks=range(-end, end + 1, end // 2))
-            ax.set(ylabel="f(x)" if ax is of_row[0] else "", xlabel="x" if ax in axes[1] else "")
+            ax.set(ylabel=f"f(x), from \N{MINUS SIGN}{end} to {end}" if ax is of_row[0] else "")
+            ax.set(xlabel="x" if ax in axes[1] else "")
             ax.tick_params(labelleft=ax is of_row[0])
-        of_row[0].text(-2.9, -0.95 * end, f"axis from \N{MINUS SIGN}{end} to {end}", color="0.3")
-    labels = ["five functions", f"± 2 sd of {num_draws} functions", "± 2, the range of standardised targets"]
-    axes[0, 0].figure.legend([line, band, targets[0]], labels, loc="outside upper left", ncols=2)
+    labels = ["five functions", f"± 2 sd of {num_draws} functions", "± 2: range of standardised targets"]
+    axes[0, 0].figure.legend([line, band, targets[0]], labels, loc="outside upper left", ncols=3)
     save_small(axes[0, 0], out / "priors.png", num_colors=32)
 
 
@@ -224,7 +227,7 @@ def width(out: Path, quick: bool) -> None:
         print(f"{name:24s} {widths[-1]:5d} {sds[-1]:14.2f} {largest[-1]:32.2f}", flush=True)
         axes[0, 0].plot(widths, sds, style, label=name)
         axes[0, 1].plot(widths, largest, style, label=name)
-    labels = ("sd of a logit (log scale)", "mean largest probability of 5 classes")
+    labels = ("sd of a logit (log scale)", "largest class probability (mean)")
     for ax, label in zip(axes[0], labels, strict=True):
         ax.set_xscale("log", base=2)
         ax.set_xticks(widths, labels=[str(units) for units in widths])
@@ -236,6 +239,7 @@ def width(out: Path, quick: bool) -> None:
     axes[0, 1].axhline(0.2, color="0.5", linestyle=":", linewidth=0.9)
     axes[0, 1].text(256, 0.21, "chance", ha="right", va="bottom", color="0.35")
     axes[0, 1].set_ylim(0, 1.04)
+    axes[0, 0].figure.get_layout_engine().set(wspace=0.05)
     legend_above(axes[0, 0])
     save_small(axes[0, 0], out / "width.png", num_colors=32)
 
@@ -358,8 +362,8 @@ def regression(out: Path, quick: bool) -> None:
     ground(ax, x)
     prediction = pb.predict(model, posterior, GRID, seed=0)
     plotting.regression_bands(GRID, prediction, data=(x, y), ax=ax)
-    ax.set(xlabel="body mass index", ylabel="progression / 100")
-    legend_above(ax)
+    ax.set(xlabel="body mass index", ylabel="progression / 100", ylim=(-1, 6.2))
+    legend_above(ax, last="no data")
     save_small(ax, out / "regression.png", num_colors=32)
 
 
