@@ -112,7 +112,7 @@ class NetworkNormalPrior(_ScalePrior):
 @explained("LaplacePrior(0.5)")
 @dataclass(frozen=True)
 class LaplacePrior(_ScalePrior):
-    """Independent Laplace(0, scale) on every element; its standard deviation is √2 times the scale.
+    """Laplace prior of every weight, with mean 0 and a standard deviation of √2 times the scale.
 
     Args:
         scale: Mean absolute deviation b in ``exp(-|w| / b) / (2 b)``, above 0.
