@@ -305,10 +305,7 @@ Pair = tuple[Inputs, Tensor]
 
 
 class Pairs:
-    """The batches of a data set, as pairs of inputs and targets.
-
-    Iterating over them raises an error if `num_data` is wrong.
-    """
+    """The batches of a data set, as pairs of inputs and targets. Iterating raises an error if `num_data` is wrong."""
 
     def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:
         batch_size = _checks.at_least("batch_size", batch_size, 1)
