@@ -95,6 +95,12 @@ def test_code_in_a_cell_breaks_where_a_reader_expects_it(code, parts):
     assert inside.split("<wbr>") == parts
 
 
+def test_no_line_ends_within_the_hyphens_of_an_option():
+    context = {"body": '<td><code><span class="pre">train</span> <span class="pre">--out</span></code></td>'}
+    part("look").add_breaks(None, "page", "page.html", context, None)
+    assert '<span class="pre"><span class="word">--out</span></span>' in context["body"]
+
+
 def test_the_last_bracket_of_a_signature_and_long_names_in_titles():
     signature = '<dl>\n<dd><em>exclude=()</em></dd>\n</dl>\n\n<span class="sig-paren">)</span>'
     context = {"body": signature + '<th class="head"><p>TorchUncertainty and TyXe</p></th>'}
@@ -115,6 +121,50 @@ def test_cells_with_ticks_and_dashes_and_titles_of_groups_are_marked():
     assert group["classes"] == ["group"]
     assert [cell[-1].astext() for cell in group] == ["tools", "a", "b", "c", "d"]  # for windows that hide the first row
     assert [cell["classes"] for cell in marked] == [[], ["yes"], ["no"], ["part"], []]
+
+
+def test_numbers_stay_with_their_signs_and_units():
+    sentence, code = "0.41 ± 0.01 of 90 % for (N, 2 O) and N, O on 2026-11-25: R-hat -1", "5 % -1"
+    cell = nodes.entry("", nodes.paragraph("", "", nodes.Text("-0.5, 3-5 "), nodes.literal("", code)))
+    document = publish_doctree("")
+    document += [nodes.paragraph("", "", nodes.Text(sentence)), cell]
+    part("look").join_numbers(None, document, "page")
+    parts = document[0].astext().replace("\N{NON-BREAKING HYPHEN}", "=").replace("\N{NO-BREAK SPACE}", "_")
+    assert parts == "0.41_±_0.01 of 90_% for (N,_2_O) and N, O on 2026=11=25: R=hat -1"
+    assert cell.astext() == f"\N{MINUS SIGN}0.5, 3-5 {code}"
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "rest"),
+    [
+        ("**Trap: scales.** They matter, *here*.", "Trap: scales", "They matter, here."),
+        ("**Trap:** a point.", "Trap", "A point."),
+        ("**Scales.** They matter.", None, None),
+    ],
+)
+def test_a_trap_of_a_tutorial_is_a_warning(text, title, rest):
+    document = publish_doctree(text)
+    app = SimpleNamespace(env=SimpleNamespace(docname="gallery/tutorials/plot"))
+    part("gallery").mark_traps(app, document)
+    found = [[child.astext() for child in trap] for trap in document.findall(nodes.admonition)]
+    assert found == ([[title, rest]] if title else [])
+
+
+def test_the_files_of_a_script_are_linked_at_the_top():
+    app, source = SimpleNamespace(config=SimpleNamespace(plot_gallery=True)), ["Title\n=====\n\nText.\n"]
+    part("gallery").below_title(app, "gallery/examples/digits", source)
+    assert re.search(r"=\n\n+Download: .*<digits.ipynb>.*<digits.py>`\n\n+Text", source[0])
+
+
+def test_a_plotting_function_shows_what_its_example_draws(tmp_path):
+    example = [">>> from pyro_bnn import plotting", ">>> ax = plotting.accuracy_curves([0.5, 0.8], [0.5, 0.7])"]
+    for name, code in {"accuracy_curves": example, "empty": ["1"]}.items():
+        lines = ["Title.", "", "Example:", *(f"    {line}" for line in code), "", "Raises:", "    Errors."]
+        app = SimpleNamespace(srcdir=tmp_path)
+        part("gallery").draw_example(app, "function", f"pyro_bnn.plotting.{name}", None, None, lines)
+        is_drawn = f"    .. image:: /generated/plots/{name}.png" in lines[: lines.index("Raises:")]
+        assert is_drawn == (name == "accuracy_curves")
+        assert (tmp_path / "generated" / "plots" / f"{name}.png").exists() == is_drawn
 
 
 def test_an_argument_is_divided_into_its_name_and_its_text():

@@ -13,6 +13,7 @@ pytest.importorskip("docutils")
 pytest.importorskip("sphinx")
 from docutils import nodes
 from sphinx.addnodes import desc, desc_content, desc_signature, index, pending_xref
+from sphinx.ext.napoleon import GoogleDocstring
 from sphinx.util.inspect import signature
 from sphinx.util.typing import stringify_annotation
 
@@ -103,6 +104,23 @@ def test_parameters_of_methods_are_divided_once():
     part("fields").as_definitions(None, document)
     terms = [*document.findall(nodes.term)]
     assert [term.astext() for term in terms] == ["x (int)", "y (int)"]
+
+
+def test_attributes_are_one_block_below_links_to_the_methods():
+    kinds = {"fit": "method", "model_": "attribute", "predict": "method", "draws": "property", "score": "method"}
+    members = [desc("", desc_signature("", name, ids=[f"A.{name}"]), objtype=kind) for name, kind in kinds.items()]
+    content = desc_content("", nodes.paragraph("", "Text."), *members)
+    part("fields").attributes_first(None, nodes.container("", desc("", content)))
+    texts = ["Text.", "Methods: fit, predict, score.", "Attributes", "model_", "draws", "fit", "predict", "score"]
+    assert [child.astext() for child in content] == texts
+    assert [link["refid"] for link in content[1].findall(nodes.reference)] == ["A.fit", "A.predict", "A.score"]
+
+
+def test_the_first_sentence_of_an_attribute_stays_whole():
+    """Napoleon takes what is before a colon as the type."""
+    lines = ["The verdict: in words."]
+    part("fields").without_type(None, "property", "A.verdict", None, None, lines)
+    assert str(GoogleDocstring(lines, what="property", name="A.verdict")).strip() == "The verdict: in words."
 
 
 def test_the_type_of_what_is_returned_is_beside_its_description():
