@@ -107,7 +107,7 @@ def with_types(app: Sphinx, document: nodes.document) -> None:
         if not (kind := found.get("Return type")):
             continue
         if not (returned := found.get("Returns")):
-            kind[0].children = [nodes.Text("Returns")]
+            kind[0][:] = [nodes.Text("Returns")]
             continue
         fields.remove(kind)
         term = nodes.term("", "", *kind[1][0].children)

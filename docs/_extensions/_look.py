@@ -84,7 +84,8 @@ def join_numbers(app: Sphinx, document: nodes.document, page: str) -> None:
             joined = TOGETHER.sub(together, text.astext())
             if in_cell:
                 joined = MINUS.sub("\N{MINUS SIGN}", joined)
-            text.parent.replace(text, nodes.Text(joined))
+            if joined != text.astext():
+                text.parent.replace(text, nodes.Text(joined))
 
 
 def without_notes(title: nodes.entry) -> str:
