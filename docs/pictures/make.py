@@ -34,9 +34,6 @@ GAP = (25.0, 32.0)
 
 NOISE = 0.65
 LEGEND = ("± 2 sd, total", "± 2 sd, epistemic", "mean", "data of the fit", "data left out", "no data in the fit")
-RIMMED = {"marker": "o", "mfc": "black", "mec": "white", "mew": 0.3}
-"""Points like those of `plotting.regression_bands`."""
-
 REGIONS = ("where data are", "in the gap", "beyond 42.2")
 BLUE, VERMILION, *_ = plotting.PALETTE
 
@@ -134,8 +131,8 @@ def bands_and_deviations(
         upper.get_legend().remove()  # one above all axes is enough
         points = {"linestyle": "", "marker": "o", "zorder": 1.9}  # below the mean and the edges of the bands
         upper.plot(left_out.x, left_out.y, ms=2.2, mfc="white", mec="0.25", mew=0.5, label="data left out", **points)
-        upper.plot(fit.x, fit.y, ms=2.3, label="data of the fit", **points | RIMMED)
-        lower.plot(GRID, reference, color="0.4", linestyle="--", linewidth=0.9, label=f"sd with {compared}")
+        upper.plot(fit.x, fit.y, ms=1.7, mfc="black", mew=0, label="data of the fit", **points)
+        lower.plot(GRID, reference, color="0.4", linestyle="--", linewidth=0.9, label=f"epistemic sd, {compared}")
         lower.plot(GRID, prediction.epistemic.sqrt(), color=BLUE, linestyle="-")
         for end in (float(fit.x.min()), *GAP, float(fit.x.max())):  # where bands cover the ground
             upper.axvline(end, color="0.45", linestyle=":", linewidth=0.7, zorder=1.95)
@@ -156,7 +153,7 @@ def one_legend(axes: np.ndarray, low: float, high: float, ticks: range) -> None:
     for ax in axes[:, 0]:
         handles, labels = ax.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
-    shown = [*LEGEND, *(label for label in entries if label.startswith("sd with "))]
+    shown = [*LEGEND, *(label for label in entries if label.startswith("epistemic sd, "))]
     options = {"ncols": 4, "handlelength": 1.8, "handletextpad": 0.5, "markerscale": 1.5, "columnspacing": 1.4}
     axes[0, 0].figure.legend([entries[label] for label in shown], shown, loc="outside upper left", **options)
 
@@ -260,7 +257,7 @@ def kl_weight(out: Path, quick: bool) -> None:
             predictions[f"KL weight {weight:g}"] = prediction
     bands_and_deviations(axes, predictions, fit, left_out, "KL weight 1")
     one_legend(axes, -1, 4.5, range(-1, 5))
-    save_small(axes[0, 0], out / "kl_weight.png", num_colors=28)
+    save_small(axes[0, 0], out / "kl_weight.png", num_colors=26)
 
 
 def estimators(out: Path, quick: bool) -> None:
@@ -342,7 +339,7 @@ def trust(out: Path, quick: bool) -> None:
     axes = two_rows(3)
     bands_and_deviations(axes, predictions, fit, left_out, "NUTS")
     one_legend(axes, -2.2, 5.6, range(-2, 5, 2))
-    save_small(axes[0, 0], out / "trust.png", num_colors=28)
+    save_small(axes[0, 0], out / "trust.png", num_colors=26)
 
 
 def regression(out: Path, quick: bool) -> None:
