@@ -159,7 +159,6 @@ def setup(app: Sphinx) -> None:
         as_definitions,
         attributes_first,
         complete,
-        summary_first,
         with_types,
         without_private_names,
         without_type,
@@ -183,7 +182,6 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", as_definitions)
     app.connect("doctree-read", with_types)
     app.connect("doctree-read", attributes_first)
-    app.connect("doctree-read", summary_first)
     app.connect("doctree-read", mark_traps)
     app.connect("doctree-read", mark_blocks)
     app.connect("doctree-read", mark_cells)

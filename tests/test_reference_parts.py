@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 pytest.importorskip("docutils")
 pytest.importorskip("sphinx")
 from docutils import nodes
-from sphinx.addnodes import desc, desc_content, desc_signature, index, pending_xref
+from sphinx.addnodes import desc, desc_content, desc_signature, pending_xref
 from sphinx.ext.napoleon import GoogleDocstring
 from sphinx.util.inspect import signature
 from sphinx.util.typing import stringify_annotation
@@ -131,23 +131,3 @@ def test_the_type_of_what_is_returned_is_beside_its_description():
     assert [field[0].astext() for field in fields] == ["Returns", "Raises"]
     (item,) = fields.findall(nodes.definition_list_item)
     assert [child.astext() for child in item] == ["Posterior", "The posterior."]
-
-
-def test_the_first_sentence_of_a_page_and_its_example_are_above_the_signature():
-    parts = [
-        nodes.paragraph("", "Bases: object"),
-        nodes.paragraph("", "A guide."),
-        nodes.doctest_block("", ">>> 1"),
-        nodes.paragraph("", "More."),
-    ]
-    content = desc_content("", *parts)
-    signature = desc_signature("", "Guide(model)")
-    section = nodes.section("", nodes.title("", "Guide"), index(), desc("", signature, content))
-    document = nodes.container("", section)
-    elsewhere, here = (SimpleNamespace(env=SimpleNamespace(docname=name)) for name in ("api", "generated/Guide"))
-    part("fields").summary_first(elsewhere, document)
-    assert len(content) == len(parts)
-    part("fields").summary_first(here, document)
-    assert [child.astext() for child in section[1:3]] == ["A guide.", ">>> 1"]
-    assert [child.astext() for child in content] == ["Bases: object", "More."]
-    assert isinstance(section[3], index)

@@ -141,34 +141,6 @@ def attributes_first(app: Sphinx, document: nodes.document) -> None:
         content += [*attributes, *methods]
 
 
-def summary_first(app: Sphinx, document: nodes.document) -> None:
-    """Move the first sentence of a page of the reference, with its example, above the signature."""
-    description = next(document.findall(desc), None)
-    if description is None or not app.env.docname.startswith("generated/"):
-        return
-    content = next(description.findall(desc_content))
-    paragraphs = (
-        i
-        for i, part in enumerate(content)
-        if isinstance(part, nodes.paragraph)
-        and not part.astext().startswith("Bases: ")
-    )
-    if (start := next(paragraphs, None)) is None:
-        return
-    blocks = itertools.takewhile(
-        lambda part: isinstance(
-            part, nodes.doctest_block | nodes.literal_block | nodes.image
-        ),
-        content[start + 1 :],
-    )
-    moved = [content[start], *blocks]
-    content[start : start + len(moved)] = []
-    section = description.parent
-    # a link to the description also names its index entry, just above
-    place = section.index(description) - 1
-    section[place:place] = moved
-
-
 def without_private_names(
     app: Sphinx, document: nodes.document, page: str
 ) -> None:
