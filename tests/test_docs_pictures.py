@@ -61,7 +61,7 @@ PAGES = {"cost": "methods", "cost_lenet": "lenet5"}
 def test_the_table_beside_a_picture_has_the_rows_that_were_drawn(name):
     with Image.open(PICTURES / f"{name}.png") as picture:
         lines = picture.text["table"].splitlines()
-    assert len(lines) > 10
+    assert len(lines) > 5
     assert {*lines} <= {*(DOCS / "results" / f"{PAGES.get(name, name)}.md").read_text().splitlines()}
 
 
