@@ -11,6 +11,7 @@ from sphinx.application import Sphinx
 IN_CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 IN_TITLE = re.compile(r'<th .*?</th>|<p class="repeated">.*?</p>', re.DOTALL)
 PARTS = re.compile(r"(?<=[a-z]{4})(?=[A-Z][^<>]*<)")
+START = re.compile(r'(<span class="sig-paren">\(</span>)\s+<dl>\s+')
 END = re.compile(r'</dd>\s*</dl>\s*(<span class="sig-paren">\)</span>)')
 CODE = re.compile(r'(?<=<span class="pre">)[^<]+')
 MARKS = {"✓": "yes", "\N{EN DASH}": "no", "part": "part", "n/a": "no"}
@@ -143,4 +144,5 @@ def add_breaks(
             lambda cell: CODE.sub(breakable, cell[0]), context["body"]
         )
         body = IN_TITLE.sub(lambda title: PARTS.sub("<wbr>", title[0]), body)
+        body = START.sub(r"\1<wbr><dl>", body)
         context["body"] = END.sub(r"\1</dd></dl>", body)
