@@ -183,15 +183,7 @@ def draw(
         ax.fill([], [], linestyle=line, linewidth=0.9, label=name, **look)
     truth = 10 * torch.sin(2 * torch.pi * x)
     ax.plot(x, truth, "-", color="black", linewidth=1, label="true curve")
-    ax.plot(
-        *xy,
-        ".",
-        color="black",
-        markersize=4,
-        markeredgecolor="white",
-        markeredgewidth=0.3,
-        label="data",
-    )
+    ax.plot(*xy, "k.", ms=4, mec="white", mew=0.3, label="data")
     ax.set(
         xlabel="x",
         ylabel="y",
