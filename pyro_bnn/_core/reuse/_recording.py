@@ -322,7 +322,10 @@ def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether an operation is batch normalisation that changes running statistics; its schema hides this."""
+    """Return whether an operation is batch normalisation that changes its running statistics.
+
+    Some schemas of batch normalisation do not declare this change, so :func:`_written` does not find it.
+    """
     if "batch_norm" not in func._schema.name:
         return False
     named = _named(func, args, kwargs)

@@ -56,7 +56,10 @@ def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
 
 
 def _is_slower(gains: PruningGains) -> list[str]:
-    """If sparse layers make the network slower for at least half of the shares, return a sentence that says so."""
+    """Say whether the network is slower with sparse layers.
+
+    Return a sentence if this is so for at least half of the shares of removed weights, and no sentence otherwise.
+    """
     pruned = [row for row in gains.rows if row.fraction]
     slower = [row for row in pruned if row.sparse_seconds > SLOWER * row.dense_seconds]
     if not pruned or 2 * len(slower) < len(pruned):

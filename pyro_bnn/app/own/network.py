@@ -65,8 +65,9 @@ class OwnCodeError(ValueError):
 def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[None]:
     """Run the user's code in a `with` block, and turn its error into an `OwnCodeError` that shows the user's line.
 
-    If a line of the user's code raised the error, `doing` ends the message. If no such line did, `otherwise` begins the
-    message; if `otherwise` is empty, the error is raised unchanged. If `spec` is ``mlp``, no code of the user runs.
+    If a line of the user's code raised the error, the text `doing` is added at the end of the message. If no such line
+    did, the text `otherwise` is added at the beginning; if `otherwise` is empty, the error is raised unchanged. If
+    `spec` is ``mlp``, no code of the user runs.
     """
     here = Path.cwd()
     try:
@@ -138,7 +139,7 @@ def _arguments(spec: str, function: Callable[..., Any], offered: dict[str, Any])
 def check_network(spec: str, net: nn.Module, x: Tensor, num_outputs: int, reason: str) -> None:
     """Raise unless a network returns `num_outputs` outputs for each row.
 
-    `reason` says in the error message what the outputs are for, such as "3 classes".
+    The error message contains the text `reason`, which says what the outputs are for, such as "3 classes".
     """
     shape = tuple(x.shape)
     doing, otherwise = f" on inputs of shape {shape}", f"the network cannot take inputs of shape {shape}: "

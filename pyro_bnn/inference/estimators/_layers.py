@@ -68,9 +68,11 @@ class Layer:
         return self.op(self.input, weight, bias, *self.options, **self.keywords)
 
     def variance(self) -> Tensor:
-        r"""Compute the variance of the output, :math:`\sum_i a_i^2 \sigma_i^2`, with :attr:`Noise.VARIANCE`.
+        r"""Compute the variance of the output, :math:`\sum_i a_i^2 \sigma_i^2`.
 
-        The parameters must be independent. If only the bias is random, the result may have the shape of the bias.
+        Here :math:`a_i` is an input (1 for the bias), and :math:`\sigma_i^2` the variance of its weight. The noise of
+        the estimator must be :attr:`Noise.VARIANCE`, and the parameters must be independent. If only the bias is
+        random, the result may have the shape of the bias.
         """
         weight, bias = (p.variance if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
         return self._random_part(self.input.square() if weight is not None else self.input, weight, bias)

@@ -203,7 +203,10 @@ def _aligned(views: Mapping[str, Tensor], site: str, num_axes: int) -> tuple[Ten
 
 
 def chosen(members: Tensor) -> Tensor:
-    """Draw the index of a row of `members`, shape (1,), on its device, so that no step waits for a copy."""
+    """Draw the index of a random row of `members`, shape (1,).
+
+    The index is drawn on the device of `members`, so that no step waits for a copy between devices.
+    """
     return torch.randint(len(members), (1,), device=members.device)
 
 
@@ -303,7 +306,11 @@ class _SharedWeight:
         torch.mul(self._weight, self._over_inputs, out=self._drawn).mul_(self._over_outputs)
 
     def pull_back(self, gradient: Tensor) -> None:
-        """Compute the gradients of the factors, and overwrite `gradient` by that of the shared weight."""
+        """Compute the gradients of the factors and of the shared weight.
+
+        At the call, `gradient` is the gradient of the member's weight. The method overwrites it in place with the
+        gradient of the shared weight.
+        """
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:
             product = product.flatten(2).sum(2)

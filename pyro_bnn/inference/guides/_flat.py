@@ -63,7 +63,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
     def tree(self, kind: str) -> nn.Module:
         """Return the module with the parameters of one kind, such as "loc".
 
-        This method replaces `getattr`, which would use Pyro's global store.
+        Use this method instead of `getattr`, which may put the parameters into Pyro's global store.
         """
         found = self._modules[kind]
         assert found is not None
@@ -119,7 +119,10 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @property
     def changes(self) -> str | None:
-        """The reason why a call of this guide may differ from :meth:`flat`, such as a hook; None if there is none."""
+        """The reason why calling this guide may give another result than :meth:`flat`; None if there is no reason.
+
+        A reason is, for example, that the guide has a hook, or that a subclass overrides a method.
+        """
         if has_hooks(self):
             return "the model or the guide has hooks"
         family = next(base for base in type(self).__mro__ if "flat" in vars(base))

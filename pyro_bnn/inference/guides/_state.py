@@ -121,7 +121,10 @@ class DrawGradients:
         return dict(self._leaves)
 
     def take(self) -> None:
-        """Collect the gradients that the backward pass computed for the leaves that :meth:`leaves` returned last."""
+        """Collect the gradients of the leaves from the last call of :meth:`leaves`.
+
+        Call this method after the backward pass, which computes these gradients.
+        """
         for name, leaf in self._leaves.items():
             if name in self._large:
                 gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad

@@ -239,7 +239,8 @@ class Posterior(Advised, Shown, ABC):
         Args:
             num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer. For Markov
                 chains, None gives all draws, as K chains, and the sampler's statistics in ``sample_stats``.
-            model: Model of the posterior, for the group ``posterior_predictive`` of predictions at x.
+            model: The model to which the posterior belongs. If it is given, the result also has the group
+                ``posterior_predictive``, which contains predictions at x.
             x: Inputs, shape (N, ...).
             y: Targets, for the groups ``log_likelihood`` and ``observed_data``.
             seed: Seed of the draws; torch's generators do not change. None draws a seed.

@@ -36,7 +36,10 @@ class Saved:
 
 
 def saved(value: Posterior | Calibration) -> Saved:
-    """Return the record of a posterior or a calibration for a file; raise an error if it cannot be saved."""
+    """Return the record that a file stores for a posterior or a calibration.
+
+    Raise an error if the object cannot be saved.
+    """
     return Saved(type(value).__name__, value.to_record())
 
 

@@ -79,7 +79,11 @@ def _of_network(model: BayesianModel, x: Inputs) -> str | None:
 
 
 class DirectStep(GradientStep):
-    """A step that computes gradients directly: by backpropagation for drawn weights, by a `FlatState` for the guide."""
+    """A step that computes gradients without Pyro's effect handlers.
+
+    Backpropagation computes the gradients with respect to the drawn weights. A `FlatState` turns them into gradients
+    with respect to the guide's parameters.
+    """
 
     def __init__(
         self,

@@ -105,14 +105,15 @@ def fit_svi(
         callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
             :class:`TensorBoard`, is entered when the fit begins and left when the fit ends.
-        progress: Whether to show a progress bar with the ELBO in nats, or a line every ten seconds where there is no
-            terminal or notebook. By default (None), a bar appears after two seconds on a terminal or in a notebook, and
-            nothing is shown elsewhere.
+        progress: Whether to show the progress of the fit, with the ELBO in nats. On a terminal or in a notebook, this
+            is a bar; elsewhere, it is a line every ten seconds. By default (None), the bar appears after two seconds,
+            and there are no lines.
         execution: How steps are computed, for example in bfloat16 or by several processes.
         checkpoint: File for the state of the fit, or a :class:`Checkpoint` with the interval of writing (see
             :doc:`/how_to/resume`). Ctrl-C and SIGTERM then write a checkpoint after the current step and end the fit.
         resume: Checkpoint from which to continue; `checkpoint` may be the same path. Pass the other arguments as in the
-            interrupted fit; only `num_epochs` may be larger. The result is bit for bit that of a fit in one go.
+            interrupted fit; only `num_epochs` may be larger. The result is identical, bit for bit, to that of an
+            uninterrupted fit.
         seed: Seed that makes the fit repeatable; None draws a seed. The state of torch's generators does not change.
 
     Returns:

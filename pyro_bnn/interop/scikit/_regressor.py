@@ -56,8 +56,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             that depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes an activation module.
-        prior: Prior of the weights, or a distribution of one real number. None means a Gaussian whose variance is
-            inversely proportional to the number of inputs of the unit.
+        prior: Prior of the weights. A distribution of one real number, such as ``dist.Normal(0.0, 1.0)``, is the prior
+            of each weight. None means a Gaussian whose variance is inversely proportional to the number of inputs of
+            the unit.
         time_limit: Seconds that ``"auto"`` may take, compilation included; `status_` says what was cut short, and the
             result depends on the speed of the machine. Without a limit (None), the number of steps is the same on every
             machine. On two cores, ``"auto"`` then takes about half a minute for a thousand rows.
