@@ -163,7 +163,7 @@ def setup(app: Sphinx) -> None:
         without_private_names,
         without_type,
     )
-    from _gallery import below_title, cards, draw_example, mark_traps
+    from _gallery import below_title, cards, mark_traps
     from _look import (
         add_breaks,
         add_letters,
@@ -195,7 +195,6 @@ def setup(app: Sphinx) -> None:
     # before napoleon reads the sections
     app.connect("autodoc-process-docstring", complete, priority=300)
     app.connect("autodoc-process-docstring", without_type, priority=300)
-    app.connect("autodoc-process-docstring", draw_example, priority=350)
     app.connect("autodoc-process-docstring", example_first, priority=400)
     app.connect("object-description-transform", short_types, priority=900)
     app.connect("missing-reference", link_types, priority=400)

@@ -156,17 +156,6 @@ def test_the_files_of_a_script_are_linked_at_the_top():
     assert re.search(r"=\n\n+Download: .*<digits.ipynb>.*<digits.py>`\n\n+Text", source[0])
 
 
-def test_a_plotting_function_shows_what_its_example_draws(tmp_path):
-    example = [">>> from pyro_bnn import plotting", ">>> ax = plotting.accuracy_curves([0.5, 0.8], [0.5, 0.7])"]
-    for name, code in {"accuracy_curves": example, "empty": ["1"]}.items():
-        lines = ["Title.", "", "Example:", *(f"    {line}" for line in code), "", "Raises:", "    Errors."]
-        app = SimpleNamespace(srcdir=tmp_path)
-        part("gallery").draw_example(app, "function", f"pyro_bnn.plotting.{name}", None, None, lines)
-        is_drawn = f"    .. image:: /generated/plots/{name}.png" in lines[: lines.index("Raises:")]
-        assert is_drawn == (name == "accuracy_curves")
-        assert (tmp_path / "generated" / "plots" / f"{name}.png").exists() == is_drawn
-
-
 def test_an_argument_is_divided_into_its_name_and_its_text():
     listed = [
         nodes.paragraph("", "", nodes.strong("", "x"), *map(nodes.Text, (" (Tensor)", " \N{EN DASH} ", "The inputs."))),

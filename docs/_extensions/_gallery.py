@@ -1,19 +1,15 @@
-"""The scripts of the gallery: their order, pictures, traps and lists; and the pictures of plotting functions."""
+"""The scripts of the gallery: their order, pictures, traps and lists."""
 
-import doctest
 import re
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-import torch
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
-
-from pyro_bnn import plotting
 
 
 def pictures(
@@ -93,38 +89,6 @@ def mark_traps(app: Sphinx, document: nodes.document) -> None:
                 classes=["warning"],
             )
             paragraph.replace_self(trap)
-
-
-def draw_example(
-    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
-) -> None:
-    """Show below the example of a plotting function what the example draws."""
-    short = name.removeprefix("pyro_bnn.plotting.")
-    if what != "function" or short == name or "Example:" not in lines:
-        return
-    torch.manual_seed(0)
-    names = {}
-    for example in doctest.DocTestParser().get_examples("\n".join(lines)):
-        exec(example.source, names)
-    axes = plt.gcf().axes
-    if any(ax.has_data() for ax in axes):
-        target = Path(app.srcdir, "generated", "plots", f"{short}.png")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        plotting.save(axes, target)
-        width = 105 * plt.gcf().get_figwidth()
-        after = lines.index("Example:") + 1
-        end = next(
-            (i for i in range(after, len(lines)) if re.match(r"\S", lines[i])),
-            len(lines),
-        )
-        lines[end:end] = [
-            "",
-            f"    .. image:: /generated/plots/{short}.png",
-            "       :alt: What this example draws.",
-            f"       :width: {width:.0f}px",
-            "",
-        ]
-    plt.close("all")
 
 
 def shown_by(script: Path, thumbnail: nodes.image) -> nodes.Node | None:

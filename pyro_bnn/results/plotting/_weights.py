@@ -45,7 +45,7 @@ def signal_to_noise(
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net, prior = pb.nets.mlp([5, 50, 1]), pb.NormalPrior()
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
         >>> noise = pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.GuidePosterior(pb.MeanFieldGuide(model))
@@ -277,13 +277,13 @@ def weight_histograms(
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> net, prior = pb.nets.mlp([5, 50, 1]), pb.NormalPrior()
+        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
         >>> noise = pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.GuidePosterior(pb.MeanFieldGuide(model))
         >>> axes = pb.plotting.weight_histograms(posterior)
         >>> axes.shape  # means and deviations of each site
-        (4, 2)
+        (2, 2)
     """
     if isinstance(locations, Posterior):
         if scales is not None:
