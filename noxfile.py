@@ -53,14 +53,16 @@ def fast(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests that run for each change; `nox -s tests -- tests/test_priors.py` runs one file."""
+    """All tests that run for each change (need `.[test]`); `nox -s tests -- tests/test_priors.py` runs one file."""
+    if not (session.posargs or find_spec("hypothesis")):
+        session.error("The packages for tests are missing: run `pip install -e '.[test]'`.")
     session.run("pytest", *session.posargs)
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Pages in build/html (needs `.[docs]`); `nox -s docs -- full` also runs tutorials and examples, for pictures."""
-    if not (find_spec("sphinx") and find_spec("furo")):
+    """Pages in build/html; `nox -s docs -- full` also runs tutorials and examples. Both need `.[docs]`."""
+    if not all(map(find_spec, ("sphinx", "furo", "arviz", "transformers", "peft"))):
         session.error("The packages for pages are missing: run `pip install -e '.[docs]'`.")
     gallery = [] if "full" in session.posargs else ["-D", "plot_gallery=False"]
     session.run("python", "-m", "sphinx", "-W", "-q", "-b", "html", *gallery, "docs", "build/html")

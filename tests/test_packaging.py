@@ -120,6 +120,15 @@ def test_the_description_has_no_links_that_work_only_in_the_repository(archives)
     assert re.search(r"variational fit instead, and the status says so\.", flat)
 
 
+def test_the_number_of_packages_that_are_installed_is_the_one_that_is_said(archives):
+    with zipfile.ZipFile(*archives.glob("*.whl")) as wheel:
+        [name] = [name for name in wheel.namelist() if name.endswith("METADATA")]
+        required = re.findall(r"(?m)^Requires-Dist: (?!.*extra ==)", wheel.read(name).decode())
+    assert f"needs {len(required)} packages" in (ROOT / "README.md").read_text()
+    named = ("torch", "Pyro", "scikit-learn", "pandas", "matplotlib")
+    assert f"and {len(required) - len(named)} more" in (ROOT / "docs" / "start" / "install.md").read_text()
+
+
 def test_the_command_is_installed(archives):
     with zipfile.ZipFile(*archives.glob("*.whl")) as wheel:
         [name] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
@@ -145,15 +154,39 @@ def test_each_command_of_a_contributor_is_on_the_page_for_them():
     assert all(f"| `nox -s {name}" in page for name in SESSIONS)
 
 
-def test_only_the_full_pages_run_the_tutorials_and_missing_packages_are_named(monkeypatch, capsys):
+@pytest.fixture(scope="module")
+def noxfile():
     spec = importlib.util.spec_from_file_location("noxfile", ROOT / "noxfile.py")
-    noxfile = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(noxfile)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_only_the_full_pages_run_the_tutorials(noxfile):
     commands = []
     for given in ([], ["full"]):
         session = SimpleNamespace(posargs=given, run=lambda *command: commands.append(command), error=print)
         noxfile.docs(session)
     assert ["plot_gallery=False" in command for command in commands] == [True, False]
+
+
+class SessionError(Exception):
+    """As nox stops a session."""
+
+
+@pytest.mark.parametrize("name", ["tests", "docs"])
+def test_a_session_whose_packages_are_missing_names_the_command_that_installs_them(name, noxfile, monkeypatch):
+    def stop(message):
+        raise SessionError(message)
+
     monkeypatch.setattr(noxfile, "find_spec", {}.get)
-    noxfile.docs(session)
-    assert "pip install -e '.[docs]'" in capsys.readouterr().out
+    extra = {"tests": "test"}.get(name, name)
+    with pytest.raises(SessionError, match=rf"pip install -e '\.\[{extra}\]'"):
+        getattr(noxfile, name)(SimpleNamespace(posargs=[], run=print, error=stop))
+
+
+def test_one_file_can_be_tested_without_the_packages_of_all_tests(noxfile, monkeypatch):
+    monkeypatch.setattr(noxfile, "find_spec", {}.get)
+    commands = []
+    noxfile.tests(SimpleNamespace(posargs=["tests/test_kl.py"], run=lambda *command: commands.append(command)))
+    assert commands == [("pytest", "tests/test_kl.py")]
