@@ -202,7 +202,6 @@ def test_the_version_to_cite_is_that_of_the_library():
 
 BEFORE_THE_FIRST_RELEASE = {
     "README.md": "The library is not on a package index yet",
-    "docs/start/install.md": "from a clone",
     "docs/how_to/export.md": "pip install -e",
     "pyro_bnn/_core/extras.py": "in the checkout",
     "CHANGELOG.md": "Nothing is released yet",

@@ -87,7 +87,7 @@ def labelled(kind):
         (
             "tied",
             "Usable, but not clearly better than logistic",
-            "not clearly better than logistic regression, which would do as well",
+            "not clearly better than logistic regression",
             "note",
         ),
         ("imbalanced", "Not usable as it is: no better than", "no better than always saying “a”", "problem"),

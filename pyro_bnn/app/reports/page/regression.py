@@ -67,7 +67,7 @@ def errors_section(subject: Subject) -> Section | None:
         },
         tuple(verdicts),
         (Tile("RMSE", number(root), f"{number(theirs)} for {name}"), density_tile(found, name, baseline, noun="row")),
-        usable=f"RMSE {number(root)} beside {number(theirs)} of {name}, and the {calibrated}{percent(HEADLINE, 0)} "
+        usable=f"RMSE {number(root)} ({name}: {number(theirs)}), and the {calibrated}{percent(HEADLINE, 0)} "
         f"intervals hold {percent(held)} of {len(found.y):,} rows",
     )
 

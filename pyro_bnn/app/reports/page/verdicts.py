@@ -69,7 +69,7 @@ def of_baseline(
     scores = f"NLL {number(-own)} against {number(-theirs)}"
     numbers = f"{scores} {difference}; {points}"
     tied = f"The network's probabilities are not clearly better than those of {name} ({numbers})."
-    equal = f"not clearly better than {name}, which would do as well ({scores})"
+    equal = f"not clearly better than {name} ({scores})"
     if is_nearer:
         equal = f"probabilities not clearly better than those of {name} ({scores}), while the errors are smaller"
     worse = f"The network has smaller errors than {name}, but its probabilities are worse ({numbers})."
