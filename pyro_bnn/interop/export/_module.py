@@ -248,8 +248,8 @@ class PredictiveModule(nn.Module):
             x: A tensor of shape (N, ...). For a network with several inputs, a tuple or a dictionary of such tensors.
 
         Returns:
-            For numbers: ``mean``, and the variances ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. For
-            classes: ``probs``, shape (N, C), and two uncertainties in nats, each of shape (N,). The two
+            For numbers, ``mean``, and the variances ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. For
+            classes, ``probs``, shape (N, C), and two uncertainties in nats, each of shape (N,). The two
             uncertainties are ``aleatoric``, the expected entropy, and ``epistemic``, the mutual information of label
             and weights.
         """

@@ -119,9 +119,9 @@ class ConformalIntervals(Shown, Calibration):
             level: Probability that an interval contains the target, strictly between 0 and 1.
 
         Returns:
-            The ends: ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``, the calibration
-            could move a lower end above the upper end; such an interval is a single number, the mean of the two
-            uncalibrated ends.
+            The two ends, as in ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``, the
+            calibration could move a lower end above the upper end; such an interval is a single number, the mean of the
+            two uncalibrated ends.
 
         Raises:
             ValueError: If there are too few calibration rows for the level.

@@ -232,7 +232,7 @@ def detection_curves(
         axes: One axes for each score, and one for the ROC curves.
 
     Returns:
-        Array of axes: one for each score, and the last one for the ROC curves. If you pass `axes`, the same axes.
+        Array of axes, one for each score, and the last one for the ROC curves. If you pass `axes`, the same axes.
 
     Example:
         >>> import torch

@@ -32,8 +32,8 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
             many methods or scores, a figure with matrices is wider.
 
     Returns:
-        Array of axes. If the picture has curves, its shape is (number of methods + 1,): one panel for each method, and
-        the panel below. If the picture has matrices, its shape is (number of regions, number of scores).
+        Array of axes. If the picture has curves, its shape is (number of methods + 1,), for one panel of each method
+        and the panel below. If the picture has matrices, its shape is (number of regions, number of scores).
 
     Example:
         >>> import torch
