@@ -14,15 +14,15 @@ from results import table
 
 LIMITS = {
     "yacht": (-2.3, 1.5),
-    "energy": (-1.65, -0.55),
+    "energy": (-1.65, 0.05),
     "concrete": (-3.45, -2.2),
     "wine": (-1.02, -0.83),
     "kin8nm": (0.9, 1.56),
-    "power-plant": (-2.98, -2.77),
+    "power-plant": (-2.97, -2.57),
 }
 """Ends of the axes, so that a few far values do not press the others together."""
 
-STEPS = {"yacht": 1, "energy": 0.5, "concrete": 0.5, "wine": 0.1, "kin8nm": 0.2, "power-plant": 0.1}
+STEPS = {"yacht": 1, "energy": 0.5, "concrete": 0.5, "wine": 0.1, "kin8nm": 0.2, "power-plant": 0.2}
 """Distances of the ticks with numbers; there is one without a number in the middle."""
 
 BLUE, VERMILION, *_ = plotting.PALETTE
@@ -38,7 +38,7 @@ LOOKS = {
     "MAP": {"marker": "o", "color": GREY},
 }
 COPIES = ("Gaussian process", "wine")
-"""A value that does not count, since many of the test rows are copies of training rows."""
+"""A value with a dagger, since many of the test rows are copies of training rows."""
 
 NO_NETWORKS = ("Gaussian process", "Bayesian ridge")
 
@@ -59,11 +59,8 @@ def kind_of(method: str, cell: str) -> str:
     return DISAGREE if "\\*" in cell else FIXED
 
 
-def draw_cell(ax: Axes, place: int, method: str, cell: str, *, is_best: bool, note: str = "") -> None:
-    """A mean with its standard error; a mean beyond the axis is a triangle at its end, with the number.
-
-    The number of the best mean is bold. A note stands behind the number.
-    """
+def draw_cell(ax: Axes, place: int, method: str, cell: str, *, note: str = "") -> None:
+    """A mean with its standard error; a mean beyond the axis is a triangle at its end, with the number and a note."""
     look = {"linestyle": "", "markersize": 4, **LOOKS[kind_of(method, cell)]}
     mean, *error = numbers(cell)
     low, high = ax.get_xlim()
@@ -74,9 +71,8 @@ def draw_cell(ax: Axes, place: int, method: str, cell: str, *, is_best: bool, no
     ax.plot(0.05 if is_left else 0.95, place, **look | {"marker": "<" if is_left else ">"}, **where)
     text, side = f"{mean:.2f}{note}".replace("-", "\N{MINUS SIGN}"), "left" if is_left else "right"
     ground = {"facecolor": "0.94" if method == DEFAULT else "white", "edgecolor": "none", "pad": 0.8}  # over lines
-    font = {"color": "black", "weight": "bold"} if is_best else {"color": "0.3"}
     start = 0.12 if is_left else 0.88
-    ax.text(start, place, text, **where, ha=side, va="center_baseline", bbox=ground, **font)
+    ax.text(start, place, text, **where, ha=side, va="center_baseline", bbox=ground, color="0.3")
 
 
 def uci(out: Path, _quick: bool) -> None:
@@ -96,10 +92,9 @@ def uci(out: Path, _quick: bool) -> None:
         ax.axvline(numbers(cells["MAP"][column])[0], color=GREY, linestyle="--", linewidth=0.9, zorder=1.5)
         ax.axhspan(order.index(DEFAULT) - 0.5, order.index(DEFAULT) + 0.5, color="0.94", linewidth=0, zorder=0)
         shown = {method: some[column] for method, some in cells.items() if some[column]}
-        best = max((method for method in shown if (method, name) != COPIES), key=lambda one: numbers(shown[one])[0])
         for method, cell in shown.items():
-            note = ", copies" if (method, name) == COPIES else ""
-            draw_cell(ax, order.index(method), method, cell, is_best=method == best, note=note)
+            note = " \N{DAGGER}" if (method, name) == COPIES else ""
+            draw_cell(ax, order.index(method), method, cell, note=note)
         ax.set_yticks(range(len(order)), labels=order if column == 0 else [""] * len(order))
         ax.tick_params(axis="y", length=0)
         ax.xaxis.set_major_locator(MultipleLocator(STEPS[name]))
@@ -107,5 +102,7 @@ def uci(out: Path, _quick: bool) -> None:
     handles = [Line2D([], [], linestyle="", markersize=4, label=label, **look) for label, look in LOOKS.items()]
     handles[-1].set(linestyle="--", linewidth=0.9)  # the line, too
     axes[0].figure.legend(handles=handles, loc="outside upper left", ncols=3, handlelength=1.6, handletextpad=0.4)
-    axes[0].figure.supxlabel("mean test log-likelihood, nats (larger is better); bars: one standard error", fontsize=8)
+    title = "mean test log-likelihood, nats (larger is better); bars: one standard error"
+    title += "; \N{DAGGER}: test rows copied from training rows"
+    axes[0].figure.supxlabel(title, fontsize=8)
     save_small(axes[0], out / "uci.png", lines, num_colors=32)
