@@ -195,7 +195,7 @@ def priors(out: Path, quick: bool) -> None:
             targets = [ax.axhline(y, color=VERMILION, linestyle=":", linewidth=1.1) for y in (-2, 2)]
             ax.set(title=f"{name}\nsd of f(0): {float(sds[60]):.1f}", xlim=(-3, 3), xticks=(-3, 0, 3))
             ax.set(ylim=(-end, end), yticks=range(-end, end + 1, end // 2))
-            ax.set(ylabel=f"f(x), from \N{MINUS SIGN}{end} to {end}" if ax is of_row[0] else "")
+            ax.set(ylabel="f(x)" if ax is of_row[0] else "")
             ax.set(xlabel="x" if ax in axes[1] else "")
             ax.tick_params(labelleft=ax is of_row[0])
     labels = ["five functions", f"± 2 sd of {num_draws} functions", "± 2: range of standardised targets"]
