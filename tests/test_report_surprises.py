@@ -62,6 +62,17 @@ def test_of_several_targets_the_one_with_the_largest_error_is_shown():
     assert "its score covers all targets" in Page(page_of("", "", "", [], [section])).words
 
 
+def test_a_whole_number_of_the_file_is_whole_in_the_report():
+    """Targets are standardised in single precision, and back: 5 becomes 4.99999."""
+    found = regressed().regressed
+    mean, y = found.prediction.mean.clone(), found.y.clone()
+    mean[7], y[7], y[8] = 500.0, 4.99999, 977.0
+    network = predicted(mean, found.prediction.aleatoric.sqrt(), y, num_draws=4, epistemic=1e-3)
+    section = section_of("table", regressed=replace(found, y=y, prediction=network, rows=range(NUM_ROWS)))
+    observed = {number: cells[0] for number, cells in section.values["rows"]}
+    assert (observed[7], observed[8]) == ("5", "977")
+
+
 def test_classes_have_their_probabilities():
     found = replace(labelled("good").classified, rows=range(NUM_ROWS))
     section = section_of("table", classified=found)
@@ -75,15 +86,15 @@ def test_classes_have_their_probabilities():
 
 
 def test_a_row_shows_the_inputs_that_matter_most():
-    """Long texts are cut, a missing cell is named, and columns without an effect are left out."""
+    """Long texts are cut, long numbers rounded, a missing cell is named, and columns without an effect are left out."""
     names = ["none", "size", "name", "day", "mass"]
     frame = pandas.DataFrame({name: [None] * NUM_ROWS for name in names}, dtype=object)
     found = replace(regressed().regressed, rows=range(NUM_ROWS))
     worst = int(found.prediction.log_density.argmin())
-    frame.loc[worst, ["size", "name", "mass"]] = [0.1234567891, "x" * 40, "7.50"]
+    frame.loc[worst, ["size", "name", "mass"]] = [0.1234567891, "x" * 40, "-7.129049230848106822e-01"]
     drivers = [Driver(name, 1.0, 0.0, 1.0) for name in ("size", "name", "day", "mass", "none")]
     section = section_of("table", regressed=found, drivers=drivers, inputs=frame)
-    assert section.values["rows"][0][1][4:] == ["0.123457", "x" * 23 + "…", "missing", "7.50"]
+    assert section.values["rows"][0][1][4:] == ["0.123457", "x" * 23 + "…", "missing", "-0.712905"]
     words = Page(page_of("", "", "", [], [section])).words
     assert "score (NLL)sizenamedaymass" in words
     assert "The last 4 columns of the table have the inputs on which the predictions depend most." in words

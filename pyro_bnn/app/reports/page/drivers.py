@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import pandas
@@ -132,7 +133,15 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
         return []
     cells = [subject.inputs[name].iloc[row] for name in names]
     texts = ["missing" if pandas.isna(cell) else cell if isinstance(cell, str) else f"{cell:.6g}" for cell in cells]
-    return [_short(text, LONGEST_INPUT) for text in texts]
+    return [_short(_rounded(text), LONGEST_INPUT) for text in texts]
+
+
+def _rounded(text: str) -> str:
+    """Return a number that is too long for a cell with six digits, and any other text unchanged."""
+    if len(text) > LONGEST_INPUT:
+        with suppress(ValueError):
+            return f"{float(text):.6g}"
+    return text
 
 
 def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], bool]]:
@@ -141,13 +150,15 @@ def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], 
     # Of several targets, a row shows the one with the largest error in predicted standard deviations.
     outputs = ((y - mean).abs() / found.prediction.total.sqrt()).argmax(-1).tolist()
     widths = (high - low).median(0).values.tolist()
+    largest = y.abs().amax(0).tolist()  # beyond six digits of these, targets have the rounding errors of a float
     cells = []
     for row in rows:
         at = row, outputs[row]
         observed, predicted, lower, upper = (float(part[at]) for part in (y, mean, low, high))
         name = [found.names[outputs[row]]] if len(found.names) > 1 else []
         form = f".{_decimals(widths[outputs[row]])}f"
-        numbers = [f"{observed:.6g}", f"{predicted:{form}}", f"{lower:{form}} to {upper:{form}}"]
+        exact = round(observed, 5 - math.floor(math.log10(largest[outputs[row]] or 1)))
+        numbers = [f"{exact:.6g}", f"{predicted:{form}}", f"{lower:{form}} to {upper:{form}}"]
         cells.append(([*name, *numbers], not lower <= observed <= upper))
     return cells
 
