@@ -34,7 +34,7 @@ def evaluate(
     picture_format: options.Format = "png",
     as_json: options.Json = False,
 ) -> None:
-    """Measure accuracy, calibration and the detection of unknown images.
+    """Measure how good and how calibrated the predictions on test rows or images are.
 
     The command prints the results, and writes metrics and pictures into the run's folder. For tables and arrays, the
     last line says whether the run is usable; for images, `pyro-bnn report` says whether it is.

@@ -156,7 +156,10 @@ def _checked_weights(weights: object) -> Tensor:
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ValueError(f"`class_weights` must be one number per class, got {_checks.got(weights)}.") from None
     if vector.dim() != 1 or len(vector) < 2:
-        raise ValueError(f"`class_weights` must be a vector of C numbers, got shape {_checks.shape(vector)}.")
+        raise ValueError(
+            f"`class_weights` must be a vector of C numbers, got shape {_checks.shape(vector)}; for equal weights "
+            "leave it out: the number of classes, C, is that of the network's outputs."
+        )
     if not bool((torch.isfinite(vector) & (vector > 0)).all()):
         raise ValueError(f"`class_weights` must be finite and above 0, got {vector.tolist()}.")
     return vector

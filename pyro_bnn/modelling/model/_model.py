@@ -24,7 +24,7 @@ from ._response import Interception, Response, check_input, check_shapes, requir
 from ._selection import SITE_PREFIX, Rules
 from ._summary import summary_of
 
-EXAMPLE = "BayesianModel(net, prior=FanInNormalPrior(2.0), likelihood=GaussianLikelihood(), num_data=len(x))"
+EXAMPLE = "BayesianModel(net, prior=FanInNormalPrior(2.0), likelihood=GaussianLikelihood(0.5), num_data=len(x))"
 
 
 class BayesianModel(Advised, Shown, LatentVariables[P_co]):
@@ -87,8 +87,8 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     """
 
     @explained(
-        f"{EXAMPLE} for numbers. The likelihood of classes is CategoricalLikelihood(), that of counts "
-        "PoissonLikelihood(). A prior for classifiers is NormalPrior(1.0)"
+        f"{EXAMPLE} for numbers with noise of sd 0.5. The likelihood of classes is CategoricalLikelihood(), that of "
+        "counts PoissonLikelihood(). A prior for classifiers is NormalPrior(1.0)"
     )
     def __init__(
         self,
