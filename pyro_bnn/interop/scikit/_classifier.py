@@ -192,7 +192,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return probs[..., 1] if self._is_multilabel else probs
 
     @explained("classifier.predict_set(X, level=0.9)", {"alpha": ALPHA})
-    def predict_set(self, X: ArrayLike, level: float = 0.95) -> NDArray[np.bool_]:
+    def predict_set(self, X: ArrayLike, level: float = 0.9) -> NDArray[np.bool_]:
         """Return sets that contain the label of a row with at least a given probability.
 
         The estimator needs a `calibration_fraction`. The sets are randomised by a seed, see

@@ -217,7 +217,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return (mean, self._shaped(prediction.total.sqrt())) if return_std else mean
 
     @explained("regressor.predict_interval(X, level=0.9)", {"alpha": ALPHA})
-    def predict_interval(self, X: ArrayLike, level: float = 0.95) -> Floats:
+    def predict_interval(self, X: ArrayLike, level: float = 0.9) -> Floats:
         """Return the ends of an interval for each row of X, shape (N, 2), or (N, O, 2) for several targets.
 
         A new observation lies in its interval with probability `level`. A value below the interval is as probable as a
