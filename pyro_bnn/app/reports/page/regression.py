@@ -26,6 +26,7 @@ from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, o
 HEADLINE = 0.95  # level of the interval that is drawn, as by `pyro-bnn predict`
 SMALL_MISS = 0.05  # heuristic: intervals are slightly wrong if the error of their coverage is less
 GROUPS = 4  # of rows by the predicted uncertainty
+WEAK_RANKING = 0.5  # heuristic: share of the rank correlation of correct sds, below which sds rank errors weakly
 NUM_SIMULATIONS = 100  # of errors; for 100 rows, the mean rank correlation has a standard error of 0.01
 MOST_OUTPUTS = 3  # largest number of outputs with a picture
 
@@ -252,14 +253,21 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
     mostly = f"The predicted sd ranks most errors, but not the largest ({ranks}). {groups}."
     reversed_ = f"Errors are smaller where the predicted sd is larger ({ranks}). {groups}{by_few}."
     good = f"Errors are larger where the predicted sd is larger ({ranks}). {groups}."
+    weakly = (
+        f"Errors are larger where the predicted sd is larger, but only slightly ({ranks}). If it were right, the rank "
+        f"correlation would be about {expected:+.2f}. {groups}."
+    )
+    is_ranked, is_weak = correlation > error, correlation < WEAK_RANKING * expected
     return judged(
         "uncertainty",
         f"The limit of chance is {NUM_ERRORS:g} standard errors. Good: the rank correlation of predicted sd and error "
-        "is above this limit, and the least sure quarter of the rows has a larger RMSE than the surest quarter. "
+        "is above this limit and at least half of what correct sds would give, and the least sure quarter of the rows "
+        "has a larger RMSE than the surest quarter. "
         "Problem: the correlation is negative and its size is above the limit. Also a problem: the size is within the "
         "limit, but correct sds would give a correlation above twice the limit. Note: all other cases.",
-        (correlation > error and found["least_sure"] > found["surest"], "good", "", good),
-        (correlation > error, "note", "predicted sd misses the largest errors", mostly),
+        (is_ranked and is_weak, "note", "predicted sd ranks the errors weakly", weakly),
+        (is_ranked and found["least_sure"] > found["surest"], "good", "", good),
+        (is_ranked, "note", "predicted sd misses the largest errors", mostly),
         (correlation < -error, "problem", "predicted sd ranks the errors the wrong way round", reversed_),
         (expected > 2 * error, "problem", "predicted sd does not rank the errors", not_ranked),
         (True, "note", "too few rows, or too similar sds, to tell whether errors grow with the predicted sd", unclear),
