@@ -22,6 +22,7 @@ import pyro_bnn as pb
 from pyro_bnn import acquisition, plotting
 from pyro_bnn.data import Images, load_images
 
+from ._dots import MeanAndError
 from ._results import (
     Row,
     add_row,
@@ -45,9 +46,6 @@ ERRORS = (0.10, 0.05)
 
 PUBLISHED = {"random": (255, 835), "entropy": (165, 355), "BALD": (145, 335)}
 """Numbers of labelled images that reach `ERRORS`, from table 1 of Gal et al. (2017)."""
-
-Pair = tuple[float, float | None]
-"""Mean and standard error."""
 
 Chooser = Callable[[Any, Any], Tensor]
 """Function from the predictions of pool and targets to the numbers of `STEP` images of the pool."""
@@ -176,7 +174,7 @@ def reached(of_seeds: dict[int, dict[int, float]], error: float) -> str:
     return f"> {sum(known) / len(known):.0f}" if None in counts else with_error(*mean_and_error(known), 0)
 
 
-def points_of(rows: Sequence[Row], method: str) -> dict[int, Pair]:
+def points_of(rows: Sequence[Row], method: str) -> dict[int, MeanAndError]:
     """The mean error of a method in per cent, and its standard error, by number of images."""
     common = in_common(of_seeds) if (of_seeds := curves(rows, method)) else {}
     return {count: mean_and_error([100 * error for error in errors]) for count, errors in common.items()}
@@ -210,7 +208,7 @@ PANELS = ("BatchBALD", "EPIG", "BALD", "entropy")
 """Methods in the picture, the best first."""
 
 
-def picture(points: Mapping[str, Mapping[int, Pair]], reached: Mapping[str, str], path: Path) -> None:
+def picture(points: Mapping[str, Mapping[int, MeanAndError]], reached: Mapping[str, str], path: Path) -> None:
     """Mean test errors by number of images: a panel for each method, beside random choice.
 
     The bands are one standard error over seeds to both sides.
@@ -241,7 +239,7 @@ def picture(points: Mapping[str, Mapping[int, Pair]], reached: Mapping[str, str]
         save_small(axes[0], path)
 
 
-def _line(ax: Axes, points: Mapping[int, Pair], *, color: str, marker: str, label: str) -> None:
+def _line(ax: Axes, points: Mapping[int, MeanAndError], *, color: str, marker: str, label: str) -> None:
     """The means of some points, up to `LAST` images, in a band of one standard error."""
     shown = {count: pair for count, pair in points.items() if count <= LAST}
     mean, error = (torch.tensor([pair[side] or 0.0 for pair in shown.values()]) for side in (0, 1))

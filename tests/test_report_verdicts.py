@@ -13,7 +13,7 @@ from torch.distributions import Laplace, Normal, Poisson
 from pyro_bnn.app.reports.page.calibration import calibration_section
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.fit import of_temperature, of_weights
-from pyro_bnn.app.reports.page.regression import _of_ranking, errors_section, intervals_section, ranking_of
+from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, of_ranking, ranking_of
 from pyro_bnn.app.reports.page.section import Verdict, first_line
 from pyro_bnn.app.reports.page.subject import Regressed
 from pyro_bnn.app.reports.page.verdicts import of_baseline
@@ -168,7 +168,7 @@ def test_a_regression_with_several_faults_has_each_of_them(kind, short, level):
 )
 def test_a_weak_ranking_of_errors_is_not_called_good(correlation, short):
     found = {"correlation": correlation, "expected": 0.3, "by_chance": 0.03, "surest": 11.8, "least_sure": 13.8}
-    assert _of_ranking(found).short == short
+    assert of_ranking(found).short == short
 
 
 def test_equal_predicted_sds_rank_nothing_and_could_not():

@@ -65,9 +65,8 @@ class OwnCodeError(ValueError):
 def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[None]:
     """Run the user's code in a `with` block, and turn its error into an `OwnCodeError` that shows the user's line.
 
-    If a line of the user's code raised the error, the text `doing` is added at the end of the message. If no such line
-    did, the text `otherwise` is added at the beginning; if `otherwise` is empty, the error is raised unchanged. If
-    `spec` is ``mlp``, no code of the user runs.
+    The message ends with the text `doing` if a line of the user's code raised the error. Otherwise it begins with the
+    text `otherwise`; if this is empty, the error is raised unchanged. If `spec` is ``mlp``, no code of the user runs.
     """
     here = Path.cwd()
     try:

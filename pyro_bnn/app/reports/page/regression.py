@@ -120,7 +120,7 @@ def intervals_section(subject: Subject) -> Section | None:
     groups, ranking = ranking_of(found, seed=subject.seed)
     verdicts = [
         _of_intervals(rows, is_calibrated=found.calibration is not None),
-        *([_of_ranking(ranking)] if len(found.y) >= FEWEST else []),
+        *([of_ranking(ranking)] if len(found.y) >= FEWEST else []),
         *of_negative(found, HEADLINE),
     ]
     headline = next(row for row in rows if row["level"] == HEADLINE)
@@ -230,7 +230,7 @@ def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     return float(spearmanr(first, second).statistic)
 
 
-def _of_ranking(found: Mapping[str, float]) -> Verdict:
+def of_ranking(found: Mapping[str, float]) -> Verdict:
     """Judge whether the rows with the largest predicted standard deviations have the largest errors."""
     correlation, expected, error = found["correlation"], found["expected"], found["by_chance"]
     ranks = f"rank correlation {correlation:+.2f}, chance up to ± {error:.2f}"
@@ -261,8 +261,8 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
     return judged(
         "uncertainty",
         f"The limit of chance is {NUM_ERRORS:g} standard errors. Good: the rank correlation of predicted sd and error "
-        "is above this limit and at least half of what correct sds would give, and the least sure quarter of the rows "
-        "has a larger RMSE than the surest quarter. "
+        f"is above this limit, and at least {percent(WEAK_RANKING, 0)} of what correct sds would give, and the least "
+        "sure quarter of the rows has a larger RMSE than the surest quarter. "
         "Problem: the correlation is negative and its size is above the limit. Also a problem: the size is within the "
         "limit, but correct sds would give a correlation above twice the limit. Note: all other cases.",
         (is_ranked and is_weak, "note", "predicted sd ranks the errors weakly", weakly),
