@@ -1,7 +1,7 @@
 """Calls of a module with given tensors in place of its parameters."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -229,9 +229,9 @@ def vectorised(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tens
         return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
 
 
-def can_be_vectorised(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> bool:
-    """Return whether :func:`vectorised` and a loop agree in outputs and gradients for the draws in `example`."""
-    return _agree(functools.partial(vectorised, net), functools.partial(_loop, net, {*example}), example, x)
+def equals_loop(run: BatchedNetwork, net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> bool:
+    """Return whether `run` and a loop agree in outputs and gradients for the draws in `example`."""
+    return _agree(run, functools.partial(_loop, net, {*example}), example, x)
 
 
 @contextmanager
@@ -259,7 +259,7 @@ def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | No
     first = next((index for index, (_, layer) in enumerate(layers) if type(layer) is nn.Linear), len(layers))
     start, links = [layer for _, layer in layers[:first]], layers[first:]
     is_fixed = not any(path.partition(".")[0] in dict(layers[:first]) for path in random)
-    if not (links and is_fixed and all(_is_link(name, layer, random) for name, layer in links)):
+    if not (links and is_fixed and all(is_link(name, layer, random) for name, layer in links)):
         return None
 
     def run(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
@@ -270,13 +270,13 @@ def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | No
         if value.dim() != 2:
             raise ValueError(f"the linear layers of a chain take values of shape (N, in), got {tuple(value.shape)}.")
         for name, layer in links:
-            value = _linear(value, tensors, name) if type(layer) is nn.Linear else layer(value)  # (K, N, out)
+            value = linear(value, tensors, name) if type(layer) is nn.Linear else layer(value)  # (K, N, out)
         return value
 
     return run
 
 
-def _linear(x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
+def linear(x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
     """Return the outputs of a linear layer for K draws, (K, N, out), from x of shape (N, in) or (K, N, in)."""
     weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
     if x.dim() == 2:  # the same rows for all draws take one product, with the draws side by side
@@ -285,10 +285,14 @@ def _linear(x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
     return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
 
 
-def _is_link(name: str, layer: nn.Module, random: set[str]) -> bool:
-    if type(layer) is nn.Linear:
-        return f"{name}.weight" in random and (layer.bias is None or f"{name}.bias" in random)
-    return type(layer) in ELEMENTWISE
+def is_link(name: str, layer: nn.Module, random: Collection[str]) -> bool:
+    """Return whether a layer is elementwise, or linear and all its parameters are random."""
+    return type(layer) in ELEMENTWISE or (type(layer) is nn.Linear and is_random(name, layer, random))
+
+
+def is_random(name: str, layer: nn.Linear | nn.Conv2d, random: Collection[str]) -> bool:
+    """Return whether the weight and the bias of a layer, if it has one, are random."""
+    return f"{name}.weight" in random and (layer.bias is None or f"{name}.bias" in random)
 
 
 def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, Tensor], x: Inputs) -> bool:

@@ -16,6 +16,7 @@ from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, Interrupted, renamed, stopping
 from ..._core.copies import copied
 from ..._core.devices import reads_wait
+from ..._core.grouped import can_be_grouped
 from ..._core.processes import GOLDEN, Processes
 from ..._core.progress import progress_bar
 from ..._core.scope import seeded, silent_fits
@@ -25,11 +26,14 @@ from ...inference.batch_norm import PinnedPosterior
 from ...inference.guides import DeltaGuide, GuidePosterior
 from ...inference.posterior import EnsemblePosterior, Posterior, warn_unless_ok, with_learned
 from ...inference.svi import Data
-from ...modelling.model import BayesianModel, network_values, reset_network
+from ...modelling.model import BayesianModel, network_values, random_paths, reset_network
 from ._one_step import fit_in_one_step
-from ._variational import fit_variational
+from ._variational import LARGEST_BATCH, fit_variational
 
 NUM_MEMBERS = 5  # default number of members, as in Lakshminarayanan et al. (2017)
+
+MAX_ROWS = 20_000
+"""Heuristic: largest number of rows of all members in one step on a CPU, whose hidden values need memory."""
 
 MakeGuide = Callable[[BayesianModel], nn.Module]
 
@@ -138,18 +142,19 @@ def fit_ensemble(
             "leave it out, and read `posterior.members[0].history` after the fit."
         )
     alone = _reason_for_one_process(model, data)
-    num_workers = _num_workers(num_workers, num_members, alone)
+    is_default, num_workers = num_workers is None, _num_workers(num_workers, num_members, alone)
     seed = int(torch.randint(2**62, ())) if seed is None else seed
     make_guide = DeltaGuide if guide is None else guide
     member = Member(model, data, make_guide, reset, seed, num_members, checkpoint, resume, options)
     member.require_file()
     begin, reason = time.perf_counter(), ""
-    if reads_wait(model.device) and num_members > 1:  # on a CPU, several processes are faster
+    is_on_gpu = reads_wait(model.device)
+    if num_members > 1 and (is_on_gpu or (is_default and _gains_by_one_step(model, num_members, options))):
         together = member.all_in_one_step(progress)
         if not isinstance(together, str):
             seconds, how = time.perf_counter() - begin, f", each {together[0].status.message}"
             return with_learned(_told(EnsemblePosterior(together), seconds, how), model)
-        reason = f" one after the other, since {together}"
+        reason = f" one after the other, since {together}" if is_on_gpu else ""
     threads = torch.get_num_threads() if alone else max(torch.get_num_threads() // num_members, 1)
     given = None if checkpoint is None else checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint
     with progress_bar("member", num_members, shown=progress) as bar:
@@ -218,6 +223,13 @@ def _reason_for_one_process(model: BayesianModel, data: Data) -> str:
     if Processes.present().are_many:
         return "this process shares its fits with others by `torch.distributed`"
     return "" if isinstance(data, tuple) else "the data are a loader, whose order of rows belongs to this process"
+
+
+def _gains_by_one_step(model: BayesianModel, num_members: int, options: Mapping[str, Any]) -> bool:
+    """Return whether one step for all members is faster on a CPU than several processes, and needs little memory."""
+    size = options.get("batch_size", min(model.num_data, LARGEST_BATCH))
+    is_small = isinstance(size, int) and size * num_members <= MAX_ROWS
+    return is_small and model.like.dtype == torch.float32 and can_be_grouped(model.network, random_paths(model))
 
 
 def _num_workers(num_workers: int | None, num_members: int, alone: str) -> int:

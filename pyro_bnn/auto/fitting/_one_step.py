@@ -1,4 +1,4 @@
-"""Fits an ensemble of point estimates, all members at once: a GPU updates all members in one fast step."""
+"""Fits an ensemble of point estimates, all members at once. One step for all of them is faster than several steps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from pyro.infer import Trace_ELBO
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..._core import functional
+from ..._core import functional, grouped
 from ..._core.copies import copied
 from ..._core.inputs import Inputs, map_inputs, take
 from ..._core.processes import Processes
@@ -145,7 +145,7 @@ def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
         functional.call(member, {path: value[0] for path, value in weights.items()}, x)
         if not all(map(torch.equal, others, before)):
             return "each batch changes buffers of the network, such as statistics of batch normalisation"
-        is_same = functional.can_be_vectorised(member, weights, x)
+        is_same = functional.equals_loop(network.run, member, weights, x)
     except Exception as error:
         return f"the network could not be tried out ({type(error).__name__})"
     return "" if is_same else "`torch.func.vmap` cannot run the network, or gives other numbers"
@@ -196,12 +196,18 @@ class StackedNetwork(nn.Module):
         for path, value in weights.items():
             functional.buffer_to_parameter(member, path, parameters[id(value)])
         self.paths = tuple(weights)
+        is_on_cpu = all(value.device.type == "cpu" for value in weights.values())
+        self.is_grouped = is_on_cpu and grouped.can_be_grouped(member, weights.keys())
 
     def weights(self) -> dict[str, Tensor]:
         return functional.present_values(self.member, self.paths)
 
     def forward(self, *arguments: Any, **named: Any) -> Tensor:
-        return functional.vectorised(self.member, self.weights(), named or arguments).transpose(0, 1)
+        return self.run(self.weights(), named or arguments).transpose(0, 1)
+
+    def run(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
+        """Run the networks with the given weights; see :data:`~pyro_bnn._core.functional.BatchedNetwork`."""
+        return (grouped.grouped if self.is_grouped else functional.vectorised)(self.member, weights, x)
 
 
 class StackedPrior(WeightPrior):
