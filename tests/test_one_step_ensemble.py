@@ -25,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  
 def as_on_a_gpu(monkeypatch):
     """Ensembles on a CPU are fitted as on a GPU."""
     monkeypatch.setattr(_ensemble, "reads_wait", lambda device: True)
+    monkeypatch.setattr(_one_step.grouped, "can_be_grouped", lambda net, random: False)
 
 
 def fitted(model, data, **options):

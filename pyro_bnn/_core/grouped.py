@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from torch import Tensor, nn
 
-from .functional import ELEMENTWISE, is_random, is_link, linear
+from .functional import ELEMENTWISE, is_link, is_random, linear
 from .inputs import Inputs, leaves
 
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d)
