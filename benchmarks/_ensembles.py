@@ -1,4 +1,4 @@
-"""An ensemble by `fit`, whose members several processes or one step on a GPU train side by side, and one fit."""
+"""An ensemble by `fit`, which trains all members in one step, and one fit."""
 
 import functools
 import time
@@ -65,13 +65,10 @@ class OneFit:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Several networks: on a CPU in several processes with one thread each, on a GPU in one step for all."""
+    """Several networks, trained in one step."""
 
     problem: Problem
     num_members: int
 
     def burst(self) -> float:
-        on_gpu = {"said": "in one step", "num_workers": 1}
-        on_cpu = {"said": "in up to 2 processes", "num_workers": 2}
-        options = on_gpu if self.problem.device == "cuda" else on_cpu
-        return self.problem.fit(method="ensemble", num_members=self.num_members, **options)
+        return self.problem.fit(method="ensemble", num_members=self.num_members, said="in one step")

@@ -257,8 +257,7 @@ def _ensembles_of_points(options: Options) -> Iterator[Row]:
         pair = _ensembles.Ensemble(problem, 3 if options.quick else 10), _ensembles.OneFit(problem)
         return alternate(*pair, 1 if options.quick else 3)
 
-    yield Row("ensemble of ten LeNet-5, two processes / one fit", ensemble, at_most(6), on=("cpu",))
-    yield Row("ensemble of ten LeNet-5, one step for all / one fit", ensemble, None, at_most(3), on=("cuda",))
+    yield Row("ensemble of ten LeNet-5, in one step / one fit", ensemble, at_most(6), at_most(3))
 
 
 def _others(options: Options) -> Iterator[Row]:

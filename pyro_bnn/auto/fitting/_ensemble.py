@@ -1,4 +1,4 @@
-"""Ensembles: the same fit from several initial networks, side by side in several processes or in one step on a GPU."""
+"""Ensembles: the same fit from several initial networks, side by side in several processes or in one step."""
 
 import functools
 import os
