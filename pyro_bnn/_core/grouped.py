@@ -27,13 +27,10 @@ def can_be_grouped(net: nn.Module, random: Collection[str]) -> bool:
     elementwise layers. Before the first layer with draws, there may be any layers.
     """
     links = _cut(net, random)[1] if type(net) is nn.Sequential else []
-    kinds = [type(layer) for _, layer in links]
-    if not {nn.Conv2d, nn.Flatten} <= {*kinds}:
-        return False
-    flat = kinds.index(nn.Flatten)
+    flat = next((index for index, (_, layer) in enumerate(links) if _flattens_all(layer)), 0)
     return (
-        all(_is_before(*link, random) for link in links[:flat])
-        and (links[flat][1].start_dim, links[flat][1].end_dim) == (1, -1)
+        any(type(layer) is nn.Conv2d for _, layer in links[:flat])
+        and all(_is_before(*link, random) for link in links[:flat])
         and all(is_link(*link, random) for link in links[flat + 1 :])
     )
 
@@ -48,8 +45,9 @@ def grouped(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
     for name, layer in links:
         if type(layer) is nn.Conv2d:
             weight, bias = tensors[f"{name}.weight"].flatten(0, 1), tensors.get(f"{name}.bias")
-            options = layer.stride, layer.padding, layer.dilation, num_draws * layer.groups
-            value = nn.functional.conv2d(value, weight, None if bias is None else bias.flatten(), *options)
+            bias = None if bias is None else bias.flatten()
+            groups = num_draws * layer.groups
+            value = nn.functional.conv2d(value, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
         elif type(layer) is nn.Flatten:
             value = value.unflatten(1, (num_draws, -1)).flatten(2).transpose(0, 1)  # (K, N, features)
         else:
@@ -61,6 +59,10 @@ def _is_before(name: str, layer: nn.Module, random: Collection[str]) -> bool:
     if type(layer) is nn.Conv2d:
         return layer.padding_mode == "zeros" and layer.out_channels <= NARROW and is_random(name, layer, random)
     return isinstance(layer, POOLS) or type(layer) in ELEMENTWISE
+
+
+def _flattens_all(layer: nn.Module) -> bool:
+    return type(layer) is nn.Flatten and layer.start_dim == 1 and layer.end_dim == -1
 
 
 def _cut(net: nn.Module, random: Collection[str]) -> tuple[list[nn.Module], list[tuple[str, nn.Module]]]:
