@@ -7,9 +7,10 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn._core import functional
 from pyro_bnn._core.grouped import can_be_grouped, grouped
+from pyro_bnn.auto.fitting import _ensemble
 
 from .fits import FUSED
-from .test_one_step_ensemble import fitted, in_one_step, weights
+from .test_one_step_ensemble import fitted, weights
 
 NUM_DRAWS, NUM_DATA = 3, 5
 
@@ -98,31 +99,52 @@ def problem(dtype=torch.float32, channels=4):
     torch.manual_seed(0)
     net = net_of(nn.Conv2d(2, channels, 3), nn.MaxPool2d(2), nn.ReLU(), num_features=9 * channels).to(dtype)
     options = {"prior": pb.NormalPrior(0.5), "likelihood": pb.CategoricalLikelihood(), "num_data": NUM_DATA}
-    return pb.BayesianModel(net, **options), (torch.randn(NUM_DATA, 2, 8, 8, dtype=dtype), torch.arange(NUM_DATA) % 2)
+    x, y = torch.randn(NUM_DATA, 2, 8, 8, dtype=dtype), torch.arange(NUM_DATA) % 2
+    return pb.BayesianModel(net, **options), (x, y)
 
 
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # a short fit
-def test_on_a_cpu_members_in_one_step_are_those_that_are_fitted_one_after_the_other():
-    options = {"max_epochs": 20, "optimizer": FUSED}
-    together, apart = fitted(*problem(), **options), fitted(*problem(), num_workers=1, **options)
-    assert in_one_step(together)
-    assert not in_one_step(apart)
+def test_on_a_cpu_members_in_one_step_are_those_that_are_fitted_one_after_the_other(monkeypatch):
+    options = {"max_epochs": 20, "optimizer": FUSED, "num_members": 7}
+    together = fitted(*problem(), **options)
+    monkeypatch.setattr(_ensemble, "can_be_grouped", lambda net, random: False)
+    apart = fitted(*problem(), **options)
+    for count, members in ((2, together.members[:3]), (3, together.members[3:])):
+        for member in members:
+            assert str(member.status).startswith(f"side by side with {count} other members in one step: ")
+    assert "in one step" not in str(apart.status)
     torch.testing.assert_close(weights(together), weights(apart), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
-@pytest.mark.parametrize(
-    ("problem_options", "options"),
-    [
-        ({"channels": 17}, {}),
-        ({"dtype": torch.float64}, {}),
-        ({}, {"batch_size": 7000}),
-        ({}, {"validation": problem()[1]}),
-    ],
-    ids=str,
-)
-def test_on_a_cpu_other_members_are_fitted_one_after_the_other(problem_options, options):
-    posterior = fitted(*problem(**problem_options), **options)
-    assert str(posterior.status).startswith(
-        f"ensemble of 3 members, fitted in {posterior.seconds:.3g} s in this process: "
-    )
+def test_members_in_groups_do_not_depend_on_the_number_of_processes():
+    options = {"batch_size": 2, "num_members": 6}
+    two, one = fitted(*problem(), num_workers=2, **options), fitted(*problem(), num_workers=1, **options)
+    assert "in up to 2 processes: " in str(two.status)
+    torch.testing.assert_close(weights(two), weights(one), rtol=0, atol=0)
+
+
+OTHER_FITS = {
+    "wide": ({"channels": 17}, {}),
+    "double precision": ({"dtype": torch.float64}, {}),
+    "validation": ({}, {"validation": problem()[1]}),
+    "hooks of the optimizer": ({}, {"optimizer": pb.optim.clipped(FUSED, 1.0)}),
+    "a single member": ({}, {"num_members": 1}),
+}
+
+
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
+@pytest.mark.parametrize("name", OTHER_FITS)
+def test_on_a_cpu_other_members_are_fitted_one_after_the_other(name):
+    of_problem, options = OTHER_FITS[name]
+    posterior = fitted(*problem(**of_problem), **options)
+    assert "in this process: " in str(posterior.status)
+    assert "in one step" not in str(posterior.status)
+
+
+def test_members_with_large_batches_are_fitted_one_after_the_other(monkeypatch):
+    monkeypatch.setattr(_ensemble, "LARGEST_GROUPED", NUM_DATA - 1)
+    with pytest.warns(pb.ConvergenceWarning, match="did not end well"):
+        posterior = fitted(*problem())
+    assert "in one step" not in str(posterior.status)

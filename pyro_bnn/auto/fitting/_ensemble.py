@@ -1,6 +1,7 @@
 """Ensembles: the same fit from several initial networks, side by side in several processes or in one step."""
 
 import functools
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -27,13 +28,13 @@ from ...inference.guides import DeltaGuide, GuidePosterior
 from ...inference.posterior import EnsemblePosterior, Posterior, warn_unless_ok, with_learned
 from ...inference.svi import Data
 from ...modelling.model import BayesianModel, network_values, random_paths, reset_network
-from ._one_step import fit_in_one_step
+from ._one_step import fit_in_one_step, obstacle
 from ._variational import LARGEST_BATCH, fit_variational
 
 NUM_MEMBERS = 5  # default number of members, as in Lakshminarayanan et al. (2017)
 
-MAX_ROWS = 20_000
-"""Heuristic: largest number of rows of all members in one step on a CPU, whose hidden values need memory."""
+GROUP = 5  # heuristic: most members in one step on a CPU; a step of ten LeNet-5 took longer than two steps of five
+LARGEST_GROUPED = 2000  # heuristic: largest batch of members in one step on a CPU, whose hidden values need memory
 
 MakeGuide = Callable[[BayesianModel], nn.Module]
 
@@ -43,7 +44,7 @@ Fit = tuple[dict[str, Tensor], dict[str, Tensor], GuidePosterior]
 
 @dataclass(frozen=True)
 class Member:
-    """A callable that fits the member with a given index. The method `all_in_one_step` fits all members at once."""
+    """A callable that fits the member with a given index. The method `in_one_step` fits several members at once."""
 
     model: BayesianModel
     data: Data
@@ -72,18 +73,55 @@ class Member:
             )
         return network_values(model), _learned(model), posterior
 
-    def all_in_one_step(self, progress: bool | None) -> list[GuidePosterior] | str:
-        """Fit all members side by side and return their posteriors, or return the reason why this is impossible."""
-        is_usual = self.make_guide is DeltaGuide
-        more = {"guide": None if is_usual else self.make_guide, "checkpoint": self.checkpoint, "resume": self.resume}
+    def in_one_step(self, indices: range, progress: bool | None = False) -> list[GuidePosterior] | str:
+        """Fit members side by side and return their posteriors, or return the reason why this is impossible."""
         return fit_in_one_step(
             self.model,
             self.data,
-            self.start,
-            self.num_members,
+            lambda position: self.start(indices[position]),
+            len(indices),
             progress=progress,
-            seed=self.order_seed(0),
-            options={**self.options, **{name: value for name, value in more.items() if value is not None}},
+            seed=self.order_seed(indices[0]),
+            options=self.all_options,
+        )
+
+    def in_groups(self, num_workers: int, progress: bool | None) -> list[GuidePosterior] | str:
+        """Fit groups of members in several processes, each group in one step, or return why this is impossible."""
+        count, num_threads = self.num_groups, max(torch.get_num_threads() // self.num_groups, 1)
+        with progress_bar("group of members", count, shown=progress) as bar:
+            groups = side_by_side(self.group, count, num_workers=num_workers, num_threads=num_threads, done=bar.update)
+        found: list[GuidePosterior] = []
+        for group in groups:
+            if isinstance(group, str):
+                return group
+            found += group
+        return found
+
+    def group(self, index: int) -> list[GuidePosterior] | str:
+        """Fit the members of a group side by side, as :meth:`in_one_step` does."""
+        return self.in_one_step(range(*(self.num_members * part // self.num_groups for part in (index, index + 1))))
+
+    @property
+    def num_groups(self) -> int:
+        return math.ceil(self.num_members / GROUP)
+
+    @property
+    def all_options(self) -> dict[str, Any]:
+        is_usual = self.make_guide is DeltaGuide
+        more = {"guide": None if is_usual else self.make_guide, "checkpoint": self.checkpoint, "resume": self.resume}
+        return {**self.options, **{name: value for name, value in more.items() if value is not None}}
+
+    @property
+    def gains_by_groups(self) -> bool:
+        """Whether groups of members, each in one step, are faster on a CPU than a fit for each member."""
+        model, size = self.model, self.options.get("batch_size")
+        size = LARGEST_BATCH if size is None else _checks.at_least("batch_size", size, 1)
+        return (
+            self.num_members > 1
+            and model.like.dtype == torch.float32  # in double precision grouped convolutions are slow
+            and min(size, model.num_data) <= LARGEST_GROUPED
+            and can_be_grouped(model.network, random_paths(model))
+            and not obstacle(model, self.all_options)
         )
 
     def start(self, index: int) -> tuple[BayesianModel, nn.Module]:
@@ -142,19 +180,24 @@ def fit_ensemble(
             "leave it out, and read `posterior.members[0].history` after the fit."
         )
     alone = _reason_for_one_process(model, data)
-    is_default, num_workers = num_workers is None, _num_workers(num_workers, num_members, alone)
+    num_workers = _num_workers(num_workers, num_members, alone)
     seed = int(torch.randint(2**62, ())) if seed is None else seed
     make_guide = DeltaGuide if guide is None else guide
     member = Member(model, data, make_guide, reset, seed, num_members, checkpoint, resume, options)
     member.require_file()
     begin, reason = time.perf_counter(), ""
-    is_on_gpu = reads_wait(model.device)
-    if num_members > 1 and (is_on_gpu or (is_default and _gains_by_one_step(model, num_members, options))):
-        together = member.all_in_one_step(progress)
+    if reads_wait(model.device) and num_members > 1:
+        together = member.in_one_step(range(num_members), progress)
         if not isinstance(together, str):
             seconds, how = time.perf_counter() - begin, f", each {together[0].status.message}"
             return with_learned(_told(EnsemblePosterior(together), seconds, how), model)
-        reason = f" one after the other, since {together}" if is_on_gpu else ""
+        reason = f" one after the other, since {together}"
+    elif not alone and member.gains_by_groups:
+        groups = member.in_groups(num_workers, progress)
+        if not isinstance(groups, str):
+            ensemble, seconds = EnsemblePosterior(groups), time.perf_counter() - begin
+            how = _where(min(num_workers, member.num_groups))
+            return with_learned(_told(ensemble, seconds, f" {how}: {ensemble.status.message}"), model)
     threads = torch.get_num_threads() if alone else max(torch.get_num_threads() // num_members, 1)
     given = None if checkpoint is None else checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint
     with progress_bar("member", num_members, shown=progress) as bar:
@@ -180,8 +223,12 @@ def fit_ensemble(
     with torch.no_grad():
         for name, value in _learned(model).items():
             value.copy_(torch.stack([learned[name] for _, learned, _ in found]).mean(0))
-    how = f"in this process{reason}" if num_workers == 1 else f"in up to {num_workers} processes"
+    how = _where(num_workers, reason)
     return with_learned(_told(ensemble, seconds, f" {how}: {ensemble.status.message}"), model)
+
+
+def _where(num_workers: int, reason: str = "") -> str:
+    return f"in this process{reason}" if num_workers == 1 else f"in up to {num_workers} processes"
 
 
 def _told(ensemble: EnsemblePosterior, seconds: float, how: str) -> EnsemblePosterior:
@@ -223,13 +270,6 @@ def _reason_for_one_process(model: BayesianModel, data: Data) -> str:
     if Processes.present().are_many:
         return "this process shares its fits with others by `torch.distributed`"
     return "" if isinstance(data, tuple) else "the data are a loader, whose order of rows belongs to this process"
-
-
-def _gains_by_one_step(model: BayesianModel, num_members: int, options: Mapping[str, Any]) -> bool:
-    """Return whether one step for all members is faster on a CPU than several processes, and needs little memory."""
-    size = options.get("batch_size", min(model.num_data, LARGEST_BATCH))
-    is_small = isinstance(size, int) and size * num_members <= MAX_ROWS
-    return is_small and model.like.dtype == torch.float32 and can_be_grouped(model.network, random_paths(model))
 
 
 def _num_workers(num_workers: int | None, num_members: int, alone: str) -> int:

@@ -185,8 +185,7 @@ def fit(
         num_members: Number of members of an ensemble; None means 5. By default, a prediction uses each member once.
         num_workers: Number of processes that fit members of an ensemble; the calling process counts as one of them. By
             default, the number is 1 on a GPU, with a loader, or if several processes share the fit by
-            `torch.distributed`. Otherwise it is the smaller of `num_members` and torch's number of threads. But small
-            convolutional networks are fitted in one step by default, in this process (see :doc:`/how_to/ensembles`).
+            `torch.distributed`. Otherwise it is the smaller of `num_members` and torch's number of threads.
         reset: Function that gives a network new initial weights in place, for an ensemble. None calls the method
             `reset_parameters` of each layer.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's

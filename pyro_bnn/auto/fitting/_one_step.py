@@ -54,15 +54,11 @@ def fit_in_one_step(
     options: Mapping[str, Any],
 ) -> list[GuidePosterior] | str:
     """Fit at least two point members side by side; return their posteriors, or why they must be fitted separately."""
-    if unusual := sorted(options.keys() - OPTIONS):
-        return f"`{unusual[0]}` is given"
-    if Processes.present().are_many:
-        return "this process shares its fits with others by `torch.distributed`"
+    if reason := obstacle(model, options):
+        return reason
     rows = whole_data(model, data)
     if rows is None:
         return "the data are a loader"
-    if reason := _obstacle_of_model(model):
-        return reason
     model.check_targets(*rows)
     guides = _guides(model, start, num_members)
     if isinstance(guides, str):
@@ -84,7 +80,12 @@ def fit_in_one_step(
     return _apart(fitted, guides)
 
 
-def _obstacle_of_model(model: BayesianModel) -> str:
+def obstacle(model: BayesianModel, options: Mapping[str, Any]) -> str:
+    """Return why options or a model need a fit for each member, or an empty text if no such reason is known yet."""
+    if unusual := sorted(options.keys() - OPTIONS):
+        return f"`{unusual[0]}` is given"
+    if Processes.present().are_many:
+        return "this process shares its fits with others by `torch.distributed`"
     if model.latent_names != model.site_names:
         return "the model has latent variables besides the weights"
     if any(parameter.requires_grad for parameter in model.parameters()):
