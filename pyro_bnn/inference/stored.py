@@ -89,7 +89,8 @@ class StoredPosterior(Posterior):
                 generator.
 
         Raises:
-            ValueError: If predictions with the posterior are linearised: they need a median, which stored draws lack.
+            ValueError: If predictions with the posterior are linearised. Such predictions need a median, which stored
+                draws do not have.
         """
         source = as_posterior(posterior)
         if source.is_linearised:

@@ -67,7 +67,7 @@ class BeforeAndAfter:
 
     @property
     def deviations(self) -> str:
-        """In words, how much the calibrated share at each level varies with the choice of rows (approximate sd)."""
+        """Text with the approximate standard deviation of each calibrated share over random choices of the rows."""
         rows = 1 / self.num_test + 1 / self.num_calibration
         points = [f"{100 * math.sqrt(level * (1 - level) * rows):.1f} ({percent(level, 0)})" for level in COMPARED]
         return f"{' and '.join(points)} points"

@@ -152,7 +152,7 @@ def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
 
 
 def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePosterior]:
-    """Return a posterior for each member; the guides in `guides` get the fitted parameters of their members."""
+    """Return a posterior for each member, and copy the fitted parameters of the members into `guides`."""
     count = len(guides)
     assert isinstance(fitted.guide, DeltaGuide)
     for name, values in fitted.guide.locations().items():

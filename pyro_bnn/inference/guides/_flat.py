@@ -86,7 +86,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return constrained(self.sites, free)
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Make a `sample` statement for each site. If `jacobian` is True, its log-density is minus the log Jacobian."""
+        """Make a `sample` statement for each site, with the log-density 0 or, if `jacobian`, minus the log Jacobian."""
         values = self.constrained(free)
         for site in self.sites:
             value, log_density = values[site.name], 0.0

@@ -15,8 +15,8 @@ from ..joint import LOG_ROOT_TAU, Joint, Site
 class PrunedNormal(TorchDistribution):
     """Independent Gaussians for the elements in the mask `keep`; the removed elements are exactly 0.
 
-    A removed element has the prior's density at zero, which cancels in the divergence, and gets no gradient. So the
-    ELBO is that of a network without the removed elements.
+    The density of a removed element is the prior's density at zero, so the element adds nothing to the divergence. It
+    also gets no gradient. So the ELBO equals the ELBO of a network without the removed elements.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention

@@ -86,7 +86,7 @@ class DrawGradients:
     A large site has its own tensor, which the backward pass makes. Small sites share a vector, and the backward pass
     adds their gradients to it. This takes more memory and time, but the sites are then updated together. On a GPU each
     operation costs time, so only sites of at least `large_on_gpu` elements are large. If `large_on_gpu` is None, all
-    sites on a GPU are small.
+    sites on a GPU share the vector.
     """
 
     def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:

@@ -42,7 +42,7 @@ SMOOTH = 0.05
 
 @dataclass(frozen=True)
 class _Direction:
-    """A direction in the space of the weights: the change of each site per unit step, and autograd's slope along it."""
+    """A direction in weight space: the change of each site per unit step, and the slope that autograd gives."""
 
     moves: dict[str, Tensor]
     slope: float

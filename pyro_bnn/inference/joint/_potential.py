@@ -154,7 +154,7 @@ class NetworkPotential(Potential):
 
 
 def network_potential(model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.dtype | None) -> NetworkPotential:
-    """Return the potential of a copy of the model, in eval mode and in `dtype` if it is given, on all rows of data.
+    """Return the potential on all rows of data, for a copy of the model in eval mode (and in `dtype` if given).
 
     Raises:
         ValueError: If the data do not match the model or are not the whole data set, if the network is random, or if

@@ -36,7 +36,7 @@ class Site:
         start: Initial value: the network's weight if it is inside the support, else a median of the prior.
         transform: Bijection from real numbers to the support; None if the support is the whole real line.
         plates: The plates around the site, each as (name, size, dim).
-        is_fixed: Whether the prior depends on no other variable and is not learned.
+        is_fixed: Whether the prior is constant: it depends on no other variable, and nothing in it is learned.
 
     Example:
         >>> import torch

@@ -297,7 +297,7 @@ def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 
 
 def _compiler() -> list[str] | None:
-    """Return the command of the C compiler, which `CC` may set with its options; None if there is no compiler."""
+    """Return the C compiler's command (with options if `CC` sets them), or None if there is no compiler."""
     named = os.environ.get("CC")
     commands = [shlex.split(named)] if named else [["cc"], ["gcc"], ["clang"]]
     return next(([path, *rest] for name, *rest in commands if (path := shutil.which(name))), None)

@@ -331,7 +331,10 @@ def exported(module: PredictiveModule, x: Inputs) -> Any:
 
 @contextmanager
 def checks_kept() -> Iterator[None]:
-    """Restore the argument checks of distributions when the context ends. Torch turns the checks off to trace loops."""
+    """Restore the argument checks of distributions when the context ends.
+
+    To trace loops, torch turns these checks off.
+    """
     with EXCLUSIVE:
         before = Distribution._validate_args
         try:

@@ -117,7 +117,7 @@ class BNNEstimator(Advised, Settings):
         return rows, weights[rows]
 
     def _designs(self, choices: Sequence[Design], default: str, likelihood: str | None = None) -> list[Design]:
-        """Return the designs to compare; only one unless `method` is "auto". The user's parameters replace theirs."""
+        """Return the network designs to compare, changed as the user asks. Only the method "auto" has several."""
         _checks.one_of("method", self.method, [*METHODS])
         hidden, activation = self.hidden_layer_sizes, self.activation
         if isinstance(activation, str):

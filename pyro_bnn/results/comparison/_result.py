@@ -52,13 +52,14 @@ class Scores:
         scores: Scores by name. For a method that predicts numbers: ``epistemic sd`` and ``total sd`` (means over
             points), and with targets also ``nll`` (mean per point, in nats), ``coverage_50`` and ``coverage_90``. For a
             method that predicts classes: ``entropy`` (in nats), and with targets also ``nll`` and ``accuracy``. For a
-            pair that predicts numbers: ``rms mean difference`` (root mean square over points), ``epistemic sd ratio``
-            and ``total sd ratio`` (method over reference, geometric means over points), and ``wasserstein`` (first
-            Wasserstein distance between predictive distributions, in the units of y, mean over points). The ``epistemic
-            sd ratio`` is 0 if the method is a point estimate, and infinite if the reference is a point estimate. Two
-            sets of draws from one posterior have a positive ``wasserstein``, which shrinks with the number of draws.
-            For a pair that predicts classes: ``agreement`` (fraction of points with the same most probable class),
-            ``total variation`` (half the summed absolute difference of probabilities, mean over points).
+            method and a reference that predict numbers: ``rms mean difference`` (root mean square over points),
+            ``epistemic sd ratio`` and ``total sd ratio`` (method over reference, geometric means over points), and
+            ``wasserstein`` (first Wasserstein distance between predictive distributions, in the units of y, mean over
+            points). The ``epistemic sd ratio`` is 0 if the method is a point estimate, and infinite if the reference is
+            a point estimate. Two sets of draws from one posterior have a positive ``wasserstein``, which shrinks with
+            the number of draws. For a pair that predicts classes: ``agreement`` (fraction of points with the same most
+            probable class), ``total variation`` (half the summed absolute difference of probabilities, mean over
+            points).
         reference: Name of the method with which `method` is compared; "" for a single method.
         seconds: Wall time of the inference; None for a pair, or if the time is unknown.
     """

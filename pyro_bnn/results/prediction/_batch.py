@@ -222,7 +222,7 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """Return absolute values, but at least their lower quartile.
+    """Return the absolute values; raise values below the lower quartile to the lower quartile.
 
     A small output may be a difference of large terms, so its rounding error may be that of a larger output.
     """
