@@ -1,4 +1,4 @@
-"""Fits of Markov chains in C to tables and arrays, after a comparison on held-out rows has chosen the network."""
+"""Markov chains, run in C, for tables and arrays, with the network that predicts held-out rows best."""
 
 import functools
 from collections.abc import Collection, Mapping

@@ -26,7 +26,7 @@ from .reports.numbers import percent
 
 @dataclass(frozen=True)
 class AccuracyCurve:
-    """Accuracy at mean weights after each epoch, for the training rows and for the test or validation rows."""
+    """Accuracy of the network with mean weights after each epoch, on training rows and on test or validation rows."""
 
     train: tuple[float, ...]
     test: tuple[float, ...]

@@ -35,7 +35,7 @@ class State:
     def is_same(self, *, deep: bool) -> bool:
         """Return whether the modules are unchanged.
 
-        If `deep` is true, always compare the items of their lists and dictionaries as well.
+        If `deep` is true, also compare the items of lists and dictionaries that a module has as attributes.
         """
         if not self.has_same_tensors():
             return False
@@ -103,7 +103,7 @@ class _OpaqueError(Exception):
 
 
 class Absent(Tensor):
-    """A placeholder for a tensor that only skipped modules use. Every operation on it raises :class:`Diverged`."""
+    """A placeholder for a tensor that only skipped modules use. Operations on placeholders raise :class:`Diverged`."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 

@@ -176,8 +176,8 @@ def load_posterior(
             must have the saved names, shapes and supports.
         guide: The guide that receives the saved state. For an ensemble, a list with one guide for each member that has
             a guide. By default, this package's guides, and Pyro's `AutoNormal`, `AutoMultivariateNormal` and
-            `AutoLowRankMultivariateNormal`, are made from the file. You must pass guides of other classes, and all
-            guides of a Pyro model of your own.
+            `AutoLowRankMultivariateNormal`, are made from the file. You must pass a guide of any other class, and every
+            guide of a Pyro model of your own.
         data: Only for a Pyro model of your own: the arguments of a call, as in :func:`save_posterior`. The rows of data
             may differ from those that were passed to :func:`save_posterior`.
 

@@ -180,7 +180,7 @@ class Kernel(ABC):
         return torch.randn_like(self.inverse_mass[chain])
 
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
-        """Find an initial step size of a chain at z, shape (P,): doubled or halved until the acceptance crosses 1/2.
+        """Find a chain's initial step size at z, shape (P,): double or halve it until the acceptance crosses 1/2.
 
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.

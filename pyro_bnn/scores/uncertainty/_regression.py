@@ -167,8 +167,8 @@ class RegressionPrediction(Prediction):
         """Return scores against targets of shape ``(N, *O)``; see :meth:`Prediction.score`.
 
         Returns:
-            ``rmse``, in the units of y, and ``nll``, in nats per row. With `keep_draws` also ``crps``, in the units of
-            y. If y differs from the targets that were given to `predict`, ``nll`` needs `keep_draws`.
+            ``rmse``, in the units of y, and ``nll``, in nats per row. With `keep_draws` there is also ``crps``, in the
+            units of y. If y differs from the targets that were given to `predict`, ``nll`` needs `keep_draws`.
         """
         y = self._targets_for_score(y)
         if y.shape != self.mean.shape:

@@ -98,7 +98,10 @@ def of_temperature(history: History) -> tuple[Verdict, ...]:
 
 
 def has_settled(history: History, usual_steps: int = 0) -> Verdict:
-    """Judge whether the loss still fell at the end of training. `usual_steps` is the default number of steps, or 0."""
+    """Judge whether the loss still fell at the end of training.
+
+    `usual_steps` is the default number of steps, or 0 if there is no default.
+    """
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     epochs, steps = counted(num_epochs, "epoch"), counted(len(history.elbo), "step")
     rule = (
