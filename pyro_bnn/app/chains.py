@@ -98,7 +98,7 @@ Finding: TypeAlias = Literal["unknown", "short", "disagreeing", "in modes", "agr
 
 
 def finding_on(modes: Modes | None, *, has_one_mode: bool) -> Finding:
-    """Judge whether chains were long enough. `train` and `report` both judge chains by this function."""
+    """Judge whether chains were long enough. The commands `train` and `report` call this function."""
     if modes is None:
         return "unknown"
     if modes.num_unexplored:

@@ -65,7 +65,8 @@ def save_posterior(
         data: Only for a Pyro model of your own: the arguments of a call, including the targets, such as (x, y). The
             model is called once to find its latent variables. The arguments are not saved.
         with_frozen: Whether to write the frozen parameters of a :class:`~pyro_bnn.BayesianModel`, too. If False, the
-            file has checksums in their place, and can be loaded only into a model with the same frozen parameters.
+            file has only checksums of the frozen parameters, and can be loaded only into a model with the same frozen
+            parameters.
         calibration: A correction of the posterior's predictions, made by :mod:`pyro_bnn.calibration`. The correction is
             written to the same file, and :func:`~pyro_bnn.calibration.load_calibration` reads it.
 

@@ -123,7 +123,7 @@ def _full(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _diagonal(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    """Return the diagonal of the matrix of :func:`_full`, shape (P,)."""
+    """Return the diagonal, shape (P,), of the matrix that :func:`_full` returns."""
     return reduce(torch.add, (part.square().sum((0, 1)) for part in _rows(net, x, root)))
 
 

@@ -46,9 +46,9 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
         Args:
             joint: The joint density of the model, over the sites of the guide.
-            noise: The quantity that an estimator needs in addition to the means. If it is None, there is no estimator,
-                and the network runs with drawn weights. A guide that does not support estimators raises an error if
-                `noise` is given.
+            noise: The quantity that a gradient estimator needs in addition to the means. With None, there is no
+                estimator, and the network runs with drawn weights. A guide that does not support estimators raises an
+                error if `noise` is given.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 
@@ -70,7 +70,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return found
 
     def values(self, kind: str) -> dict[str, Tensor]:
-        """Return each site's parameter of one kind, such as "loc", detached and without a copy."""
+        """Return each site's parameter of the given kind, such as "loc", detached and without a copy."""
         return {site.name: self.tree(kind).get_parameter(site.name).detach() for site in self.sites}
 
     def locations(self) -> dict[str, Tensor]:

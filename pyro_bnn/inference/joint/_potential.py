@@ -33,7 +33,8 @@ def batched_observation(
 ) -> Callable[[Mapping[str, Tensor], Inputs], Distribution]:
     """Return a function from K draws, ``{site: shape (K, *event)}``, and x to the distribution of the targets.
 
-    Its batch shape is (K, N, ...). `example` contains two draws. The model must have the mode and dtype of later runs.
+    The distribution has the batch shape (K, N, ...). `example` contains two draws. The model must have the mode and
+    dtype of later runs.
     """
     paths = {path: name for name, paths in model.parameter_paths.items() for path in paths}
 

@@ -333,7 +333,7 @@ def diagnose(
 
 
 def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
-    """Return the predictive moments at each draw, shape (K, S, M): all of them, or `at_most` of them, evenly spaced."""
+    """Return the predictive moments of all draws, or of `at_most` evenly spaced draws, shape (K, S, M)."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 

@@ -49,7 +49,7 @@ class Chain:
         return self.num_drawn >= self.num_warmup + self.num_samples
 
     def take(self, draws: Draws, kernel: Kernel) -> None:
-        """Use a draw. During warm-up, the chain learns from the draw. After warm-up, the chain records the draw."""
+        """Use a draw. During warm-up, adapt the chain's settings to the draw. After warm-up, record the draw."""
         if self.num_drawn < self.num_warmup:
             find_step = functools.partial(kernel.find_step, self.index)
             self.adaptation.update(self.num_drawn, draws, self.index, find_step)

@@ -150,7 +150,7 @@ class Posterior(Advised, Shown, ABC):
         If the entry of a draw is None, predictions with this draw are not linearised.
 
         Args:
-            everywhere: Whether to return points even if :attr:`is_linearised` is false.
+            everywhere: Whether to return the points even of a posterior whose :attr:`is_linearised` is false.
 
         Raises:
             ValueError: If the posterior has no median, and therefore no such point.

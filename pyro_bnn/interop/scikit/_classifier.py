@@ -92,7 +92,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         Args:
             X: Inputs, shape (N, D).
             y: Labels, shape (N,), or (N, L) as in :meth:`fit`.
-            classes: The labels of all parts. In the first call, you must pass them if `y` lacks one of the labels.
+            classes: The labels of all parts. You must pass `classes` in the first call if a label does not occur in its
+                `y`.
             sample_weight: Weight of each row, shape (N,).
 
         Raises:

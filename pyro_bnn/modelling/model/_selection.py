@@ -285,7 +285,7 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 
 
 def _warn_of_a_part(argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str) -> None:
-    """Warn if a glob such as ``net.stage1.conv*.weight`` selects some of its block's parameters of a kind, but not all.
+    """Warn if a glob such as ``net.stage1.conv*.weight`` selects only some of a block's parameters of one kind.
 
     The block is ``net.stage1``. A glob that spells out the layer's own name, such as ``net.fc.*``, causes no warning.
     """

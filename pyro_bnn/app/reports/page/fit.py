@@ -76,7 +76,7 @@ def training_section(subject: Subject) -> Section | None:
 
 
 def of_length(config: RunConfig, history: History) -> Verdict:
-    """Judge whether a variational training was long enough. `train` and `report` both judge by this function."""
+    """Judge whether a variational training was long enough. The commands `train` and `report` call this function."""
     if done := cut_short(config, history):
         text = f"{sentence(done)}. {more_time(config, history)}"
         return Verdict("note", "limit", done, text, "Reported if the time limit ended the training.", is_cause=True)
