@@ -58,7 +58,10 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
 
 
 def unvalidated(distribution: Any) -> Any:
-    """Return a copy that does not check values: a check makes a GPU wait, and `torch.compile` cannot compile it."""
+    """Return a copy that does not check values.
+
+    A check makes a GPU wait, and `torch.compile` cannot compile a check.
+    """
     result = copy.copy(distribution)
     result._validate_args = False
     nested = {name: value for name, value in vars(result).items() if isinstance(value, Distribution)}

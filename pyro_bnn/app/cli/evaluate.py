@@ -8,8 +8,9 @@ is for one prediction, and has `name`, `accuracy`, `nll` (nats), `ece` and `brie
 that should detect unknown images, and has `auroc`, `aupr` and `fpr95`.
 
 For tables and arrays, these are `target`, `num_test`, `is_class`, `rows` with the `name` and `scores` of each
-prediction, and `calibration`. Without --calibrate, `calibration` is null. Otherwise it has `num_calibration` and `rows`
-with `level`, `name`, `inside` (a share), `width`, and `thirds` (a share for each third of the test rows).
+prediction, and `calibration`. Without --calibrate, `calibration` is null. With --calibrate, `calibration` has
+`num_calibration` and `rows` with `level`, `name`, `inside` (a share), `width`, and `thirds` (a share for each third of
+the test rows).
 """
 
 from . import options

@@ -121,7 +121,10 @@ def _constant_values(graph: GraphModule) -> dict[Node, Any]:
 
 
 def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
-    """Return whether a node depends on constants alone; False if it has no inputs: it may draw random numbers."""
+    """Return whether a node depends only on constants.
+
+    A node without inputs is not constant, since it may draw random numbers.
+    """
     return bool(node.all_input_nodes) and all(source in values for source in node.all_input_nodes)
 
 

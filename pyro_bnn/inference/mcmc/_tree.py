@@ -189,7 +189,7 @@ def merge(
 def turn(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, log_uniform: Tensor
 ) -> tuple[Tree, Subtree]:
-    """Start a subtree at a random end of each tree. Both ends have the same probability."""
+    """Start a subtree at a random end of each tree, with the probability 1/2 for each end."""
     right = (log_uniform < math.log(0.5))[:, None]
     ends = ((tree.right_z, tree.left_z), (tree.right_r, tree.left_r), (tree.right_gradient, tree.left_gradient))
     z, r, gradient = (torch.where(right, *pair) for pair in ends)

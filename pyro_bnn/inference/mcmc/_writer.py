@@ -176,10 +176,11 @@ class Writer:
     def loops(
         self, shape: Sequence[int], axes: Sequence[int] | None = None, *, pragma: str = "", rows: str = "room"
     ) -> Iterator[list[str]]:
-        """Write loops over some axes, by default all, and yield the index inside them, which is 0 along other axes.
+        """Write loops over the given axes, by default all, and yield the index inside the loops.
 
-        A loop over the rows of a block counts up to a C variable, whose name is `rows`. The variable "rows" is the
-        number of rows in the block. The variable "room" is this number rounded up to a multiple of `STEP`.
+        The index is 0 along other axes. A loop over the rows of a block counts up to a C variable, whose name is
+        `rows`. The variable "rows" is the number of rows in the block. The variable "room" is this number rounded up to
+        a multiple of `STEP`.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]

@@ -66,8 +66,8 @@ def fit_sgmcmc(
         init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. None is
             :class:`NetworkInit`, which starts close to the network's present weights.
         store: New safetensors file for the draws; None keeps them in memory. The file must exist as long as the
-            posterior is used. A resumed run continues its file. If the call fails after it has created the file,
-            the file is removed.
+            posterior is used. A resumed run adds its draws to this file. If the call fails after it has created the
+            file, the file is removed.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show a progress bar for each chain; see :func:`fit_svi` for the default.
         execution: How steps are computed.
