@@ -47,7 +47,7 @@ class Facts:
         return self.num_train * sum(math.log(scale) for scale in self.target.scale)
 
     def in_units(self, history: History) -> History:
-        """Convert the log-densities in a history: from standardised targets to the original targets."""
+        """Convert a history's log-densities of standardised targets to log-densities of the original targets."""
         shift = self.shift
         epochs = [
             replace(record, elbo=record.elbo - shift, expected_log_likelihood=record.expected_log_likelihood - shift)

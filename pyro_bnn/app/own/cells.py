@@ -72,9 +72,9 @@ class Cells:
         return int(self.texts.index[which.argmax()])
 
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """Return the cells as numbers, with NaN for missing cells, and their format; None if cells are texts.
+        """Return the cells as numbers, and the format of these numbers; None if cells are texts.
 
-        The format is a key of `NUMBERS`, or "" for the usual one.
+        Missing cells become NaN. The format is a key of `NUMBERS`, or "" for the usual format.
         """
         present = self.present
         readings = {"": pd.to_numeric(present, errors="coerce").astype(float)}

@@ -154,7 +154,7 @@ def learned_encoding(
 
 
 def _why_identifier(cells: Cells) -> str:
-    """Return the reason why a column only identifies the rows, such as its name "id"; "" if it does not."""
+    """Return the reason why a column only numbers or names the rows, such as its name "id", or ""."""
     if cells.is_missing.all():
         return ""
     found = cells.numbers()

@@ -62,7 +62,7 @@ def observed_against_predicted(
 
 @dataclass(frozen=True)
 class Drawing:
-    """The figure of matplotlib axes, drawn only when a page shows it, since verdicts alone need no drawings."""
+    """A figure of matplotlib, given by its axes. It is drawn only if a page shows it."""
 
     ax: Any
 

@@ -61,9 +61,9 @@ class TimedChains:
 
     The constructor compiles the C code in at most `timeout` seconds. Then it measures two wall times:
     `seconds_of_descent` of a step of Adam, and `seconds_of_step` of a step of a chain. Both are divided by the number
-    of chains, which run at the same time. `compile_seconds` is the time of the C compiler, about 0 if it compiled the
-    same code before, and `seconds` is the rest of the constructor's time. `num_warmup` is the number of warm-up draws
-    of each chain in the last run.
+    of chains, which run at the same time. `compile_seconds` is the time of the C compiler, about 0 if the same code was
+    compiled before. `seconds` is the rest of the constructor's time. `num_warmup` is the number of warm-up draws of
+    each chain in the last run.
 
     Raises:
         NotInCError: If C cannot compute the density, or the C compiler takes too long.

@@ -1,4 +1,4 @@
-"""The loop over epochs and batches. It can stop after any step, and a resumed loop gives the same numbers."""
+"""The loop over epochs and batches, which can stop after any step; a resumed loop gives the same numbers."""
 
 import hashlib
 import re

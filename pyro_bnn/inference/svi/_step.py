@@ -1,4 +1,4 @@
-"""One optimisation step: its options, its result, and its parts: gradients, a check that they are finite, an update."""
+"""One optimisation step, with its options and its result: gradients, a check that they are finite, and an update."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

@@ -55,8 +55,8 @@ def owned(net: nn.Module, values: Iterable[tuple[str, Tensor]]) -> list[Owned]:
 class Selection:
     """A rule that selects parameters of a network, for ``where`` and ``exclude`` of :class:`BayesianModel`.
 
-    :func:`layers` makes a selection. ``a | b`` selects the parameters that a or b selects, ``a & b`` those that both
-    select, and ``a - b`` those that a selects and b does not. In each of these, b may also be a glob or a function.
+    :func:`layers` makes a selection. Of two selections, ``a | b`` selects what a or b selects, ``a & b`` what both
+    select, and ``a - b`` what a selects and b does not select. In each of these, b may also be a glob or a function.
 
     Args:
         sites: Function that returns the sites of the selected parameters. Its first argument is a list of all

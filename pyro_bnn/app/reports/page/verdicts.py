@@ -108,7 +108,7 @@ def of_ways(
 ) -> list[Verdict]:
     """Judge the ensemble against a baseline and against a single network.
 
-    `lead` is the gain over the baseline, in accuracy or in mean squared error, and its standard error.
+    `lead` is the pair (gain over the baseline in accuracy or mean squared error, standard error of this gain).
     """
     ahead, noise = lead[0], NUM_ERRORS * lead[1]
     one, single = found.single
