@@ -19,7 +19,7 @@ MOST_NAMED = 3  # largest number of parameters that a message names
 
 
 class UnsuitableError(ValueError):
-    """Raised if chains in C cannot fit a model; `lacks_time` says whether they could in a longer time."""
+    """Raised if chains in C cannot fit a model; `lacks_time` says whether more time would suffice."""
 
     def __init__(self, reason: str, *, lacks_time: bool = False) -> None:
         super().__init__(reason)

@@ -237,8 +237,8 @@ def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     r"""Return the Gaussians that are nearest to the prior among Gaussians of similar scale, as (centre, scale).
 
     The centre is the prior's mean, or its mode if the mean is not finite. The scales s are the local minima of the
-    divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` on a grid of log scales with steps of 0.1. These minima
-    exceed the true minima by at most about 0.0025 nats.
+    divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` on a grid of log scales with steps of 0.1. The minima
+    on the grid exceed the true minima by at most about 0.0025 nats.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]

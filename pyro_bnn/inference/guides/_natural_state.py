@@ -38,8 +38,8 @@ class NaturalState(FlatState):
 
     The update of S contains the square of a noisy term, which raises S above its optimum by about
     :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. All weights contribute noise to the g of a noise scale, so its S
-    would be many times its optimum. Hence for latent variables of the likelihood, the second derivative of L, which
-    needs no pass through the network, replaces :math:`g\,(w - m)\,S`.
+    would be many times its optimum. Hence for latent variables of the likelihood, the second derivative of L replaces
+    :math:`g\,(w - m)\,S`. This derivative needs no pass through the network.
 
     With `gauss_newton_every` k, :math:`B\,s^2 / N` replaces :math:`g\,(w - m)\,S` in every k-th step, and S stays the
     same in the other steps. Here s is the gradient of minus the log-likelihood of the whole data set, estimated from B

@@ -199,7 +199,7 @@ def turn(
 
 
 def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
-    """Return a subtree without points at an end of the tree. It keeps the checkpoints of `old`, but they are unused."""
+    """Return a subtree without points at an end of the tree, with the checkpoints of `old`, which are not used."""
     zero, count, no = torch.zeros_like(old.log_weight), torch.zeros_like(old.leaf), torch.zeros_like(old.turning)
     return Subtree(
         *(z, r, gradient, z, gradient, zero, zero, zero - math.inf, torch.zeros_like(z), zero, count, no, no),
@@ -210,10 +210,11 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return two Boolean tables, shape (leaves, levels): where a leaf is stored, and with which leaves it is compared.
 
-    When a leaf completes a balanced subtree, a check for a U-turn compares it with the first leaf of this subtree.
-    Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every even leaf
-    is the first of a balanced subtree. An odd leaf whose binary form ends in c ones completes c balanced subtrees. The
-    first leaves of these subtrees are stored at the levels from m - c + 1 to m, where m is the level of the odd leaf.
+    When a leaf completes a balanced subtree, a check for a U-turn compares this leaf with the first leaf of the
+    subtree. Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every
+    even leaf is the first of a balanced subtree. An odd leaf whose binary form ends in c ones completes c balanced
+    subtrees. The first leaves of these subtrees are stored at the levels from m - c + 1 to m, where m is the level of
+    the odd leaf.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
     stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)

@@ -89,7 +89,9 @@ class SVIStep:
         raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
     def prepared(self, *batch: Any) -> GradientStep | GraphStep:
-        """Prepare the steps: run model and guide on an example batch. If you do not call this, the first batch is used.
+        """Prepare the steps: run model and guide on an example batch.
+
+        Without this call, the first batch is the example.
 
         Returns:
             The inner step, a function of a batch (a tuple) and a KL weight.

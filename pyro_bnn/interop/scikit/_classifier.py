@@ -97,8 +97,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             sample_weight: Weight of each row, shape (N,).
 
         Raises:
-            ValueError: If the method has no partial fits, if a label is not one of the classes, or for one of the
-                reasons of :meth:`fit`.
+            ValueError: If the method has no partial fits, if a label is not one of the classes, or if :meth:`fit` would
+                raise this error.
         """
         return self._learn(X, y, sample_weight, classes, is_part=True, is_next=self._is_next())
 

@@ -126,7 +126,7 @@ class Comparison(Advised, Shown):
         pairs: Scores of the pairs, one row per region and pair of methods.
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
-        status: Status of the first method; the other methods are compared with this method.
+        status: Status of the first method, with which the other methods are compared.
         others: Statuses of the other methods by name.
     """
 
@@ -169,7 +169,7 @@ class Comparison(Advised, Shown):
 
     @property
     def tables(self) -> str:
-        """The scores of all methods, and of the pairs that include the first method, as text for each region."""
+        """The scores of each method, and its distances from the first method, as text for each region."""
         blocks = []
         for region in dict.fromkeys(row.region for row in self.pairs):
             pairs = [row for row in self._from_first if row.region == region]  # `rows` has all pairs

@@ -90,7 +90,7 @@ class _Labels:
 
     @classmethod
     def none(cls, logits: Tensor) -> "_Labels":
-        """Return the state before any label is known. In this state, all draws have the same probability."""
+        """Return the state before any label is known, in which all draws have the same probability."""
         return cls(
             torch.ones(1, dtype=torch.double, device=logits.device),
             torch.full((1, len(logits)), 1 / len(logits), dtype=torch.double, device=logits.device),

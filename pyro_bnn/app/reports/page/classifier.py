@@ -112,7 +112,7 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """Return a text with the accuracy on all rows, and on the surest rows if it is higher."""
+    """Return a text with the accuracy on all rows, and a higher accuracy on the surest rows if there is one."""
     text = f"{percent(accuracy)} right"
     if not certainty:
         return text
