@@ -143,7 +143,7 @@ class NetworkInit(Init):
         weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0. This ratio is
             used instead of `scale` for unconstrained variables. MOPED uses 0.05 to 0.2.
         smallest: Smallest standard deviation that `weight_fraction` gives; it must be above 0. For example, a bias that
-            is 0 gets it. The default is a heuristic: one hundredth of the default of `scale`.
+            is 0 gets this standard deviation. The default is a heuristic: one hundredth of the default of `scale`.
 
     Raises:
         ValueError: If a number is not above 0, or if both fractions are given.

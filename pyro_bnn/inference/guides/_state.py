@@ -218,7 +218,7 @@ class FlatState(ABC):
         """Draw a value of each site for the network. The gradients of the drawn values start at zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (most states do not need it)
-        """Use `loss`, minus the log-likelihood of all or some rows, before its backward pass.
+        """Receive the loss, minus the log-likelihood of all or some rows, before the backward pass of the loss.
 
         Most states do nothing.
         """
@@ -309,7 +309,7 @@ def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
 
 
 class PriorOfPoint:
-    """Minus the log prior at a point. :meth:`pull_back` adds `weight` times its gradient to `gradients`."""
+    """Minus the log prior at a point. :meth:`pull_back` adds the gradient times `weight` to `gradients`."""
 
     def __init__(self, joint: Joint, gradients: DrawGradients, value: Tensor) -> None:
         self._gradients = gradients

@@ -92,8 +92,8 @@ def fit_mcmc(
             :class:`Checkpoint` says) and at the end. With a checkpoint, SIGINT and SIGTERM save the run after the
             current draw and end it.
         resume: Checkpoint from which to continue, of a run with the same arguments. A resumed run gives bit for bit the
-            draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`: it adds new draws,
-            which differ from those of a single longer run.
+            draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`. The additional
+            draws differ from the draws of a single longer run.
         seed: Seed that makes the run repeatable; None draws a seed from torch's generator. The run itself leaves
             torch's generators unchanged.
 

@@ -185,7 +185,7 @@ class BNNEstimator(Advised, Settings):
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
-        """Draw the seed of the fit. Return the rows for the fit and for calibration (None if there is none)."""
+        """Draw the seed, and return the rows for the fit and the rows for calibration (None without calibration)."""
         self._seed, self._deadline = self._drawn_seed(), Deadline.after(self.time_limit)
         fraction = self.calibration_fraction
         if fraction is None:
