@@ -119,7 +119,7 @@ class Absent(Tensor):
 
 
 class RecordedOutput:
-    """A tensor that a recorded call returned. It is kept only if it is used outside of the skipped modules."""
+    """A tensor that a recorded call returned. The tensor is kept only if it is used outside of the skipped modules."""
 
     def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
         self.reference = weakref.ref(tensor)

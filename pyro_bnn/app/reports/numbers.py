@@ -22,8 +22,8 @@ def number(value: float, sign: str = "") -> str:
 def with_error(value: float, error: float, sign: str = "") -> str:
     """Return a number ± its standard error, with the same decimal places.
 
-    The decimal places give the number four significant digits, unless this would give the error fewer than two or more
-    than three.
+    The number has four significant digits if the error then has two or three. If not, the decimal places are chosen so
+    that the error has two or three significant digits.
     """
     if not (math.isfinite(error) and error >= 1e-12):
         return f"{number(value, sign)} ± {number(error)}"

@@ -205,7 +205,7 @@ class StackedNetwork(nn.Module):
 
 
 class StackedPrior(WeightPrior):
-    """The same prior for each member. The prior of a member is that of `model`."""
+    """The same prior for each member: the prior of `model`."""
 
     def __init__(self, model: BayesianModel) -> None:
         self._model = model

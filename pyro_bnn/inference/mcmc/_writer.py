@@ -37,7 +37,7 @@ class Value:
         return self.text.format(*index)
 
     def read_at(self, shape: Sequence[int], index: Index) -> "Value":
-        """Return a tensor of a new shape, each of whose elements is the element of this tensor at `index`."""
+        """Return a tensor of a new shape, whose elements are read from this tensor at `index`."""
         return replace(self, shape=tuple(shape), text=self.at(index), example=None)
 
     def broadcast(self, shape: Sequence[int], *_: Any) -> "Value":

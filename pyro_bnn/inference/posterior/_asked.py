@@ -36,8 +36,8 @@ def default_num_draws(
     """Return the default number of draws in a prediction.
 
     If a posterior consists of points, each is drawn once, but there are at least 2 draws, since a single draw has no
-    epistemic uncertainty. All stored draws are used if there are no more than `most_stored` (by default `usual`);
-    otherwise `most_stored` of them. Other posteriors make `usual` draws.
+    epistemic uncertainty. If a posterior stores draws, at most `most_stored` (by default `usual`) of them are used.
+    Other posteriors make `usual` draws.
     """
     points = num_members(model, posterior)
     if points is not None:

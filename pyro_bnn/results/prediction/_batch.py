@@ -202,7 +202,7 @@ def faster(
 def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Tensor) -> int:
     """Compute from shapes the bytes of the largest tensor in a chain.
 
-    :class:`_Largest` could measure them, but its first operation would load torch's compiler.
+    :class:`_Largest` could measure the bytes, but its first operation would load torch's compiler.
     """
     width = max(layer.out_features for layer in net.modules() if isinstance(layer, nn.Linear))
     numbers = max(expected.shape[:2].numel() * width, *(value.numel() for value in example.values()))

@@ -205,7 +205,7 @@ class RegressionPrediction(Prediction):
         return self.components
 
     def _gaussians(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return weights, means and scales if this is a mixture of Gaussians, each ``(N, *O, M)``; None otherwise."""
+        """Return weights, means and scales, each ``(N, *O, M)``, or None if this is not a mixture of Gaussians."""
         components = self._kept_components()
         if not isinstance(components, Normal):
             return None

@@ -59,9 +59,10 @@ def of_baseline(
 ) -> Verdict:
     """Judge whether a network predicts better than the best baseline.
 
-    `own` and `theirs` are their mean log-densities, in nats per row. `points` compares their errors in words,
-    `is_nearer` says whether the network has clearly smaller errors, and `unbeaten` names a score in which the baseline
-    is not clearly better. `guess` has the name and the mean log-density of a second baseline, which ignores the inputs.
+    `own` is the network's mean log-density in nats per row, and `theirs` that of the baseline. `points` compares the
+    errors of both in words. `is_nearer` says whether the network has clearly smaller errors. `unbeaten` names a score
+    in which the baseline is not clearly better. `guess` has the name and the mean log-density of a second baseline,
+    which ignores the inputs.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
