@@ -204,7 +204,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
     """Return a copy that shares parameters, and uses neither Pyro's handlers nor its parameter store.
 
-    `values` has values for the module's own `PyroSample` attributes; others get a random value each time they are read.
+    `values` has values of the module's own `PyroSample` attributes. An attribute without a value in `values` gets a
+    random value each time it is read.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))

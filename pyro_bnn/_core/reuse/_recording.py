@@ -62,7 +62,7 @@ def generators_of_others() -> tuple[object, ...]:
 def _content(value: Any) -> list[Any] | None:
     """Return the items of a container, or the state of a random generator. Return None for other values.
 
-    A method of a random generator counts as the generator.
+    For a method of a random generator, return the state of the generator.
     """
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]

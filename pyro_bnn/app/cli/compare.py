@@ -55,7 +55,7 @@ def compare(
     few thousand rows and a few thousand weights. The progress bar shows the time that is left.
 
     Without a run, the command compares seven methods with NUTS on a noisy sine with a gap in its data. The command
-    prints how far the predictions of each method are from those of the exact posterior: near the data, in the gap, and
+    prints how far the predictions of each method are from the predictions of NUTS near the data, in the gap, and
     outside the range of the data. This takes some minutes.
 
     The command writes tables, and a picture if there are curves to show. NUTS runs in C if there is a C compiler.

@@ -280,7 +280,7 @@ def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data
 
 
 def _layers(network: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of nested sequences in order. Any other module is one layer."""
+    """Yield the layers of nested sequences in order. A module that is not a sequence counts as one layer."""
     if type(network) is nn.Sequential:
         for layer in network:
             yield from _layers(layer)

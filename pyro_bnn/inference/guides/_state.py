@@ -182,8 +182,9 @@ class RandomParameter:
 class FlatState(ABC):
     """Draws values for a step, and turns the network's gradients into gradients of the guide's parameters.
 
-    A step calls :meth:`begin`. For each draw, it calls :meth:`draw`, runs the network, calls :meth:`observe`, runs the
-    backward pass of the network, and calls :meth:`pull_back`. At the end it calls :meth:`give_gradients`.
+    A step first calls :meth:`begin`. For each draw, the step calls :meth:`draw`, runs the network, calls
+    :meth:`observe`, runs the backward pass of the network, and calls :meth:`pull_back`. At the end, the step calls
+    :meth:`give_gradients`.
     """
 
     value: Tensor

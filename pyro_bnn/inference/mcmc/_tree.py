@@ -212,7 +212,7 @@ def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Ten
 
     When a leaf completes a balanced subtree, a check for a U-turn compares this leaf with the first leaf of the
     subtree. Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every
-    even leaf is the first of a balanced subtree. An odd leaf whose binary form ends in c ones completes c balanced
+    even leaf is the first leaf of a balanced subtree. An odd leaf whose binary form ends in c ones completes c balanced
     subtrees. The first leaves of these subtrees are stored at the levels from m - c + 1 to m, where m is the level of
     the odd leaf.
     """

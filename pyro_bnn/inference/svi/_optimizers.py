@@ -89,7 +89,7 @@ def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedul
 
 
 class SkippingOptimizer(Optimizer, ABC):
-    """An optimizer of this package that skips a step if a flag says so, as torch's fused optimizers do."""
+    """An optimizer that skips a step if its flag :attr:`found_inf` is above 0, as torch's fused optimizers do."""
 
     found_inf: Tensor | None = None
     """A number on the device of the parameters. If it is above 0, `step` has no effect."""

@@ -135,7 +135,8 @@ class HierarchicalPrior(WeightPrior):
 def prior_name(name: str, per: str, quantity: str) -> str:
     """Return the name of a latent variable or learnable number on which the prior of the parameter `name` depends.
 
-    If `per` is "layer", all parameters of a layer share the variable; if it is "parameter", each has its own.
+    If `per` is "layer", all parameters of a layer share the variable. If `per` is "parameter", each parameter has its
+    own variable.
 
     Example:
         >>> from pyro_bnn.modelling.priors import prior_name

@@ -205,8 +205,7 @@ def calibration_error_by_chance(
     r"""Return expected calibration errors that a perfectly calibrated classifier has by chance on N rows.
 
     Even a calibrated classifier has an error above 0, since in each bin the accuracy differs from the confidence by
-    chance. This function draws labels from the probabilities themselves, so that the probabilities are perfectly
-    calibrated:
+    chance. This function draws labels from the given probabilities, which are then perfectly calibrated:
 
     .. math:: E = \frac1N \sum_b \Big| \sum_{n \in b} (c_n - t_n) \Big|, \quad t_n \sim \mathrm{Bernoulli}(c_n),
               \quad c_n = \max_c p_{nc}.
