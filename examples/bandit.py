@@ -10,8 +10,9 @@ sampling chooses each arm with the probability that this arm is the best. The gr
 expected reward, and may never see what the other arms pay. Both rules fit the same network to all rewards seen so far,
 with NUTS, after each batch of contexts.
 
-The script prints the regret of a step: the expected reward of the best arm minus that of the chosen arm. The script
-writes `bandit.png`, a picture of the regret summed over the steps.
+The script prints the regret of a step: the expected reward of the best arm
+minus the expected reward of the chosen arm. The script writes `bandit.png`, a
+picture of the regret summed over the steps.
 """
 
 import argparse

@@ -122,7 +122,7 @@ def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Te
 def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Dataset, Tensor]:
     """Return the images of a run, and the test images of held-out classes.
 
-    If `config.validation` is n > 0, n training images replace the test images of the other classes.
+    If `config.validation` is a number n above 0, n training images replace the test images of the known classes.
     """
     images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
     if config.validation:

@@ -109,7 +109,7 @@ class GaussNewtonPosterior(Posterior):
             yield {**self.location, **self._layout.views(drawn)}
 
     def median(self) -> Draw:
-        """Return the median and mean of the Gaussian, which is the point w*, ``{site: shape (*event)}``."""
+        """Return the point w*, which is the median and the mean of the Gaussian, ``{site: shape (*event)}``."""
         return {name: value.clone() for name, value in self.location.items()}
 
     def to_record(self) -> dict[str, Any]:
