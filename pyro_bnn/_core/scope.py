@@ -164,9 +164,9 @@ class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
 def own_parameters(*modules: object) -> Iterator[None]:
     """In a `with` block, hide the entries of Pyro's parameter store that are named like the modules' parameters.
 
-    A `PyroModule` looks up its parameters in the store by name, so a second model of the same shape would get those of
-    the first. The store is restored at the end. Other threads wait, since they share
-    the store and Pyro's handlers.
+    A `PyroModule` looks up its parameters in the store by name, so a second model with the same names would get the
+    parameters of the first model. The store is restored at the end. Other threads wait, since they share the store and
+    Pyro's handlers.
     """
     names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
     names |= {name.removesuffix("_unconstrained") for name in names}

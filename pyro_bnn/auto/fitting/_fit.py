@@ -215,7 +215,8 @@ def fit(
         The draws of the chains, the posterior of the fitted guide, or the ensemble, whose `members` are posteriors with
         histories of their own. ``posterior.status`` says which method was chosen, with which settings, and why. The
         status is not ok if a variational fit reached its largest number of epochs before a plateau, if a chain was too
-        short to explore its mode, or if too many steps of the chains diverged. It then says what to try.
+        short to explore its mode, or if too many steps of the chains diverged. In these cases the status also says what
+        to try.
 
     Raises:
         ValueError: If arguments cannot be combined, if ``method="mclmc"`` and chains are impossible, or if a layer has

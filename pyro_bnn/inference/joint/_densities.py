@@ -197,8 +197,8 @@ class ScaleMixtureDensity(Density):
 class AnyDensity(Density):
     """Any other prior. Its gradients come from autograd.
 
-    For a constrained variable, the density is that of the unconstrained value. If `jacobian` is false, the Jacobian
-    determinant of the transform is omitted, for a point estimate that is the mode in constrained space.
+    For a constrained variable, the density is that of the unconstrained value. If `jacobian` is False, the density has
+    no Jacobian determinant of the transform. Its maximum is then the mode in constrained space.
     """
 
     def __init__(self, site: Site, *, jacobian: bool = True) -> None:

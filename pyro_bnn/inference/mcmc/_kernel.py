@@ -206,7 +206,7 @@ class Kernel(ABC):
 
 
 class NotInCError(ValueError):
-    """Error if ``compile=True`` was passed, but C cannot compute the draws; `reason` is a clause that says why not."""
+    """Raised for ``compile=True`` if C cannot compute the draws. `reason` says why, in a clause."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -58,7 +58,8 @@ def with_learned(posterior: P, model: object) -> P:
 def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
     """Warn if learned parameters of a model have changed since one of its posteriors was made.
 
-    The network's parameters are not compared for an ensemble, or if each draw has its own values of some of them.
+    For an ensemble, the network's parameters are not compared. They are also not compared if some parameters have other
+    values in each draw.
     """
     parts = [part for part in _parts(posterior) if part.learned]
     if not parts:

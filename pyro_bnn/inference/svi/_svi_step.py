@@ -276,7 +276,7 @@ def svi_step(
 
 
 def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:
-    """Return x and y as tensors. A pair of tensors is checked only if it is the first batch."""
+    """Return x and y as tensors. After the first batch, a pair of tensors is not checked."""
     if not is_first and len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
         return batch
     return Arguments(model.device, model.like, paired=True).of_batch(batch)

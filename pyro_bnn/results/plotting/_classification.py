@@ -270,7 +270,7 @@ def detection_curves(
 
 
 def _pairs(known: InputScores, unknown: InputScores) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return pairs of the scores of known and unknown inputs, by name."""
+    """Return, for each name of a score, the scores of the known inputs and the scores of the unknown inputs."""
     sides: dict[str, dict[str, np.ndarray]] = {}
     for side, value in (("known", known), ("unknown", unknown)):
         scores = _scores(value) if isinstance(value, ClassificationPrediction) else value

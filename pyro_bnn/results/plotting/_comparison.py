@@ -32,8 +32,8 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
             many methods or scores, a figure with matrices is wider.
 
     Returns:
-        Array of axes. If the picture has curves, its shape is (number of methods + 1,), for one panel of each method
-        and the panel below. If the picture has matrices, its shape is (number of regions, number of scores).
+        Array of axes. A picture with curves has one panel for each method and one panel below, so the array has the
+        shape (number of methods + 1,). For a picture with matrices, the shape is (number of regions, number of scores).
 
     Example:
         >>> import torch

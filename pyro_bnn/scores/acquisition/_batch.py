@@ -118,9 +118,10 @@ class _Labels:
         return (uncertain - by_draw).view(-1, self.num_classes).sum(-1)
 
     def joined(self, probs: Tensor, limit: int, offset: Tensor) -> "_Labels":
-        """Extend each combination of labels by each label of one more row, with probabilities `probs` of shape (S, C).
+        """Combine each combination of labels with each label of one more row.
 
-        If there are more than `limit` combinations, draw `limit` of them.
+        `probs` has the probabilities of the new row's labels, shape (S, C). If there are more than `limit`
+        combinations, draw `limit` of them.
         """
         joint = (self.probs[:, None] * (self.draws @ probs)).flatten()  # (K C,)
         if len(joint) <= limit:
