@@ -74,7 +74,7 @@ def _shown(value: object) -> str:
 
 
 def check_tensors(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Check a state by :func:`check_state`, and raise if one of its numbers is not finite."""
+    """Check a state with :func:`check_state`, and raise if the state contains a number that is not finite."""
     check_state(owner, got, expected)
     for name, value in got.items():
         check_finite(f"`{name}` of {owner}", value)

@@ -82,7 +82,7 @@ class Summary:
         ]
 
     def _table(self, most: int) -> list[list[str]]:
-        """Return the header and at most `most` rows as texts. If rows are left out, one row says how many."""
+        """Return the header and at most `most` rows as texts. If rows are left out, an extra row gives their number."""
         rows, header = self.rows, [list(self.header)] if self.header else []
         most -= len(header)
         if not rows or most < 1:

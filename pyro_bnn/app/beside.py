@@ -1,4 +1,4 @@
-"""Comparison of a run's posterior with chains of NUTS for the same network and data, converged or not."""
+"""Comparison of a run's posterior with NUTS on the same network and data, whether or not the chains have converged."""
 
 import math
 from collections.abc import Callable

@@ -112,7 +112,10 @@ def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
 def without_held_out(
     training: Sequence[int], config: RunConfig, cells: Cells | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide training rows into rows for the fit and rows for calibration: the latest by `cells`, or random ones."""
+    """Divide training rows into rows for the fit and rows for calibration.
+
+    With `cells`, the latest rows are for calibration; without `cells`, random rows are.
+    """
     if not config.calibrate:
         return [*training], []
     if cells is None:

@@ -201,8 +201,9 @@ class Capped(ScaleMap):
 class Precision(ScaleMap):
     r"""The scale :math:`\sigma = S^{-1/2}`: the parameter S is the precision, one divided by the variance.
 
-    Use this map with :func:`~pyro_bnn.optim.natural_gradient`, whose steps keep the precision above 0. Steps of an
-    optimizer such as Adam can make the precision negative, and are far too small for precisions in the thousands.
+    Use this map with :func:`~pyro_bnn.optim.natural_gradient`, whose steps keep the precision above 0. Do not use an
+    optimizer such as Adam: its steps can make the precision negative, and are far too small if precisions are in the
+    thousands.
 
     Example:
         >>> import torch

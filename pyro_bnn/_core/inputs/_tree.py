@@ -188,7 +188,10 @@ def joined(parts: Sequence[Inputs], name: str = "x") -> Inputs:
 
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
-    """Move the inputs to a device, unless `device` is None. The program does not wait for copies from pinned memory."""
+    """Move the inputs to a device, unless `device` is None.
+
+    Copies from pinned memory to a GPU do not block the program.
+    """
     if device is None:
         return x
     # A copy to the CPU must block, since its numbers could be read too early.

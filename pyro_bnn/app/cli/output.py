@@ -118,7 +118,7 @@ Cells = Sequence[Sequence[str]]  # of a table, row by row; the first row has the
 
 
 def fitted(block: str, width: int) -> str:
-    """Return a table in the first of four layouts that fits the width: aligned, stacked, transposed, or a list."""
+    """Try four layouts of a table (aligned, stacked, transposed, list), and return the first that fits the width."""
     lines = block.splitlines()
     title, body = (lines[:1], lines[1:]) if lines[0].endswith(":") else ([], lines)
     cells = cells_of(body)

@@ -126,7 +126,7 @@ class Cells:
         )
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """Return the cells as days since 1970, NaN if missing, and their format, a key of `DATES`; None for others."""
+        """Return dates as days since 1970 (NaN if missing), and their format, a key of `DATES`; None if not dates."""
         present = self.present
         if len(present) and present.str.fullmatch(DATE_LIKE).sum() <= MOSTLY * len(present):
             return None

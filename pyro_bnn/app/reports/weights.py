@@ -181,7 +181,7 @@ def report_pruning(
 
 
 def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningReport:
-    """Convert a report to units of the target. The RMSE over several targets is not converted."""
+    """Convert a report to units of the target. With several targets, the RMSE stays in standardised units."""
     shift = sum(math.log(scale) for scale in target.scale)
     factor = target.scale[0] if len(target.scale) == 1 else 1.0
 

@@ -212,7 +212,7 @@ def _check_guide(guide: object) -> None:
 
 
 def _reason_for_one_process(model: BayesianModel, data: Data) -> str:
-    """Return why all members must be fitted in this process, or an empty text if there is no such reason."""
+    """Say why all members must be fitted in this process. Return an empty text if other processes may fit members."""
     if model.device.type != "cpu":
         return f"the model is on {model.device}"
     if Processes.present().are_many:

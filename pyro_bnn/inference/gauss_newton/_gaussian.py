@@ -31,7 +31,7 @@ class Covariance(ABC):
         """Return a contiguous copy with the device and dtype of `like`.
 
         A covariance from a file is contiguous. Another memory layout would change the last bits of products, so the
-        predictions of a loaded posterior would differ from those of the saved one.
+        predictions would change when a posterior is saved and loaded.
         """
         contiguous = torch.contiguous_format
         return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})

@@ -94,7 +94,10 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def is_linearised(self) -> bool:
-        """Whether predictions linearise the network; False if it is linear in its random weights anyway."""
+        """Whether predictions linearise the network.
+
+        It is False if the network is already linear in its random weights.
+        """
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:

@@ -149,7 +149,10 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the data's part of each precision by `ratio`. A ratio above 1 leaves negative parts unchanged."""
+        """Multiply the data's part of each precision by `ratio`.
+
+        If `ratio` is above 1, negative parts stay as they are.
+        """
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior

@@ -220,7 +220,7 @@ def _looks_wrong(function: _Function, direction: _Direction, start: float) -> bo
 
 
 def _check(function: _Function, name: str, direction: _Direction, start: float) -> None:
-    """Raise if the function is smooth along a direction, but autograd's slope is wrong."""
+    """Raise if autograd's slope along a direction is wrong; do nothing if the function is not smooth there."""
     centred, sides = [], (0.0, 0.0)
     for step in STEPS:
         ahead, behind = function.along(direction.moves, step), function.along(direction.moves, -step)

@@ -68,7 +68,10 @@ class Site:
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:
-        """Return a context with the site's plates. A new plate is kept in `plates` for the other sites."""
+        """Return a context with the site's plates.
+
+        Plates that are not yet in `plates` are added to it for the other sites.
+        """
         stack = ExitStack()
         for name, size, dim in self.plates:
             if name not in plates:

@@ -151,7 +151,8 @@ def merge(
 
     A subtree that turns back or diverges is not added. With W for the sum of weights, the proposal of the subtree
     replaces that of the tree with probability :math:`\min(1, W_\text{subtree} / W_\text{tree})`. The trajectory ends if
-    the subtree was not added, or if the tree has its largest size or turns back as :class:`~pyro_bnn.NUTS` defines.
+    the subtree was not added, if the tree has reached its largest size, or if the tree turns back (see
+    :class:`~pyro_bnn.NUTS`).
     """
     grown = chains & ~subtree.turning & ~subtree.diverging
     # Drawing from the union would be valid too, but favouring the subtree moves the chain further.

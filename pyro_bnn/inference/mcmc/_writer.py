@@ -281,7 +281,10 @@ def elementwise(text: str, *, is_slow: bool = False) -> Operation:
 
 
 def view(of: Callable[..., Value]) -> Operation:
-    """Turn a method of :class:`Value` into an operation. The method may change indices of elements, not values."""
+    """Turn a method of :class:`Value` into an operation.
+
+    The method may reorder or repeat elements, but not change their values.
+    """
 
     def write(writer: Writer, result: Tensor, source: Value, *others: Any) -> Value:
         return of(source, result.shape, *others)

@@ -115,7 +115,10 @@ class Loop:
         return self.is_stopped or self.epoch >= self.num_epochs
 
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
-        """Make the remaining steps. `after_step` is not called after the last step of an epoch. It may raise errors."""
+        """Make the remaining steps.
+
+        After the last step of an epoch, `after_epoch` is called in place of `after_step`. `after_step` may raise.
+        """
         while not self.is_done:
             begin = time.perf_counter() - self._seconds
             iterator = self._started()

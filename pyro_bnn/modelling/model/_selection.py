@@ -139,9 +139,9 @@ def _by_function(chooser: Chooser, parameters: Sequence[Owned], argument: str) -
 def layers(*kinds: type[nn.Module]) -> Selection:
     """Select all parameters that layers of the given classes own directly.
 
-    Layers of subclasses count, too, as in `isinstance`. Parameters of a nested layer belong only to the nested layer.
-    For example, `nn.MultiheadAttention` owns ``in_proj_weight``, but its inner linear layer owns the weight of the
-    output projection.
+    Layers whose class is a subclass of these are selected, too. Parameters of a nested layer belong only to the nested
+    layer. For example, `nn.MultiheadAttention` owns ``in_proj_weight``, but its inner linear layer owns the weight of
+    the output projection.
 
     Args:
         kinds: Classes of layers, such as `nn.Linear`.
@@ -274,7 +274,7 @@ def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude:
 
 
 def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
-    """Return the sites among the random parameters, ``{site: paths}``, that the rules `where` select."""
+    """Return the sites of random parameters that the rules `where` select. `paths` has the paths of each site."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     found = owned(net, ((path, net.get_buffer(path)) for path in sites))
     parameters = [replace(one, site=site) for one, site in zip(found, sites.values(), strict=True)]

@@ -30,7 +30,8 @@ class WeightPrior(ABC):
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
         """Return the latent variables on which the prior of a parameter depends, ``{site name: their own prior}``.
 
-        Names begin with ``prior.``. Parameters whose parents have the same name share one parent.
+        Names begin with ``prior.``. If the parents of several parameters have the same name, these parameters share one
+        parent.
         """
         return {}
 

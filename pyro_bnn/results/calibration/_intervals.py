@@ -38,7 +38,7 @@ class IntervalRecord:
 class ConformalIntervals(Shown, Calibration):
     r"""Intervals that contain a new target with at least a given probability (split conformal prediction).
 
-    A score :math:`s(x, y)` is large if a target y does not fit the prediction at x. The interval of a new row is
+    The score :math:`s(x, y)` measures how badly a target y fits the prediction at x. The interval of a new row is
 
     .. math:: \{y : s(x, y) \le \hat q\}, \qquad \hat q = s_{(\lceil (n + 1) \ell \rceil)},
 

@@ -217,7 +217,7 @@ def _root_geometric_mean(ratios: Tensor) -> Tensor:
 def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> dict[str, Any]:
     """Summarise the predictions of each method.
 
-    Raise unless all methods predict classes or all predict numbers, and the predictions have the same shape.
+    Raise if some methods predict classes and others numbers, or if predictions have different shapes.
     """
     classes = {n: p for n, p in predictions.items() if isinstance(p, ClassificationPrediction)}
     numbers = {n: p.as_kind(RegressionPrediction) for n, p in predictions.items() if n not in classes}

@@ -224,7 +224,7 @@ class _Largest(TorchDispatchMode):
 def _magnitudes(outputs: Tensor) -> Tensor:
     """Return the absolute values; raise values below the lower quartile to the lower quartile.
 
-    A small output may be a difference of large terms, so its rounding error may be that of a larger output.
+    A small output may be a difference of large terms, so its rounding error may be as large as that of a large output.
     """
     sizes = outputs.abs()
     quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # a mask of -1e9 would dominate a mean
