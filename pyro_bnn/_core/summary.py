@@ -65,7 +65,7 @@ class Summary:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Return the summary as HTML. All texts are escaped, and what is wrong with a bad status is red."""
+        """Return the summary as HTML. All texts are escaped. If the status is bad, its problem is red."""
         notes = "".join(map(_html_note, self.notes))
         are_right = self._are_right
         rows = [_html_row(row, "td", are_right) for row in self._table(MOST_HTML_ROWS)]
@@ -188,7 +188,7 @@ def _clipped(text: str, width: int) -> str:
 
 
 def _html_note(note: str) -> str:
-    """Return a note as HTML. Text between backticks is code, and the first clause of a bad status is red."""
+    """Return a note as HTML. Text between backticks is code. If the note is a bad status, its first clause is red."""
     note = _on_one_line(note)
     wrong = re.match(rf"{NOT_OK}: .*?([.;](?= )|$)", note)
     first = f'<strong style="{ALARM}">{_html_text(wrong[0])}</strong>' if wrong else ""

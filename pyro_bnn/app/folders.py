@@ -134,7 +134,7 @@ def creating(out: str | Path, *, command: str, force: bool = False, picture_form
 
 @contextmanager
 def resuming(run: str | Path) -> Iterator[Folder]:
-    """Yield the folder of an unfinished training run, which gets its final name at the end of the `with` block."""
+    """Yield the folder of an unfinished training run. The folder gets its final name at the end of the `with` block."""
     place = Place.of(run)
     if not place.part.is_dir() and not has_manifest(place.real):
         raise no_run(run, ", finished or not")

@@ -32,7 +32,7 @@ class Shared:
         value: A tensor of any shape, an array or a list, or a tuple or dictionary of these.
 
     Raises:
-        ValueError: If the value or an object in it has a type that is not listed above, or is already a `Shared`.
+        ValueError: If `value` contains a `Shared`, or an object of a type that is not listed above.
 
     Example:
         >>> import torch

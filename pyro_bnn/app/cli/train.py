@@ -78,8 +78,8 @@ def train(
 ) -> None:
     """Train a Bayesian network on images, a table or arrays.
 
-    The settings, the history and the posterior are written to a folder. Chains, the default for
-    tables and arrays, are kept only when they are complete. A stopped variational run continues with --resume.
+    The settings, the history and the posterior are written to a folder. Tables and arrays are fitted with chains by
+    default. An interrupted run of chains keeps no draws; a variational run continues with --resume.
 
     Settings that you do not give come from the recipe. The default recipes of image sets train cold posteriors, which
     means that the KL weight is below 1. For tables and arrays, held-out training rows choose the network, its prior and

@@ -30,7 +30,7 @@ class Driver:
 
 
 def columns_of(run: Trained) -> dict[str, slice]:
-    """Return for each column the positions of its inputs; the dictionary is empty if rows are not vectors."""
+    """Return the positions of each column's inputs. The dictionary is empty if rows are not vectors."""
     facts = run.rows.facts
     if facts.table is not None:
         return facts.table.slices

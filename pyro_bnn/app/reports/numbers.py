@@ -13,7 +13,10 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def number(value: float, sign: str = "") -> str:
-    """Return a number with four significant digits, or more before the point. `sign="+"` also shows a plus sign."""
+    """Return a number with at least four significant digits, and never round before the decimal point.
+
+    `sign="+"` also shows a plus sign.
+    """
     if value and not SMALL <= abs(value) < LARGE:
         return f"{value:{sign}.3e}"
     return f"{value:{sign}.{max(0, 3 - _magnitude(value))}f}"

@@ -89,8 +89,8 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        The network runs on `num_rows` rows, with one tensor in place of each random parameter. `random` maps the `id`
-        of the tensor to the parameter.
+        The network runs on `num_rows` rows. One tensor stands in for each random parameter, and `random` maps the `id`
+        of this tensor to the parameter.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 

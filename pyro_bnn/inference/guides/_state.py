@@ -84,9 +84,9 @@ class DrawGradients:
     """Gradients of the negative log-likelihood with respect to the drawn values, which are views of the vector `draw`.
 
     A large site has its own tensor, which the backward pass makes. Small sites share a vector, and the backward pass
-    adds their gradients to it. This takes more memory and time, but the sites are then updated together. On a GPU each
-    operation costs time, so only sites of at least `large_on_gpu` elements are large. If `large_on_gpu` is None, all
-    sites on a GPU share the vector.
+    adds their gradients to it. A shared vector takes more memory and time, but all its sites are updated in one
+    operation. On a GPU each operation costs time, so only sites of at least `large_on_gpu` elements count as large. If
+    `large_on_gpu` is None, all sites on a GPU are small.
     """
 
     def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:
@@ -175,7 +175,7 @@ class RandomParameter:
 
     @classmethod
     def of(cls, noise: Noise, name: str, loc: Tensor, value: Tensor) -> "RandomParameter":
-        """Make a parameter with the mean `loc`. `noise` says whether `value` is its deviation or its variance."""
+        """Make a parameter with the mean `loc`. `noise` says whether `value` is the deviation or the variance."""
         return cls(name, loc, **{noise.value: value})
 
 

@@ -329,7 +329,7 @@ class Joint:
         self.layout = Layout({site.name: site.unconstrained_start.shape for site in self.sites})
 
     def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
-        """Divide the vector into pieces with one prior density each.
+        """Divide the vector of weights into pieces, so that each piece has one prior density.
 
         Neighbouring sites share a piece if their densities are equal and `kind` returns the same label for them. On a
         CPU, pieces longer than `longest` are cut.

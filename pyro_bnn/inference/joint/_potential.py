@@ -102,7 +102,7 @@ class Potential(Coordinates, ABC):
 class NetworkPotential(Potential):
     """The potential of a :class:`BayesianModel` on all of its data, computed without effect handlers.
 
-    The model must already have the mode and dtype of later evaluations.
+    The model must already be in the mode and dtype that later evaluations use.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:

@@ -49,7 +49,7 @@ def unsupported_if_it_fails() -> Iterator[None]:
 
 
 class Traced(NamedTuple):
-    """A recorded function, and the tensors that it used besides its arguments, such as data and buffers.
+    """A recorded function, and the other tensors that the function used in addition to its arguments, such as data.
 
     Functions that differ only in the values of their constants have the same graph, so C is compiled once for them.
     """

@@ -140,7 +140,7 @@ class Posterior(Advised, Shown, ABC):
         """Return the median of every latent variable, ``{site: shape (*event)}``. The median of a Gaussian is its mean.
 
         Raises:
-            ValueError: If the posterior, such as a set of draws or an ensemble, has no closed-form median.
+            ValueError: If the median has no closed form, as for a set of draws or an ensemble.
         """
         raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
 
@@ -233,8 +233,8 @@ class Posterior(Advised, Shown, ABC):
         """Return the posterior as ArviZ's `InferenceData`: draws as one chain and, given a model, predictions.
 
         The group ``posterior`` has the attributes ``method``, ``status``, ``status_ok`` (0 or 1), ``sampling_time`` (in
-        seconds, if known) and ``inference_library``. R-hat and effective sample sizes of independent draws say nothing
-        about the quality of the posterior.
+        seconds, if known) and ``inference_library``. If draws are independent, their R-hat and effective sample sizes
+        say nothing about the quality of the posterior.
 
         Args:
             num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer. For Markov

@@ -158,7 +158,7 @@ class ChainState:
 
 
 def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
-    """Return the steps after which a draw is kept; they are evenly spaced among the steps at which a chain samples."""
+    """Return the steps after which a draw is kept. They are evenly spaced among the steps at which a chain samples."""
     sampling = [step for step in range(num_steps) if steps.stage(step, num_steps).is_sampling]
     if len(sampling) < num_samples:
         raise ValueError(
@@ -187,7 +187,7 @@ class Record:
             self._num_kept += 1
 
     def __call__(self, history: History) -> None:
-        """Do nothing at the end of an epoch, since draws are kept after single steps."""
+        """Do nothing at the end of an epoch: :meth:`keep` stores the draws after steps."""
 
     def state_dict(self) -> dict[str, Any]:
         draws = self._draws() if self._num_kept else {}

@@ -54,7 +54,10 @@ class Features:
         self.in_words = f"; features of the frozen layers were computed once for {batches.num_rows:,} rows ({size})"
 
     def run(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Call `compute`, which runs the network once on the current batch; tables replace the frozen layers."""
+        """Call `compute`, and replace the frozen layers by tables.
+
+        `compute` must run the network once on the current batch.
+        """
         memory = self._filled()
         if memory is None:
             return compute()

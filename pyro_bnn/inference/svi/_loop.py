@@ -290,7 +290,7 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
 def fingerprint_of(
     loop: Loop, elbo: ELBO | None, estimator: Estimator | None, kl_weight: float | KLWeight
 ) -> dict[str, str]:
-    """Describe a fit, with one text for each topic. A fit resumes only from a checkpoint with the same texts."""
+    """Return texts that describe a fit, by topic. A fit resumes only from a checkpoint with the same texts."""
     step, tensors, groups = loop.step, loop.batches.tensors, loop.step.optimizer.param_groups
     elbo = Trace_ELBO() if elbo is None else elbo
     alpha = vars(elbo).get("alpha")
@@ -341,7 +341,7 @@ def _weight(weight: float | KLWeight) -> str:
 
 
 def words(value: object) -> str:
-    """Return a text that describes a value, the same in all processes."""
+    """Return a text that describes a value. Equal values give the same text in all processes."""
     if isinstance(value, Tensor):
         return str(value.tolist()) if value.numel() <= MOST_NUMBERS else digest(value)
     if isinstance(value, Mapping):

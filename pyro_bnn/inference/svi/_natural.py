@@ -136,7 +136,7 @@ class NaturalGradient(SkippingOptimizer):
 
     @contextmanager
     def lent(self, guide: MeanFieldGuide, joint: Joint, *, adds_up: bool) -> Iterator[NaturalState]:
-        """Let this optimizer update the guide inside the `with` block. :class:`NaturalState` explains `adds_up`."""
+        """Let this optimizer update the guide inside the `with` block. For `adds_up` see :class:`NaturalState`."""
         if self._state is not None:
             raise ValueError("another step uses this optimizer already; make one for each step.")
         settings = {name: self._group[name] for name in ("initial_hessian", "gauss_newton_every")}

@@ -242,7 +242,7 @@ class PredictiveModule(nn.Module):
         )
 
     def forward(self, x: Inputs) -> dict[str, Tensor]:
-        """Return the parts of the prediction for x, by name. Names and units are those of the results of `predict`.
+        """Return the parts of the prediction for x, by name. The result of `predict` has the same names and units.
 
         Args:
             x: A tensor of shape (N, ...). For a network with several inputs, a tuple or a dictionary of such tensors.

@@ -161,7 +161,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return found
 
     def _targets(self, labels: np.ndarray) -> tuple[Tensor, np.ndarray | None]:
-        """Return the targets, and each row's class for stratified splits, or None if a row can have several labels."""
+        """Return the targets, and each row's class for stratified splits (None if rows can have several labels)."""
         if self._is_multilabel:
             if labels.ndim != 2 or labels.shape[1] != len(self.classes_):
                 raise ValueError(f"`y` must have the shape (N, {len(self.classes_)}), got {labels.shape}.")

@@ -294,7 +294,7 @@ def own_paths(model: BayesianModel) -> dict[str, str]:
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Return ``{name: path}`` for those values of a draw that are parameters or buffers of the network.
+    """Return ``{name: path}`` for the values of a draw that are parameters or buffers of the network.
 
     Raise an error if a name is unknown.
     """

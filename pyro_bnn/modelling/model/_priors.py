@@ -142,7 +142,7 @@ class NetworkPriors:
 
 @dataclass(frozen=True)
 class SiteStatement:
-    """Argument of a `PyroSample`: a function that returns a site's prior, given values drawn in the same call."""
+    """A function for a `PyroSample`: it returns the prior of a site, given values drawn in the same call."""
 
     name: str
     parents: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ Chooser = Callable[[str, Tensor, nn.Module], bool]
 
 @dataclass(frozen=True)
 class Owned:
-    """A parameter of a network, one of its names, and the layer that has the parameter under this name."""
+    """A parameter of a network, one of its names, and the layer to which this name belongs."""
 
     site: str  # the same for all names of a tied weight
     name: str
@@ -228,8 +228,8 @@ class SelectionWarning(UserWarning):
 def make_random(net: nn.Module, where: object, exclude: object, declared: Iterable[str]) -> dict[str, list[str]]:
     """Turn selected parameters of a network into buffers for drawn values, and put frozen modules into eval mode.
 
-    Return ``{site: paths}``, in the order of the network. Buffers at the paths `declared` are always selected, and
-    come last.
+    Return ``{site: paths}``, in the order of the network. Buffers at the paths `declared` are always selected, and are
+    the last entries of the result.
     """
     parameters = owned(net, net.named_parameters(remove_duplicate=False))
     places = dict(net.named_buffers(remove_duplicate=False))

@@ -94,7 +94,7 @@ class Block:
         self.size = 1  # number of draws in the next block
 
     def take(self, draw: Draw) -> None:
-        """Add a draw. The network runs immediately with the new draw, or later with several draws at once."""
+        """Add a draw. The network runs for this draw at once, or later for several draws together."""
         if not self._work:
             num_weights = sum(draw[name].numel() for name in self._model.site_names)
             self._work = max(num_weights * num_rows(self._x), 1)

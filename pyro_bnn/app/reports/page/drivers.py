@@ -44,7 +44,7 @@ def drivers_section(subject: Subject) -> Section | None:
 
 
 def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
-    """Say which column changes the predictions most (the first one), and which the epistemic uncertainty."""
+    """Say which column changes the predictions most, and which column changes the epistemic uncertainty most."""
     first, last = drivers[0], max(drivers, key=lambda driver: driver.epistemic)
     doubt = "mutual information" if is_class else "epistemic sd"
     said = f"The predictions depend most on {first.name}. "
@@ -64,7 +64,7 @@ def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
 
 
 def doubt_after(driver: Driver) -> str:
-    """Say how permuting a column changes the epistemic uncertainty, such as "2.500 times" for its mean.
+    """Say how permuting a column changes the mean epistemic uncertainty, such as "2.500 times".
 
     If the mean hardly changes, say how much the uncertainty changes in a row, such as "± 35 %".
     """
