@@ -1,9 +1,9 @@
 """A contextual bandit by Thompson sampling
 ========================================
 
-At each step one of five arms is chosen for a context of two numbers, and only the reward of this arm is seen. The first
-arm always pays 0.5. Each of the other four arms pays 2 near one corner of the square of contexts, and 0 elsewhere.
-Rewards have noise.
+At each step, the program sees a context of two numbers, chooses one of five arms, and sees only the reward of this arm.
+The first arm always pays 0.5. Each of the other four arms pays 2 near one corner of the square of contexts, and 0
+elsewhere. Rewards have noise.
 
 Thompson sampling draws one network for each context, and takes the arm that is best in this network. So Thompson
 sampling chooses each arm with the probability that this arm is the best. The greedy rule takes the arm with the largest

@@ -135,7 +135,7 @@ def keeping(
 
 
 def check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
-    """Raise if `path` cannot be written, or if it is an existing file other than the one that `resume` names."""
+    """Raise if `path` cannot be written, or if it already exists and is not the file `resume`."""
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             path.stat()

@@ -193,7 +193,7 @@ def _add(digest: Any, part: bytes) -> None:
 
 
 def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
-    """Turn a value into data for JSON. Replace each tensor by a name, which is the key of the tensor in `tensors`."""
+    """Turn a value into data for JSON. Move each tensor to `tensors`, and put its key into the data."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor):

@@ -30,7 +30,7 @@ class Number(str):
 
 
 class Sentences(str):
-    """A text with line breaks. The prompt and notebooks show it without quotes, line by line."""
+    """A text with line breaks. Python's prompt and notebooks show the text without quotes, line by line."""
 
     __slots__ = ()
 

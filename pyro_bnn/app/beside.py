@@ -144,7 +144,7 @@ def in_plain_names(result: Comparison) -> Comparison:
 
 
 def _unknown(row: Scores) -> dict[str, str]:
-    """Return a text for each standard deviation whose standard error is more than half of its value."""
+    """Return a text for each standard deviation that is less than twice its standard error."""
     return {
         name: UNKNOWN
         for name, score in row.scores.items()

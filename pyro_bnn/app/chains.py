@@ -43,7 +43,7 @@ class Choice:
 def fit_chains(
     config: RunConfig, data: Dataset, *, given: Collection[str], deadline: Deadline | None, device: str
 ) -> tuple[RunConfig, Choice, BayesianModel, MCMCPosterior]:
-    """Choose the settings of `CHOSEN` that are not named in `given`, and explore the network's modes with chains."""
+    """Choose those settings in `CHOSEN` that are not in `given`, and explore the network's modes with chains."""
     if device != "cpu" or Processes.present().are_many:
         raise UnsuitableError("chains in C run on a CPU, in one process")
     fixed = _fixed(config, data, given)

@@ -50,9 +50,9 @@ def compare(
 ) -> None:
     """Compare approximate posteriors with NUTS.
 
-    With a run, the command draws chains from the exact posterior of the run's network. The command then compares the
-    predictions of the test rows by the chains and by the run. NUTS uses all rows in every step, so it suits at most a
-    few thousand rows and a few thousand weights. The progress bar shows the time that is left.
+    With a run, the command draws chains from the exact posterior of the run's network. The command then predicts the
+    test rows with the chains and with the run, and compares the predictions. NUTS uses all rows in every step, so it
+    suits at most a few thousand rows and a few thousand weights. The progress bar shows the time that is left.
 
     Without a run, the command compares seven methods with NUTS on a noisy sine with a gap in its data. The command
     prints how far the predictions of each method are from the predictions of NUTS near the data, in the gap, and

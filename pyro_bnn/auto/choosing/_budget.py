@@ -76,7 +76,10 @@ class Deadline:
         return self.begin + share * self.seconds
 
     def left(self, share: float = 1.0) -> float:
-        """Return the seconds until the given share of the time is over; negative afterwards."""
+        """Return how many seconds of the given share of the time are left.
+
+        The number is negative if the share is used up.
+        """
         return self.at(share) - time.perf_counter()
 
     @property

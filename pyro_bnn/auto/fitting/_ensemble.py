@@ -127,7 +127,7 @@ def fit_ensemble(
     seed: int | None = None,
     **options: Any,
 ) -> EnsemblePosterior:
-    """Fit an ensemble; see :func:`~pyro_bnn.fit`. `options` are the arguments that only a variational fit needs."""
+    """Fit an ensemble; see :func:`~pyro_bnn.fit`. `options` are arguments for variational fits."""
     num_members = _checks.at_least("num_members", NUM_MEMBERS if num_members is None else num_members, 1)
     if reset is not None:
         _checks.function("reset", reset, "a function that gives a network new weights in place")

@@ -116,7 +116,8 @@ class FullCurvature:
     def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
         """Return the logarithm of the determinant of the precision matrix. The result is differentiable.
 
-        `noise` is beta, shape (K,). `prior` holds the prior precisions, shape (P,), or (1,) if all are equal.
+        `noise` is beta, shape (K,). `prior` has the precision of each weight's prior, shape (P,), or (1,) if all are
+        equal.
         """
         if len(noise) == len(prior) == 1:  # the eigenvalues are computed once for all priors
             return (noise * self._eigenvalues + prior).log().sum()

@@ -211,7 +211,7 @@ def chosen(members: Tensor) -> Tensor:
 
 
 class BatchEnsembleState(FlatState):
-    r"""Computes the gradients of one member; those of the other members are zero.
+    r"""Computes the gradients of one member. The gradients of the other members are zero.
 
     With the gradient :math:`G` of :math:`L - \lambda \log p(w)` in the member's weight :math:`W \circ (r s^\top)`,
     where L is minus the log-likelihood,

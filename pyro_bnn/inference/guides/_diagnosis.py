@@ -192,7 +192,10 @@ def diagnosis_of(guide: object, model: BayesianModel | None, num_data: int, num_
 
 
 def problems_of(guide: object, model: BayesianModel) -> list[tuple[str, str]]:
-    """Return the problems of a guide, each with its remedy; none for a guide without Gaussian marginals."""
+    """Return the problems of a guide, each with its remedy.
+
+    For a guide without Gaussian marginals, the list is empty.
+    """
     if not isinstance(guide, (GaussianGuide, *KINDS)):
         return []
     marginals, _ = _weight_marginals(guide, model)

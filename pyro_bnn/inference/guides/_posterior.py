@@ -136,7 +136,7 @@ class GuidePosterior(Posterior):
 
         Args:
             model: The model. The model may be omitted after a fit with fixed priors and a guide of this package.
-            num_samples: Number of draws per weight, used where the divergence from the prior has no closed form. The
+            num_samples: Number of draws per weight, for sites whose divergence from the prior has no closed form. The
                 sum of the divergences of a site is much more precise than the divergence of a single weight.
 
         Returns:

@@ -230,7 +230,7 @@ class FlatState(ABC):
         return False
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:  # noqa: B027
-        """If :attr:`simulates` is true, let the state use the log-likelihood of simulated targets for `num_rows` rows.
+        """Give the state the log-likelihood of simulated targets for `num_rows` rows, if :attr:`simulates` is true.
 
         `share` is the weight of this log-likelihood in the sum over all draws and parts of the batch.
         """

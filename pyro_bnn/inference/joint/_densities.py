@@ -352,7 +352,7 @@ class Joint:
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
     """On a CPU, cut a piece into pieces of at most `longest` numbers.
 
-    If its density has no `key`, it stays whole, since the density may have parameters for each weight.
+    A piece stays whole if its density has no `key`, since such a density may have parameters for each weight.
     """
     size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):

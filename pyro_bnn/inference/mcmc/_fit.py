@@ -68,8 +68,8 @@ def fit_mcmc(
         data: The pair (x, y) with all rows. x is a tensor, an array, a list of numbers or a data frame, shape (N, ...);
             for networks with several inputs, x is a tuple or a dictionary of inputs. For any other Pyro model, `data`
             is the tuple of the arguments of the call ``model(*data)``.
-        sampler: The algorithm with its settings: :class:`~pyro_bnn.NUTS`, :class:`~pyro_bnn.HMC` or, for an ensemble of
-            modes, :class:`~pyro_bnn.MCLMC`.
+        sampler: The algorithm with its settings: :class:`~pyro_bnn.NUTS`, :class:`~pyro_bnn.HMC` or
+            :class:`~pyro_bnn.MCLMC`. :class:`~pyro_bnn.MCLMC` is for an ensemble of modes.
         num_samples: Number S of draws that are kept from each chain.
         num_warmup: Number of warm-up draws of each chain, which are not kept.
         num_chains: Number K of chains. R-hat shows whether several chains agree.

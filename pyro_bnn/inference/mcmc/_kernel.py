@@ -63,7 +63,7 @@ class ChainStatistics(Shown):
         log_density: Log joint density in unconstrained space, in nats.
         energy: Hamiltonian of the draw, in nats.
         accept: Mean acceptance probability along the trajectory.
-        diverging: Whether the trajectory was divergent, which shows that its steps were too long.
+        diverging: Whether the trajectory was divergent. If so, its steps were too long.
         num_steps: Number of steps.
         step_size: Step size after warm-up, shape (K,).
         inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
@@ -147,7 +147,10 @@ class Kernel(ABC):
         """Run until at least one chain finishes a draw. Step size and inverse mass may change between two calls."""
 
     def at(self, z: Tensor) -> "Kernel | None":
-        """Return a kernel for the same potential at the positions z, shape (K, P); None if the caller must make one."""
+        """Return a kernel for the same potential at the positions z, shape (K, P).
+
+        None means that the caller must make it.
+        """
         return None
 
     def state(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Table of the torch operations that can be written in C. A density with another operation runs in torch.
 
 An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. Any other operation is a
-function of the writer, a tensor with the shape and dtype of the result, and the operation's arguments, with a
-:class:`Value` in place of each tensor.
+function. Its arguments are the writer, a tensor with the shape and dtype of the result, and the arguments of the
+operation, with a :class:`Value` in place of each tensor.
 """
 
 import operator
@@ -217,7 +217,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Copy the source into slices of zeros. torch 2.4 records this operation; later versions record padding."""
+    """Copy the source into a slice of zeros. Only torch 2.4 records this operation; later versions record padding."""
     memory = writer.memory(result.shape)
     writer.each(memory.shape, f"{memory.text} = 0.0f;")
     copy(writer, source, memory.sliced(source.shape, axis, begin, None, step))

@@ -149,9 +149,9 @@ def merge(
 ) -> Tree:
     r"""Add complete subtrees to their trees, and mark the trajectories that end.
 
-    A subtree that turns back or diverges is not added. With W for the sum of weights, the proposal of the subtree
-    replaces that of the tree with probability :math:`\min(1, W_\text{subtree} / W_\text{tree})`. The trajectory ends if
-    the subtree was not added, if the tree has reached its largest size, or if the tree turns back (see
+    A subtree that turns back or diverges is not added. Let W be the sum of weights. The proposal of the subtree
+    replaces the proposal of the tree with probability :math:`\min(1, W_\text{subtree} / W_\text{tree})`. The trajectory
+    ends if the subtree was not added, if the tree has reached its largest size, or if the tree turns back (see
     :class:`~pyro_bnn.NUTS`).
     """
     grown = chains & ~subtree.turning & ~subtree.diverging
@@ -211,11 +211,11 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return two Boolean tables, shape (leaves, levels): where a leaf is stored, and with which leaves it is compared.
 
-    When a leaf completes a balanced subtree, a check for a U-turn compares this leaf with the first leaf of the
-    subtree. Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every
-    even leaf is the first leaf of a balanced subtree. An odd leaf whose binary form ends in c ones completes c balanced
-    subtrees. The first leaves of these subtrees are stored at the levels from m - c + 1 to m, where m is the level of
-    the odd leaf.
+    When a leaf completes a balanced subtree, a check for a U-turn compares it with the first leaf of this subtree.
+    Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every even leaf
+    is the first leaf of a balanced subtree. If the binary form of an odd leaf ends in c ones, the leaf completes c
+    balanced subtrees. The first leaves of these subtrees are stored at the levels from m - c + 1 to m, where m is the
+    level of the odd leaf.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
     stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)

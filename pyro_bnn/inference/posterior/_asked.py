@@ -25,7 +25,10 @@ SMALLEST = 0.1
 
 
 def num_members(model: Any, posterior: Posterior) -> int | None:
-    """Return the number of points of which a posterior consists; None for other posteriors, and with MC dropout."""
+    """Return how many sets of weights a point estimate or an ensemble of point estimates has.
+
+    Return None for all other posteriors, and with MC dropout.
+    """
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return None if any(isinstance(module, MCDropout) for module in modules) else posterior.num_points
 

@@ -54,7 +54,7 @@ def fit_sgmcmc(
 
     Args:
         model: The model. Learnable parameters of the model do not change: only variables with a prior are drawn.
-        data: A tuple (x, y) with all rows, or a loader of such pairs, which must have a length; see :func:`fit_svi`.
+        data: A tuple (x, y) with all rows, or a loader that has a length and yields such pairs; see :func:`fit_svi`.
         sampler: The algorithm with its step size: :class:`SGHMC` or :class:`SGLD`.
         num_epochs: Number of passes of each chain over the data.
         num_samples: Number S of draws that each chain keeps, evenly spaced over the steps at which the chain samples.

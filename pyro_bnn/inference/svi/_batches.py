@@ -158,7 +158,10 @@ def count_batches(data: Data, batch_size: int | None, *, num_data: int, executio
 
 
 def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
-    """Return the bounds of each batch. A last batch with too few rows for the processes joins the batch before it."""
+    """Return the bounds of each batch.
+
+    If the last batch has fewer rows than there are processes, its rows go into the batch before it.
+    """
     begins = list(range(0, num_rows, batch_size))
     if len(begins) > 1 and num_rows - begins[-1] < num_processes:
         begins.pop()

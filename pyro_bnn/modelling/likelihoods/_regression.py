@@ -68,7 +68,7 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 
 
 class _Standardising(dist.Normal):
-    """A Gaussian whose log-density divides by the scale before squaring.
+    """A Gaussian whose log-density divides the error by the scale, and then squares.
 
     torch divides the squared error by the variance. With an error of 3e5 and a scale of 1e-7, the true gradient of the
     log-density with respect to the log variance is 5e24, but torch computes infinity in single precision.
@@ -190,7 +190,7 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         r"""Return a bias of the last layer, ``net[-1].bias.data``, with which the components have different means.
 
         All components start with the same weight. The mean of component m starts at the quantile :math:`(m - \tfrac12)
-        / M` of the targets, and each scale at :math:`1 / M` of their standard deviation.
+        / M` of the targets. Each scale starts at :math:`1 / M` of the targets' standard deviation.
 
         Args:
             y: Training targets, shape (N, O).

@@ -117,7 +117,7 @@ class Interception:
 
     @contextmanager
     def checking(self, check: Callable[[Tensor], None]) -> Iterator[None]:
-        """Call `check` once: with the output, shape ``(*draws, N, ...)``, of the first call of the network."""
+        """At the first call of the network, call `check` with the output, shape ``(*draws, N, ...)``."""
         self.check = check
         try:
             yield

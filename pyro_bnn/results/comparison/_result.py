@@ -142,8 +142,8 @@ class Comparison(Advised, Shown):
         """The result in words: a line for each method whose status is not ok, and then a line for each region.
 
         A line about a status says what is wrong, and what to do; `status` and `others` have the whole statuses.
-        If several methods are compared with the first one, the line for a region is about the method that is closest to
-        the first. If the status of the first method is not ok, there are no lines about regions.
+        With more than two methods, the line for a region is about the method that is closest to the first method. If
+        the status of the first method is not ok, there are no lines about regions.
         """
         return "\n".join([*self._doubts, *([self.differences] if self.status else [])])
 
@@ -204,7 +204,10 @@ class Comparison(Advised, Shown):
         return Summary(self._title(), rows=rows, header=("region", "method", *names))
 
     def _notebook_summary(self) -> Summary:
-        """Return the verdict and a table of all scores. The other methods have distances from the first."""
+        """Return the verdict and a table of all scores.
+
+        The table also has the distance of each method from the first.
+        """
         pairs = {(row.region, row.method): row.scores for row in self._from_first}
         names, distances = list(self.methods[0].scores), list(self.pairs[0].scores)
         rows = []

@@ -33,7 +33,10 @@ def new_seed(seed: int | None) -> int:
 
 
 def draw_seeds(stream: Stream, num_samples: int) -> list[int]:
-    """Return a seed for each weight draw of a prediction, from a stream that begins with the prediction's seed."""
+    """Return a seed for each weight draw of a prediction.
+
+    The seeds come from a stream that starts at the prediction's seed.
+    """
     with stream:
         return torch.randint(2**62, (num_samples,)).tolist()
 
@@ -137,7 +140,7 @@ class Block:
         return {path: joined[name] for name in joined for path in self._model.parameter_paths[name]}
 
     def _choose(self, draws: list[Draw], outputs: Tensor) -> None:
-        """Choose the size of the next block, and whether the network runs for further draws one by one or at once."""
+        """Choose the size of the next block, and whether the network runs once for each draw or once for each block."""
         numbers, most = max(outputs[0].numel(), 1), MOST_DRAWS
         if self._is_little and not self._memory.will_watch():
             weights = self._weights(draws)

@@ -98,7 +98,10 @@ class _Labels:
         )
 
     def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
-        """Return the row with the largest gain. Where needed, replace the upper bounds in `gains` by exact gains."""
+        """Return the row with the largest gain.
+
+        `gains` has upper bounds, and is updated with the exact gains that were needed.
+        """
         order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
         best, largest = order[0], -torch.inf
         for rows in order.split(max(NUMBERS // (max(self.draws.shape) * logits.shape[2]), 1)):

@@ -127,7 +127,7 @@ class RegressionPrediction(Prediction):
     def variances(self) -> dict[str, Tensor]:
         """Return the predictive variance and its parts by name, each of shape ``(N, *O)``.
 
-        A single draw has only the aleatoric part.
+        If there is only one draw, the result has only the aleatoric part.
         """
         if self.variance_of_means is None:
             return {"aleatoric": self.aleatoric}
