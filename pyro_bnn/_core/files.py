@@ -158,7 +158,7 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
 
 @contextmanager
 def understood(path: str | Path, kind: str) -> Iterator[None]:
-    """In a `with` block that reads a file, turn errors caused by wrong content into a DamagedFileError."""
+    """In a `with` block that reads a file, raise a DamagedFileError in place of errors that wrong content causes."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:

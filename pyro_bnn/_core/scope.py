@@ -260,7 +260,10 @@ def is_auxiliary(node: Any) -> bool:
 def filtered_warnings(
     action: Literal["ignore", "error"], message: str = "", category: type[Warning] = Warning
 ) -> Iterator[None]:
-    """In a `with` block, ignore or raise warnings that begin with the regular expression `message`."""
+    """In a `with` block, ignore or raise warnings.
+
+    `message` is a regular expression for the beginning of their text.
+    """
     with EXCLUSIVE, warnings.catch_warnings():  # blocks that overlap would leave one filter in place forever
         warnings.filterwarnings(action, message, category)
         yield

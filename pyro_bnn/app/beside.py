@@ -93,7 +93,7 @@ def _in_units(result: Comparison, target: Target) -> Comparison:
 
 
 def _with_rows(result: Comparison, change: Callable[[Scores], Scores]) -> Comparison:
-    """Return a comparison in which each row is changed by a function."""
+    """Return a comparison with `change` applied to each row."""
     return replace(result, methods=[*map(change, result.methods)], pairs=[*map(change, result.pairs)])
 
 
@@ -123,7 +123,7 @@ def side_by_side(result: Comparison) -> str:
 
 
 def without_unknown_errors(result: Comparison) -> Comparison:
-    """Return a comparison. If NUTS has not converged, its standard errors become NaN: they would be far too small."""
+    """Replace the standard errors of NUTS by NaN if NUTS has not converged, since they are far too small."""
     if result.status:
         return result
     nuts = result.pairs[0].reference

@@ -71,7 +71,7 @@ def blur(x: Tensor, strength: int) -> Tensor:
 
 
 def lower_contrast(x: Tensor, strength: int) -> Tensor:
-    r"""Reduce the contrast of images: in each colour channel of an image, pixels move towards their mean.
+    r"""Reduce the contrast of images: move the pixels of each colour channel towards their mean.
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).

@@ -50,7 +50,9 @@ def owners(net: nn.Module) -> list[nn.Module]:
 
 
 def watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
-    """Run a network, and return its output and the calls, pairs (input, output), of each module in :func:`owners`.
+    """Run a network, and return its output.
+
+    For each module in :func:`owners`, also return pairs (input, output) of its calls.
 
     The next layer gets a copy of each output, since a layer may change its input in place.
     """

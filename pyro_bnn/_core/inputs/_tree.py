@@ -21,9 +21,9 @@ class Shared:
 
     For ``net(nodes, features, edges)``, pass the inputs ``(nodes, Shared(features), Shared(edges))``. The network is
     called with the values inside the `Shared`. At least one input must have rows. A batch has some rows of each input
-    that is not shared, and the whole of each shared input. If several processes share a fit, each process gets some
-    rows of each input that is not shared, and the whole of each shared input. Functions that do not support shared
-    inputs raise an error. Arguments of a Pyro model that you wrote yourself may be shared, too.
+    that is not shared, and the whole of each shared input. If several processes share a fit, each process gets the
+    whole of each shared input, and some rows of the other inputs. Functions that do not support shared inputs raise an
+    error. Arguments of a Pyro model that you wrote yourself may be shared, too.
 
     A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. The
     shared inputs may differ from batch to batch: each batch may have its own sample from a large graph.

@@ -3,7 +3,7 @@
 The JSON of `train` has these items:
 
 - `folder`, `config` (as in config.json), `status` (with `ok` and `message`), `seconds`, `classes`,
-- the numbers of rows `num_train`, `num_test` and `num_calibration`, and sentences for the user in `notes`,
+- `num_train`, `num_test` and `num_calibration` (numbers of rows), and `notes` (sentences for the user),
 - `last_epoch`, an object with `epoch`, `kl_weight`, `learning_rate`, `seconds`, `elbo`, `expected_log_likelihood` and
   `kl` (the last three in nats for all training rows, in the units of the target), or null for chains,
 - `accuracy`, which is null, or has lists `train` and `test` with a number for each epoch,

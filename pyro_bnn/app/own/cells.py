@@ -56,7 +56,10 @@ class Cells:
 
     @property
     def first_text(self) -> str:
-        """The first cell that is no number such as 1234.5, or the first cell, in quotes and with its row."""
+        """The first cell that is not a number such as 1234.5, in quotes and with its row.
+
+        If all cells are numbers, it is the first cell.
+        """
         texts = self.present[pd.to_numeric(self.present, errors="coerce").isna()]
         row, text = [*texts.items(), *self.present.items()][0]
         return f"{text!r} in row {row}"

@@ -47,7 +47,7 @@ def sets_of(prediction: ClassificationPrediction, level: float, calibration: Run
 
 @dataclass(frozen=True)
 class BeforeAndAfter:
-    """The coverage of a network's intervals or sets: for each level in `COMPARED`, before and after calibration."""
+    """The coverage of a network's intervals or sets before and after calibration, for each level in `COMPARED`."""
 
     num_calibration: int  # rows that calibrated
     num_test: int

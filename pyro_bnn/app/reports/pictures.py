@@ -28,7 +28,7 @@ def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
 
 
 def save_picture(folder: Folder, name: str, ax: Any) -> str:
-    """Write the figure of axes to a file, remove those in other formats, and return the name of the file."""
+    """Write the figure of `ax` to a file, remove the same picture in other formats, and return the name of the file."""
     new = folder.in_format(name)
     with folder.new(new) as path:
         plotting.save(ax, path)
@@ -67,7 +67,7 @@ class Drawing:
     ax: Any
 
     def __str__(self) -> str:
-        """Return a data URL: a vector drawing if it is small, else pixels."""
+        """Return the picture as a data URL: as a vector drawing if the drawing is small, and as pixels otherwise."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "picture.svg"
             plotting.save(self.ax, path)

@@ -193,7 +193,10 @@ def _learned(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def _members(model: BayesianModel, found: list[Fit]) -> list[Posterior]:
-    """Return the members. If the fits changed parameters or buffers of the network, each member keeps its own."""
+    """Return the members.
+
+    If the fits changed parameters or buffers of the network, each member stores its own values.
+    """
     before = network_values(model)
     if all(torch.equal(before[name], value) for values, _, _ in found for name, value in values.items()):
         return [posterior for _, _, posterior in found]

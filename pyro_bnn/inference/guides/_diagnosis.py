@@ -165,7 +165,7 @@ class Marginals:
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of weights of a site that are at the prior, silent or collapsed; see :class:`Diagnosis`.
+    """How many weights of a site are at the prior, silent or collapsed; see :class:`Diagnosis`.
 
     A weight is silent if it is at a prior whose mean lies within one standard deviation of 0. A weight at
     any other prior is not silent: such a prior carries information, for example if it was learned from other data.
@@ -237,7 +237,7 @@ def _counts(site: Marginals, num_data: int) -> Counts:
 
 
 def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
-    r"""Return the Gaussians that are nearest to the prior among Gaussians of similar scale, as (centre, scale).
+    r"""Return the Gaussians at which the divergence from the prior has a local minimum, as (centre, scale).
 
     The centre is the prior's mean, or its mode if the mean is not finite. The scales s are the local minima of the
     divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` on a grid of log scales with steps of 0.1. The minima

@@ -40,7 +40,7 @@ class Density(ABC):
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         """Return the log-density in nats, in double precision, and write its gradient into `slope`.
 
-        All vectors have shape (P,). `scratch` contains two or more vectors, which may be overwritten.
+        All vectors have shape (P,). The method may overwrite `scratch`, which must have at least two vectors.
         """
 
     def add_slope(self, value: Tensor, gradient: Tensor, weight: float, scratch: Sequence[Tensor]) -> Tensor:

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tensor:
-    """Return zeros, of length `size` along one axis, with the slices of x at `begin`, `begin + step` and so on."""
+    """Put the slices of x at `begin`, `begin + step` and so on into zeros, of length `size` along one axis."""
     shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
     end = begin + step * (x.shape[axis] - 1) + 1
     placed: Tensor = aten.slice_backward(x, shape, axis, begin, end, step)

@@ -241,7 +241,7 @@ class Modes(Shown):
 
     @property
     def unexplored(self) -> str:
-        """A clause without numbers of R-hat that says how many chains are too short to explore their modes."""
+        """A clause that says how many chains are too short to explore their modes, without values of R-hat."""
         verb = (
             "is too short to explore its mode" if self.num_unexplored == 1 else "are too short to explore their modes"
         )
@@ -363,9 +363,9 @@ def judge(
 ) -> Judgement:
     """Judge chains, ``{site: shape (K, S, *event)}``, of the algorithm `sampler`, and warn of problems.
 
-    If a model and inputs are given, predictions at up to 50 of the inputs are judged. Without model or inputs, the
-    latent variables are judged. If `at_modes` is true, each chain began at its own mode. Such chains need not agree:
-    each is judged by itself, and a few divergent steps are tolerated.
+    If a model and inputs are given, predictions at up to 50 of the inputs are judged. Otherwise the latent variables
+    are judged. If `at_modes` is true, each chain began at its own mode. Such chains need not agree, so each chain is
+    judged by itself. A few divergent steps are tolerated.
     """
     num_divergences, done = statistics.num_diverging, in_short(samples, statistics, sampler)
     try:

@@ -76,8 +76,8 @@ def fit_mcmc(
         init: Distribution of the first points: ``"prior"``, the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
             gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
-            chain. With an ensemble or a `Descent`, the status judges each chain by itself, since each explores its own
-            mode.
+            chain. With an ensemble or a `Descent`, each chain explores its own mode, so the status judges each chain by
+            itself.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
         dtype: Dtype of the computation; None uses the dtype of the model. The draws are returned in the model's dtype.
             In C, float32 takes half to two thirds of the time of float64.
@@ -99,8 +99,8 @@ def fit_mcmc(
 
     Returns:
         The chains, with `status`, `statistics` and `path`. The status judges divergences and, if ArviZ is installed,
-        R-hat and effective sample sizes of predictions at up to 50 inputs, not of weights, which are identified only up
-        to permutations and signs of hidden units.
+        R-hat and effective sample sizes of predictions at up to 50 inputs. It does not judge weights: if hidden units
+        are permuted or change their signs, the weights differ, but the predictions do not.
 
     Raises:
         ValueError: If the data do not match the model, if the model is random for given weights (dropout), if no start

@@ -88,7 +88,7 @@ def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tu
 def begin(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, normal: Tensor
 ) -> tuple[Tree, Subtree]:
-    """Start a trajectory at each proposal, with a momentum from the standard normal numbers `normal`."""
+    """Start a trajectory at each proposal. Momenta are computed from the standard normal numbers `normal`."""
     z, gradient, potential = tree.proposal, tree.proposal_gradient, tree.proposal_potential
     r = normal * constants.inverse_mass.rsqrt()
     energy = potential + 0.5 * torch.linalg.vecdot(r, r * constants.inverse_mass)

@@ -41,7 +41,7 @@ class Value:
         return replace(self, shape=tuple(shape), text=self.at(index), example=None)
 
     def broadcast(self, shape: Sequence[int], *_: Any) -> "Value":
-        """Add leading axes to this tensor, and repeat its axes of size 1."""
+        """Broadcast this tensor to a shape: add leading axes, and repeat along axes of size 1."""
         lead, own = len(shape) - len(self.shape), self.shape
         result = self.read_at(shape, ["0" if n == 1 else i for n, i in zip(own, places(shape)[lead:], strict=True)])
         return replace(result, is_scratch=self.is_scratch and own == tuple(shape[lead:]))

@@ -180,7 +180,10 @@ class Posterior(Advised, Shown, ABC):
         return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
 
     def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
-        """Return draws as one tensor for each site. Each draw is made in `unit`, such as a lock or a random stream."""
+        """Return draws as one tensor for each site.
+
+        `unit` is a context for each draw, such as a lock or a random stream.
+        """
         if num_samples is None:
             num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)
         num_samples = _checks.at_least("num_samples", num_samples, least)

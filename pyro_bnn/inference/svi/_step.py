@@ -227,7 +227,10 @@ class GradientStep(ABC):
         return StepTerms(torch.cat([terms, self._is_finite.to(terms).view(1), rows]))
 
     def _averaged(self, loss: Tensor, terms: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Average gradients, loss and terms over the rows of all processes; also return the total number of rows."""
+        """Average gradients, loss and terms over the rows of all processes.
+
+        Return loss, terms and the total number of rows.
+        """
         header = torch.cat([terms.double() * rows, loss.double().view(1) * rows, rows]).to(self._is_finite.device)
         self._processes.sum_([header])
         share = rows.to(header)[0] / header[3]

@@ -18,7 +18,9 @@ from ._base import Likelihood, MovedPrior
 
 
 class NumbersLikelihood(Likelihood[P_co]):
-    """A likelihood with numbers, such as a noise scale, that the network does not output: fixed, learned or latent.
+    """A likelihood with fixed, learned or latent numbers, such as a noise scale.
+
+    The network does not output these numbers.
 
     A subclass registers the numbers in `__init__`, and reads their values by :meth:`number`.
     """

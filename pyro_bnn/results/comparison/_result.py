@@ -78,7 +78,7 @@ class Scores:
 
 
 def in_words(pairs: Sequence[Scores]) -> str:
-    """Return a line for each region, which says how far the closest method is from the reference method."""
+    """Return lines that say, for each region, how far the closest method is from the reference method."""
     reference, methods = pairs[0].reference, {pair.method for pair in pairs}
     regions = list(dict.fromkeys(pair.region for pair in pairs))
     lines = []

@@ -216,7 +216,7 @@ def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
 
 
 def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: float) -> Any:
-    """Return the given axes, or `count` new ones: side by side if `width` is "page", stacked if it is "column"."""
+    """Return the given axes, or make `count` axes: side by side if `width` is "page", stacked if it is "column"."""
     check_axes(axes, count)
     if axes is not None:
         return axes

@@ -165,7 +165,7 @@ def _selected(
 
 
 def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel | None) -> list[Owned]:
-    """Return the weights of each site with their layer; a site outside of the network belongs to no layer."""
+    """Return the weights of each site with their layer. Sites outside of the network have no layer."""
     paths = {} if model is None else model.parameter_paths
     if model is not None and not {site.name for site in guide.sites} >= paths.keys():
         raise ValueError("`model` must be the guide's model, got one with other sites; pass the model that was fitted.")
