@@ -160,7 +160,10 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether SIGINT or SIGTERM has arrived. A second signal has its usual effect."""
+    """Yield a function that returns whether SIGINT or SIGTERM has arrived.
+
+    A second signal ends the program as usual.
+    """
     asked = threading.Event()
     before: dict[int, Any] = {}
 

@@ -47,9 +47,9 @@ EXCLUSIVE = ProcessLock()
 class Stream:
     """A stream of random numbers for one computation, whatever other threads draw between its `with` blocks.
 
-    All threads share torch's generators. A `with` block continues where the stream's last block stopped. At its end,
-    the generators get back the state that they had before. Other threads wait during the block. If `seed` is None,
-    torch's generator draws a seed.
+    All threads share torch's generators. A `with` block continues where the stream's last block stopped. At the end of
+    a block, the generators get back the state that they had before the block. Other threads wait during the block. If
+    `seed` is None, torch's generator draws a seed.
     """
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
@@ -140,7 +140,7 @@ def undone(device: torch.device) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put all submodules into eval mode in a `with` block; other threads, which may share the module, must wait."""
+    """Put all submodules into eval mode in a `with` block. Other threads must wait, since they may share the module."""
     with EXCLUSIVE:
         training = [vars(submodule) for submodule in module.modules() if submodule.training]
         try:

@@ -92,7 +92,10 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
 
 
 def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
-    """Return the number in `values` for a strength, 1 or more. Raise unless `x` are images with values in [0, 1]."""
+    """Return the entry of `values` for a strength, counted from 1.
+
+    Raise unless `x` are images with values in [0, 1].
+    """
     _checks.finite("x", _checks.real_tensor("x", x))
     if x.dim() < 2 or not x.numel():
         raise ValueError(f"`x` must be images of shape (..., H, W), got shape {_checks.shape(x)}.")

@@ -88,7 +88,7 @@ def check_weight(weight: float) -> float:
 
 
 def blundell() -> KLWeight:
-    r"""Return a weight that halves from batch to batch: :math:`M\, 2^{M-i} / (2^M - 1)` for i = 1, ..., M.
+    r"""Return a weight that halves from each batch to the next: :math:`M\, 2^{M-i} / (2^M - 1)` for i = 1, ..., M.
 
     The mean weight over the M batches of an epoch is 1.
 

@@ -38,7 +38,7 @@ class HistoryWriter(ABC):
 
     @abstractmethod
     def write(self, points: list[Point]) -> None:
-        """Send new points of the curves to a program such as MLflow. The last point has the means over the epoch."""
+        """Send new points of the curves to a program such as MLflow. The last point has the averages of the epoch."""
 
     def __enter__(self) -> Any:
         self._num_steps = 0

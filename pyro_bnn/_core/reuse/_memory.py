@@ -104,7 +104,7 @@ class Memory:
         self._is_block = True
 
     def end_block(self) -> None:
-        """End the block. Later calls detect all changes of the network again."""
+        """End the block. All later calls check again whether the network has changed."""
         self._is_block = False
 
     def _drop_if_changed(self) -> None:

@@ -95,7 +95,7 @@ PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, 
 
 
 class Diverged(Exception):  # noqa: N818  # control flow: the caller runs the network as a whole
-    """Raised if a network takes another branch than in the recorded run, and needs a tensor that was not kept."""
+    """Raised if a network needs a tensor that was not kept, since it takes another branch than in the recorded run."""
 
 
 class _OpaqueError(Exception):
@@ -146,7 +146,7 @@ class RecordedOutput:
 
 
 class Call:
-    """A recorded call of a module; `result` has a `RecordedOutput` in place of each tensor."""
+    """A recorded call of a module. In `result`, a `RecordedOutput` stands in for each tensor."""
 
     def __init__(self, inputs: Any, result: Any, outputs: list[RecordedOutput]) -> None:
         self.inputs, self.outputs, self._result = inputs, outputs, result
@@ -170,8 +170,9 @@ class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records the calls of modules whose results are the same in every run.
 
     Such a call uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor or attribute
-    that existed before. After any other call, the module is refused: its later calls are not recorded. There is one
-    exception: if only the arguments of the call came from drawn weights, the module is not refused.
+    that existed before. If a module makes any other call, the module is refused, which means that its later calls are
+    not recorded. There is one exception: if only the arguments of the call came from drawn weights, the module is not
+    refused.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:

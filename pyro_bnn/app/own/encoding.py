@@ -1,4 +1,4 @@
-"""Encoding of the rows of a table, which have numbers, dates, categories and texts, as inputs of a network."""
+"""Encoding of the rows of a table (numbers, dates, categories and texts) as inputs of a network."""
 
 import re
 from collections.abc import Mapping, Sequence

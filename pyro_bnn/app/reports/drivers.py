@@ -1,4 +1,4 @@
-"""How predictions depend on each column, by permutations, and the columns that give the target by a formula."""
+"""Columns that drive the predictions (found by permutations), and columns that give the target by a formula."""
 
 from dataclasses import dataclass
 

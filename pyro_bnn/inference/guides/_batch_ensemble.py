@@ -137,7 +137,10 @@ class BatchEnsembleGuide(FlatGuide):
         return self.constrained(self.locations())
 
     def locations(self) -> dict[str, Tensor]:
-        """Return the unconstrained values of the guide's only member. Raise an error if there are several members."""
+        """Return the unconstrained values of a guide with one member.
+
+        Raise an error if the guide has several members.
+        """
         if self.num_members > 1:
             raise ValueError(
                 f"the {self.num_members} members of a BatchEnsembleGuide have no common `median()` or location; use "
@@ -308,8 +311,8 @@ class _SharedWeight:
     def pull_back(self, gradient: Tensor) -> None:
         """Compute the gradients of the factors and of the shared weight.
 
-        At the call, `gradient` is the gradient of the member's weight. The method overwrites it in place with the
-        gradient of the shared weight.
+        `gradient` must be the gradient of the member's weight. The method overwrites it with the gradient of the shared
+        weight.
         """
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:

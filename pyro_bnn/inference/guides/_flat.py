@@ -181,7 +181,7 @@ class GaussianGuide(FlatGuide):
             plant(free, site.name, rho)
 
     def vectors(self, joint: Joint) -> tuple[ParameterVector, ParameterVector]:
-        """Move the locations into one vector, and the free parameters of the scales into another."""
+        """Move the locations into one vector, and the free parameters of the scales into another vector."""
         kinds, names = ("loc", self.scale_map.name), joint.layout.shapes
         loc, free = (ParameterVector(self.tree(kind), names) for kind in kinds)
         return loc, free

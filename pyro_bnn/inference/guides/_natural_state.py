@@ -184,7 +184,10 @@ class NaturalState(FlatState):
         return self._every is not None and self.num_updates % self._every == 0
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:
-        """Add the squared gradient of the simulated log-likelihood to the curvature. The autograd graph is kept."""
+        """Add the squared gradient of a simulated log-likelihood to the curvature.
+
+        The log-likelihood keeps its autograd graph.
+        """
         assert self._curvature is not None
         if not log_likelihood.requires_grad:
             return
@@ -333,7 +336,7 @@ class DiagonalHessian:
         self._sum = torch.zeros_like(self._leaf).reshape(-1)
 
     def add(self, loss: Tensor) -> None:
-        """Add the second derivatives of a loss to a running sum. The autograd graph of the loss is kept."""
+        """Add the second derivatives of a loss to a running sum. The loss keeps its autograd graph."""
         assert self._leaf is not None
         (slopes,) = torch.autograd.grad(loss, self._leaf, create_graph=True, allow_unused=True)
         if slopes is None or not slopes.requires_grad:

@@ -140,8 +140,7 @@ class GuidePosterior(Posterior):
                 sum of the divergences of a site is much more precise than the divergence of a single weight.
 
         Returns:
-            A diagnosis, which prints as a table, with a comparison for each site (`sites`) and `warnings` that name
-            remedies.
+            A diagnosis that prints as a table. `sites` has a comparison for each site, and `warnings` name remedies.
 
         Raises:
             ValueError: If the guide has no Gaussian marginals, if there are no weights to diagnose, or if the model is

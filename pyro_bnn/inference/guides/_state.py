@@ -81,7 +81,7 @@ class ParameterVector:
 
 
 class DrawGradients:
-    """Gradients of the negative log-likelihood with respect to the drawn values, which are views of the vector `draw`.
+    """Gradients of the negative log-likelihood with respect to the drawn values. These values are views of `draw`.
 
     A large site has its own tensor, which the backward pass makes. Small sites share a vector, and the backward pass
     adds their gradients to it. A shared vector takes more memory and time, but all its sites are updated in one

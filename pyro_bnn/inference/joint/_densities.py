@@ -318,7 +318,7 @@ class Piece:
 class Joint:
     r"""The joint density :math:`p(y \mid w)\, p(w)` of a :class:`~pyro_bnn.BayesianModel` with fixed priors.
 
-    A flat vector holds the latent variables in unconstrained space, in the order in which the model draws them.
+    The latent variables are in one flat vector, in unconstrained space, in the order in which the model draws them.
     """
 
     def __init__(self, model: BayesianModel, *, jacobian: bool = True) -> None:

@@ -103,9 +103,9 @@ def fit_mcmc(
         are permuted or change their signs, the weights differ, but the predictions do not.
 
     Raises:
-        ValueError: If the data do not match the model, if the model is random for given weights (dropout), if no start
-            with a finite density is found, if ``compile=True`` is impossible, or if `resume` is damaged or from another
-            run.
+        ValueError: If the data do not match the model, if the model is random even for fixed weights (dropout), if no
+            starting point with a finite density is found, if ``compile=True`` is impossible, or if `resume` is damaged
+            or from another run.
         OSError: If the file `checkpoint` cannot be written, if it exists and `resume` does not name it, or if the file
             `resume` does not exist.
         Interrupted: If a signal has ended the run after its state was written.

@@ -7,8 +7,8 @@ or diverges. `merge` adds a complete subtree to the tree, and `turn` starts the 
 Every chain is one row of every tensor. Functions with an argument `chains` change only the rows that this mask marks.
 
 References:
-    Betancourt (2017), https://arxiv.org/abs/1701.02434, appendix A, for the trees and their weights; Phan, Pradhan and
-    Jankowiak (2019), https://arxiv.org/abs/1912.11554, for subtrees without recursion.
+    Trees and their weights: Betancourt (2017), https://arxiv.org/abs/1701.02434, appendix A. Subtrees without
+    recursion: Phan, Pradhan and Jankowiak (2019), https://arxiv.org/abs/1912.11554.
 """
 
 import functools

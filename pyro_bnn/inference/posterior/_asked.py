@@ -49,7 +49,7 @@ def default_num_draws(
 
 
 def with_learned(posterior: P, model: object) -> P:
-    """Let a posterior, or each member of an ensemble, remember the learned parameters of its model. Return it."""
+    """Store the model's learned parameters in a posterior, or in each member of an ensemble. Return the posterior."""
     if isinstance(model, BayesianModel):
         for part in _parts(posterior):
             part.learned = {

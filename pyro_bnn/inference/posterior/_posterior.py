@@ -200,7 +200,9 @@ class Posterior(Advised, Shown, ABC):
         return {}
 
     def moments(self, *, num_samples: int | None = None, seed: int | None = None) -> Moments:
-        """Return the mean and standard deviation of every latent variable, in closed form if possible, else from draws.
+        """Return the mean and standard deviation of every latent variable.
+
+        Draws are used only if there is no closed form.
 
         Args:
             num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer.
@@ -221,7 +223,10 @@ class Posterior(Advised, Shown, ABC):
         return Moments({name: found[name][0] for name in names}, {name: found[name][1] for name in names})
 
     def diagnose(self, model: BayesianModel | None = None) -> Any:
-        """Return diagnostics, which can be printed; None if the method has no diagnostics besides its `status`."""
+        """Return diagnostics that can be printed.
+
+        Return None if the method has no diagnostics other than its `status`.
+        """
         return None
 
     def to_arviz(
@@ -288,7 +293,10 @@ class Posterior(Advised, Shown, ABC):
         return PosteriorPrior(*self._moments(f"{SITE_PREFIX}.", num_samples, seed), otherwise)
 
     def attributes(self) -> dict[str, object]:
-        """Return the method, status and wall time, which are stored with the draws. Unknown values are None."""
+        """Return the attributes that are stored with the draws: method, status and wall time.
+
+        Unknown values are None.
+        """
         return {
             "method": self.method,
             "status": str(self.status),

@@ -122,7 +122,7 @@ def fit_svi(
     Raises:
         ValueError: If the arguments do not match each other.
         NonFiniteError: If a loss or gradient is not finite. The parameters keep the values of the last finite step.
-        FileExistsError: If the file `checkpoint` exists and `resume` does not name it.
+        FileExistsError: If the file `checkpoint` exists and is not the file `resume`.
         OSError: If `checkpoint` cannot be written.
         Interrupted: If a signal ended the fit. The message of this `KeyboardInterrupt` says how to continue.
 
@@ -281,7 +281,8 @@ def _device_of(model: nn.Module, guide: nn.Module) -> torch.device | None:
 def trend_of(objective: Sequence[float]) -> Trend:
     r"""Fit a straight line to an objective by least squares. The objective has at least ten values.
 
-    The line is fitted to the means :math:`m_b` of B blocks of values at the times :math:`t_b = b - (B - 1) / 2`:
+    The objective is divided into B blocks. The line is fitted to the mean :math:`m_b` of each block, at the time
+    :math:`t_b = b - (B - 1) / 2`:
 
     .. math:: \hat\beta = \frac{\sum_b t_b m_b}{\sum_b t_b^2}, \qquad
               \mathrm{se}(\hat\beta) = \sqrt{\frac{\sum_b (m_b - \bar m - \hat\beta t_b)^2}{(B - 2) \sum_b t_b^2}}.

@@ -38,7 +38,7 @@ def export_onnx(
     ``predict(model, posterior, x, num_samples=num_draws, seed=seed)``. Before the file is written, onnxruntime runs the
     graph on x, on the first row alone, and on two copies of x in one call. The results must agree with the results of
     `predict`. For classes, probabilities and uncertainties may differ by 1e-5. In regression, a mean may differ by 1e-5
-    times the largest mean, and a standard deviation likewise.
+    times the largest mean, and a standard deviation by 1e-5 times the largest standard deviation.
 
     The input is named ``x``. If there are several inputs, their names are their keys in a dictionary, or ``x_0``,
     ``x_1``, ... in a tuple. The outputs are those of :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``,

@@ -92,7 +92,7 @@ class BNNEstimator(Advised, Settings):
         return (_dense(found[0]), found[1]) if targets else _dense(found)
 
     def _is_next(self) -> bool:
-        """Return whether an earlier part of the data was fitted. Raise if `method` has no partial fits."""
+        """Return whether an earlier part of the data was fitted. Raise if `method` does not support `partial_fit`."""
         if self.method not in PARTIAL:
             names = ", ".join(map(repr, PARTIAL))
             raise ValueError(f"`method` must be one of {names} for `partial_fit`, got {self.method!r}.")

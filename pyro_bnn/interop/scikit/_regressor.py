@@ -271,7 +271,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             X: Inputs, shape (N, D).
 
         Returns:
-            A prediction of shape (N, O), also for a single target, in the units of the targets.
+            A prediction in the units of the targets. Its shape is (N, O), even if there is only one target.
         """
         return self._in_units(X, keep_draws=True)
 

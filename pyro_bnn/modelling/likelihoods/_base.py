@@ -138,7 +138,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return y[..., 0] if self.has_row_weights else y
 
     def with_row_weights(self: L) -> L:
-        """Return a copy of this likelihood whose targets include weights, as :meth:`join_weights` returns them.
+        """Return a copy of this likelihood for targets with weights, as :meth:`join_weights` returns them.
 
         Data loaders need no change. Predictions also take such targets, and ignore the weights.
         """

@@ -124,8 +124,8 @@ class DistributionLikelihood(MadeLikelihood):
         latent: Priors of latent variables, ``{name: prior}``, without batch shape. The variables are inferred together
             with the weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keyword arguments, which
             broadcast with a part of the output.
-        learned: Starting values of learned numbers, ``{name: value}``, which may become any real number. ``make`` gets
-            the numbers as keyword arguments.
+        learned: Starting values of learned numbers, ``{name: value}``. A learned number can become any real number.
+            ``make`` gets the numbers as keyword arguments.
 
     Raises:
         ValueError: If `make` is not a function, if a name is not allowed, or if a prior is not a distribution, is

@@ -82,7 +82,7 @@ LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
 
 
 def make_likelihood(spec: str, suited: Collection[str] = LIKELIHOODS) -> Likelihood:
-    """Return the likelihood of a text, such as ``gaussian:0.5`` (noise scale) or ``mixture:5`` (components).
+    """Make the likelihood that a text names, such as ``gaussian:0.5`` (noise scale) or ``mixture:5`` (components).
 
     The text is a name in :data:`LIKELIHOODS`, or a name, a colon and a number. For an unknown name, the error message
     lists the names in `suited`.

@@ -187,7 +187,7 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         return f"{self.num_components}"
 
     def initial_bias(self, y: Tensor) -> Tensor:
-        r"""Return a bias of the last layer, ``net[-1].bias.data``, with which the components have different means.
+        r"""Return a bias for the last layer (``net[-1].bias.data``) that gives the components different means.
 
         All components start with the same weight. The mean of component m starts at the quantile :math:`(m - \tfrac12)
         / M` of the targets. Each scale starts at :math:`1 / M` of the targets' standard deviation.

@@ -199,7 +199,7 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Return why a function cannot be called with a name, a parameter and a layer; empty if no reason is found."""
+    """Return why a function cannot be called with a name, a parameter and a layer. Return "" if no reason is found."""
     try:
         inspect.signature(function).bind("name", "parameter", "layer")
     except TypeError as error:

@@ -114,7 +114,7 @@ def _in_words(pair: Scores) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Advised, Shown):
-    """Result of :func:`compare`: tables, and the predictions behind them.
+    """Result of :func:`compare`: tables, and the predictions from which the tables were computed.
 
     `print` shows all methods, the pairs that include the first method, and :attr:`verdict`. The lines of the verdict
     that begin with "NOT OK" are above the tables. :meth:`rows`, :meth:`to_csv` and :meth:`to_json` have all pairs. The

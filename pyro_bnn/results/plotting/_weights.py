@@ -31,8 +31,9 @@ def signal_to_noise(
 ) -> Sequence[Axes]:
     """Draw the density and the cumulative distributions of signal-to-noise ratios in decibels.
 
-    There is a cumulative distribution for all weights, and one for the weights of each layer. A ratio of zero is minus
-    infinity in decibels; the density leaves out such ratios, and a cumulative distribution has them at its left end.
+    There is a cumulative distribution for all weights, and another for the weights of each layer. A ratio of zero is
+    minus infinity in decibels. The density leaves out such ratios, and the cumulative distributions have them at the
+    left end.
 
     Args:
         ratios: A posterior, or ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``.

@@ -14,7 +14,7 @@ Numbers: TypeAlias = Tensor | ArrayLike
 
 
 def as_tensor(name: str, value: Numbers) -> Tensor:
-    """Return the numbers as a tensor without gradient; lists and arrays of Python numbers get double precision."""
+    """Return the numbers as a tensor without gradient. Python numbers in lists and arrays get double precision."""
     if not isinstance(value, Tensor):
         try:
             value = torch.from_numpy(np.array(value))

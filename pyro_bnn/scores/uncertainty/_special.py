@@ -14,7 +14,7 @@ from ._regression import RegressionPrediction
 
 @dataclass(frozen=True, repr=False)
 class MixtureDensityPrediction(RegressionPrediction):
-    r"""A prediction whose draws are mixtures, so that its variance has three parts.
+    r"""A prediction in which each draw gives a mixture. The variance has three parts.
 
     In draw s, component m has the weight :math:`\pi_{sm}`, the mean :math:`\mu_{sm}` and the variance
     :math:`\sigma_{sm}^2`. The law of total variance, applied twice, says
