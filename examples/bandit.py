@@ -7,8 +7,8 @@ elsewhere. Rewards have noise.
 
 Thompson sampling draws one network for each context, and takes the arm that is best in this network. So Thompson
 sampling chooses each arm with the probability that this arm is the best. The greedy rule takes the arm with the largest
-expected reward, and may never see what the other arms pay. Both rules fit the same network to all rewards seen so far,
-with NUTS, after each batch of contexts.
+expected reward, so it may never try the other arms. Both rules fit the same network to all rewards seen so far, with
+NUTS, after each batch of contexts.
 
 The script prints the regret of a step: the expected reward of the best arm
 minus the expected reward of the chosen arm. The script writes `bandit.png`, a

@@ -74,7 +74,7 @@ def _part_of(target: Path, process: int, thread: str) -> str:
 
 
 def _remove_parts_of_dead_processes(target: Path) -> None:
-    """Remove the temporary files that processes of this machine left when they were killed."""
+    """Remove the temporary files that killed processes of this machine left behind."""
     before, after = _part_of(target, 0, "*").split("-0-")
     for part in target.parent.glob(f"{glob.escape(before)}-*-{after}"):
         process = part.name[len(before) + 1 :].partition("-")[0]

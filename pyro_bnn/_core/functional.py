@@ -72,7 +72,10 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Give a random embedding a dense gradient; raise if its layer would change the drawn weights or gradients."""
+    """Give a random embedding a dense gradient.
+
+    Raise if its layer would change the drawn weights or their gradients.
+    """
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
         return

@@ -76,7 +76,7 @@ class Summary:
 
     @property
     def _are_right(self) -> list[bool]:
-        """For each column, whether the column is aligned at the right because it has numbers."""
+        """Whether each column is aligned at the right. Columns with numbers are."""
         return [
             any(isinstance(cell, int | float | Number) for cell in column) for column in zip(*self.rows, strict=True)
         ]
@@ -100,7 +100,10 @@ class Shown:
     """Base class of objects that the prompt and notebooks show by a :class:`Summary`, even if partly constructed."""
 
     def _summary(self) -> Summary:
-        """Return the summary, by default the lines of `str`. It must be fast, draw no numbers, and change nothing."""
+        """Return the summary, by default the lines of `str`.
+
+        The method must be fast, draw no numbers, and change nothing.
+        """
         return Summary(type(self).__name__, str(self).splitlines())
 
     def __repr__(self) -> str:

@@ -85,7 +85,10 @@ def _likelihood(spec: str, target: Target) -> Likelihood:
 
 
 def _first(config: RunConfig, x: Tensor) -> list[nn.Module]:
-    """Return the modules that process images before the layers. Other data need none: they are already standardised."""
+    """Return the modules that process images before the layers.
+
+    Other data are already standardised, and need no modules.
+    """
     return [*make_inputs(config.inputs, x)] if config.kind == "images" else []
 
 

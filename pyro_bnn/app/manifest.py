@@ -64,7 +64,7 @@ class Manifest:
         return manifest
 
     def owns(self, path: Path) -> bool:
-        """Return whether the program wrote a file of the folder, even if the file is incomplete."""
+        """Return whether the program wrote the file at `path`, even if the file is incomplete."""
         if path.is_dir() and not path.is_symlink():
             return False
         is_left = path.name.startswith(PART) or (path.name.startswith(".") and path.name.endswith(".part"))

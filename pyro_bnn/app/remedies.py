@@ -19,7 +19,7 @@ def no_run(run: str | Path, why: str) -> FileNotFoundError:
 
 
 def more_time(config: RunConfig, history: "History") -> str:
-    """Return the remedy for a variational fit that the time limit ended before its last epoch."""
+    """Return the remedy for a variational fit that reached the time limit before its last epoch."""
     num_done, epochs = len(history.epochs), config.epochs
     seconds = math.fsum(record.seconds for record in history.epochs) / num_done * (epochs - num_done)
     enough = 10 * math.ceil((config.time_limit + seconds) / 10)

@@ -1,4 +1,4 @@
-"""Numbers in words: the same rules for printed tables and for the page."""
+"""Numbers as text, by the same rules in printed tables and on the report's page."""
 
 import math
 

@@ -194,8 +194,8 @@ def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     r"""Return the result of :func:`_diagonal`, for networks that pass the check :func:`acts_by_layers`.
 
-    The diagonal is the sum of the squares of :math:`J_n^\top L_{n \cdot r}` over rows n and columns r. For linear
-    layers and most convolutions, one backward pass per column computes these gradients of all rows; see Dangel,
+    The result is the sum of the squares of the gradients :math:`J_n^\top L_{n \cdot r}` over rows n and columns r. For
+    linear layers and most convolutions, one backward pass per column computes the gradients of all rows; see Dangel,
     Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
     """
     output, calls = watched(net, x)

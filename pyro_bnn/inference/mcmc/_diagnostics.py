@@ -346,7 +346,7 @@ def _spaced(values: Tensor, at_most: int | None) -> Tensor:
 
 
 class Judgement(NamedTuple):
-    """The status of chains, and the agreement of their predictions if each chain was judged by itself."""
+    """The status of chains. If each chain was judged by itself, `modes` says how well their predictions agree."""
 
     status: Status
     modes: Modes | None = None

@@ -57,7 +57,9 @@ MOST_DIVERGING = 0.01
 
 @dataclass(frozen=True, repr=False)
 class ChainStatistics(Shown):
-    """Statistics of each draw, from the sampler. Shapes are (K, S) unless stated otherwise; unreported fields are None.
+    """Statistics of each draw, from the sampler.
+
+    Shapes are (K, S) unless stated otherwise. Fields without a report are None.
 
     Args:
         log_density: Log joint density in unconstrained space, in nats.

@@ -183,7 +183,10 @@ class NativeKernel(Kernel):
         return self._chains[chain].normal(self.inverse_mass.shape[1])
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the chains after their last draws. A resumed run begins unfinished draws anew."""
+        """Return the state of the chains after their last draws.
+
+        A resumed run repeats unfinished draws from the beginning.
+        """
         return {
             "is_seeded": self._is_seeded,
             "chains": [self._before.get(k) or chain.state() for k, chain in enumerate(self._chains)],

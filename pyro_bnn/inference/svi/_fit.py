@@ -112,8 +112,8 @@ def fit_svi(
         checkpoint: File for the state of the fit, or a :class:`Checkpoint` with the interval of writing (see
             :doc:`/how_to/resume`). Ctrl-C and SIGTERM then write a checkpoint after the current step and end the fit.
         resume: Checkpoint from which to continue; `checkpoint` may be the same path. Pass the other arguments as in the
-            interrupted fit; only `num_epochs` may be larger. The result is identical, bit for bit, to that of an
-            uninterrupted fit.
+            interrupted fit; only `num_epochs` may be larger. The result equals the result of an uninterrupted fit, bit
+            for bit.
         seed: Seed that makes the fit repeatable; None draws a seed. The state of torch's generators does not change.
 
     Returns:
@@ -128,8 +128,8 @@ def fit_svi(
 
     Warns:
         PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. If the objective fell or still
-            rises at the end, only `posterior.status` is false and names the reason, since a loop of short fits would
-            repeat a warning. :func:`~pyro_bnn.fit` with ``method="svi"`` warns.
+            rises at the end, there is no warning, since a loop of short fits would repeat it; only `posterior.status`
+            is false and names the reason. :func:`~pyro_bnn.fit` with ``method="svi"`` warns in this case, too.
 
     Example:
         >>> import torch

@@ -138,7 +138,7 @@ def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
 
 
 def traced_guide(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch) -> Any:
-    """Trace one call of a guide. Raise an error if a latent variable is not drawn; Pyro would only warn."""
+    """Trace one call of a guide. Raise an error if the guide does not draw a latent variable; Pyro would only warn."""
     check_signature("model", model, batch)
     check_signature("guide", guide, batch)
     example = next(guide.parameters(), None)  # if there are none, this call makes them, with the seed of the fit

@@ -35,7 +35,7 @@ class Execution:
             come from torch or this package.
         num_parts: Number of parts into which each batch is cut, to save memory; the gradients of the parts are added
             up. Batch normalisation computes its statistics for each part separately.
-        autocast: ``torch.bfloat16`` lets the network compute in bfloat16 where torch considers this type safe.
+        autocast: With ``torch.bfloat16``, the network computes those operations in bfloat16 that torch considers safe.
             Likelihood, guide and prior keep the model's dtype. None computes everything in the model's dtype.
         distributed: Whether the processes of a `torch.distributed` process group, if there is one, share the fit. Each
             process takes its share of the rows and draws its own noise. Gradients are averaged over the processes.
@@ -78,7 +78,7 @@ class Execution:
 
     @property
     def processes(self) -> Processes:
-        """The processes that share the fit; only this process if `distributed` is false."""
+        """The processes that share the fit. If `distributed` is False, this is only the present process."""
         return Processes.present() if self.distributed else Processes()
 
     @property

@@ -64,8 +64,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             machine. On two cores, ``"auto"`` then takes about half a minute for a thousand rows.
         max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`. A fit ends earlier if it reaches a
             plateau. For ``"nuts"`` and ``"mclmc"``, `max_iter` is the number of draws of each chain, and also the
-            number of its warm-up draws. None then means 200 draws, and 200 (``"nuts"``) or 600 (``"mclmc"``) warm-up
-            draws. For ``"auto"``, `max_iter` is the largest number of draws, and of warm-up draws, of each chain.
+            number of its warm-up draws. For these methods, None means 200 draws, and 200 (``"nuts"``) or 600
+            (``"mclmc"``) warm-up draws. For ``"auto"``, `max_iter` is the largest number of draws, and of warm-up
+            draws, of each chain.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
         learning_rate: Initial learning rate. None means 0.02 for Adam, and 0.1 for natural gradients, where the rate is
             a fraction of a Newton step.
@@ -135,8 +136,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
         """Fit to a further part of the data, with the posterior of the earlier parts as the prior.
 
-        The first part determines the standardisation. Each call estimates the noise only from the rows of that call.
-        The method must be ``"svi"``, ``"auto"`` (which then means ``"svi"``) or ``"natural"``.
+        The first part determines the standardisation. Each call estimates the noise from its own rows only. The method
+        must be ``"svi"``, ``"auto"`` (which then means ``"svi"``) or ``"natural"``.
 
         Args:
             X: Inputs, shape (N, D).
@@ -290,7 +291,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
 
 def _require_numbers(y: Any) -> None:
-    """Raise if targets are texts or booleans, which scikit-learn would turn into numbers."""
+    """Raise if targets are texts or booleans, since scikit-learn would turn them into numbers."""
     values = np.asarray(y).ravel()
     others = (value for value in values if isinstance(value, str | bool | np.bool_))
     other = next(others, None) if values.dtype.kind in "OUSTb" else None

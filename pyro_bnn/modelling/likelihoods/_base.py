@@ -246,7 +246,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     @abstractmethod
     def accumulator(self) -> Accumulator[P_co]:
-        """Return a new accumulator, which takes weight draws one after the other and makes a prediction."""
+        """Return a new accumulator. It takes weight draws one after the other, and makes a prediction from them."""
 
 
 class NumberLikelihood(Likelihood[RegressionPrediction]):

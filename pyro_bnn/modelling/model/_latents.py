@@ -193,7 +193,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return {name: getattr(self, name) for name in self._paths}
 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
-        """Raise unless `values` has all latent variables, and finite values of the right shapes for the weights."""
+        """Raise if `values` lacks a latent variable, or if values of weights have wrong shapes or are not finite."""
         _checks.kind("values", values, Mapping, "a dict of values by site")
         missing = [name for name in self.latent_names if name not in values]
         if missing:

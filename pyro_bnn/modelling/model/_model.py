@@ -154,9 +154,9 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     def log_likelihoods(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
         r"""Return :meth:`log_likelihood`, and the log-likelihood of simulated targets, from one run of the network.
 
-        If g is the gradient of the second log-likelihood, N is `num_data`, and B is the number of rows, then the mean
-        of :math:`g^2` over simulated targets is :math:`(N / B)\,F`, where F is the diagonal of the Gauss-Newton matrix
-        of the whole data set. The second log-likelihood depends on y only by its row weights.
+        Let g be the gradient of the second log-likelihood, N be `num_data`, B be the number of rows, and F be the
+        diagonal of the Gauss-Newton matrix of the whole data set. Then the mean of :math:`g^2` over simulated targets
+        is :math:`(N / B)\,F`. Of y, the second log-likelihood uses only the row weights.
 
         Returns:
             The two log-likelihoods in nats, shape (2,).

@@ -285,9 +285,9 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 
 
 def _warn_of_a_part(argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str) -> None:
-    """Warn if a glob such as ``net.stage1.conv*.weight`` selects only some of a block's parameters of one kind.
+    """Warn if a glob such as ``net.stage1.conv*.weight`` selects only some of the parameters of one kind in its block.
 
-    The block is ``net.stage1``. A glob that spells out the layer's own name, such as ``net.fc.*``, causes no warning.
+    The block is ``net.stage1``. If the glob has the full name of the layer, as in ``net.fc.*``, there is no warning.
     """
     *block, layer, leaf = ["", "", *glob.split(".")]  # padded for a glob with one component
     if leaf == "**" or not ("*" in layer or "?" in layer):

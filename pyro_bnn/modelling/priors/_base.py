@@ -124,7 +124,10 @@ class HierarchicalPrior(WeightPrior):
         return prior.expand((*lead, *parameter.shape)).to_event(parameter.dim())
 
     def _event_dims(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, int]:
-        """Return the number of event axes of each parent, cached since a call of :meth:`parents` may wait for a GPU."""
+        """Return the number of event axes of each parent.
+
+        The result is cached, since :meth:`parents` may wait for a GPU.
+        """
         kept: dict[object, dict[str, int]] = vars(self).setdefault("_kept", {})  # a subclass may be a frozen dataclass
         key = name, parameter.shape
         if key not in kept:

@@ -120,7 +120,7 @@ class ConformalIntervals(Shown, Calibration):
 
         Returns:
             The two ends, as in ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``, the
-            calibration could move a lower end above the upper end; such an interval is a single number, the mean of the
+            calibration could move the lower end of an interval above its upper end. Both ends are then the mean of the
             two uncalibrated ends.
 
         Raises:
@@ -200,7 +200,7 @@ class AdaptiveRecord:
 
 
 class AdaptiveIntervals(Shown, Calibration):
-    r"""Intervals that contain the wanted share of a time series' targets in the long run, even under drift.
+    r"""Intervals that contain a given share of the targets of a time series in the long run, even if the data drift.
 
     After each row the level :math:`1 - \alpha_t` changes:
 
@@ -262,7 +262,7 @@ class AdaptiveIntervals(Shown, Calibration):
     def update(self, prediction: RegressionPrediction, y: Tensor) -> Tensor:
         """Return the intervals of rows in the order of time, and update the level after each row.
 
-        The interval of a row is computed from the targets of the rows before it.
+        The interval of a row depends only on the targets of earlier rows.
 
         Args:
             prediction: Prediction of the rows, with one output.

@@ -90,8 +90,8 @@ def prune(
             either `fraction` or `threshold`.
         threshold: Weights with a ratio below this number are removed.
         per: Whether `fraction` refers to the weights of the whole "network" or of each "layer" (including biases).
-        where: The weights that may be removed: a glob on site names, a selection such as ``layers(nn.Linear)``, a
-            function of name, parameter and layer, or a list of these, as for :class:`BayesianModel`. The glob
+        where: The weights that may be removed. As for :class:`BayesianModel`, pass a glob on site names, a selection
+            such as ``layers(nn.Linear)``, a function of name, parameter and layer, or a list of these. The glob
             ``"**.weight"`` selects all weights without biases.
         exclude: The weights that must stay, in the same forms as `where`.
         model: The guide's model, which is needed if `where` or `exclude` has layers or functions.
@@ -217,7 +217,7 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Return masks of the weights to keep. Those with the lowest ratios are removed; if ratios are equal, the first."""
+    """Return masks of the weights to keep. Weights with the lowest ratios are removed; of equal ratios, the first."""
     flat = torch.cat([ratio.reshape(-1) for ratio in ratios.values()])
     num_removed = math.floor(fraction * len(flat) + 0.5)
     keep = torch.ones_like(flat, dtype=torch.bool)

@@ -102,8 +102,8 @@ class CalibrationBins(Shown):
     def accuracy_interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         r"""Return the lower and upper ends of Wilson intervals of the accuracies, each of shape (B,).
 
-        In empty bins the ends are NaN. For a count of n, an accuracy of a and the two-sided normal quantile z, the ends
-        are
+        In empty bins the ends are NaN. For n inputs in a bin, the accuracy a, and the two-sided normal quantile z, the
+        ends are
 
         .. math::
 

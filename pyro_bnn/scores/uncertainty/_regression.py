@@ -29,9 +29,9 @@ CRPS_DRAWS = 1000
 class RegressionPrediction(Prediction):
     """Mean and variances of the predictive mixture, which has one component per weight draw.
 
-    `total`, `aleatoric` and `epistemic` are variances. The square roots of these variances are `sd`, `aleatoric_sd` and
-    `epistemic_sd`, in the units of the targets. Variances are always in double precision, since squares of numbers
-    above 1e19 are infinite in single precision. The other arguments are those of :class:`Prediction`.
+    `total`, `aleatoric` and `epistemic` are variances. Their square roots are `sd`, `aleatoric_sd` and `epistemic_sd`,
+    in the units of the targets. Variances are always in double precision, since squares of numbers above 1e19 are
+    infinite in single precision. The other arguments are those of :class:`Prediction`.
 
     Args:
         mean: Predictive mean, shape ``(N, *O)``.
@@ -163,7 +163,7 @@ class RegressionPrediction(Prediction):
         return frame(columns, len(self), index)
 
     def target_columns(self, outputs: Sequence[str] | None) -> dict[str, Any]:
-        """Return the targets as columns of a data frame, by name; without targets there are no columns."""
+        """Return the targets as columns of a data frame, by name. Without targets the dictionary is empty."""
         return {} if self.targets is None else by_output("target", self.targets, outputs)
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
