@@ -31,8 +31,8 @@ class Follower(Folder):
 def joined(device: str) -> Iterator[tuple[Processes, str]]:
     """Connect this process to the other processes of a launcher. Yield all processes, and the device of this process.
 
-    The launcher keeps one store of addresses for all its restarts. Each restart uses a separate part of the store. In a
-    shared part, a restarted process would find outdated addresses of the other processes (PyTorch issue 135712).
+    The launcher keeps one store of addresses for all its restarts. Each restart uses a separate part of the store,
+    since otherwise a process would look for the other processes at outdated addresses (PyTorch issue 135712).
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or distributed.is_initialized():
         yield Processes.present(), device

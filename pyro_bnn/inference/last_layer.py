@@ -13,9 +13,9 @@ from ..modelling.model import BayesianModel
 
 
 def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Collection[str]) -> nn.Module:
-    """Copy a model's network in eval mode, with the weights `values`. Only the parameters in `random` need gradients.
+    """Copy a model's network in eval mode, with the weights `values`.
 
-    Weights that the network shares are shared in the copy.
+    Only the parameters in `random` need gradients. Tied weights stay tied in the copy.
     """
     weights = model.network_weights(values)
     net = without_pyro(copied(model.network))
@@ -45,7 +45,10 @@ def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
 
 
 def owners(net: nn.Module) -> list[nn.Module]:
-    """Return each module that owns a parameter that needs gradients; parameters of submodules do not count."""
+    """Return the modules that own a parameter with gradients.
+
+    A module does not own the parameters of its submodules.
+    """
     return [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
 
 

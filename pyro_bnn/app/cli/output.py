@@ -168,7 +168,7 @@ def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
 
 
 def _listed(cells: Cells) -> list[str]:
-    """Return the lines of a list: for each row of a table its first cell, and below it a line for each other cell."""
+    """Turn a table into the lines of a list: the first cell of each row, and below it a line for each other cell."""
     lines = [cells[0][0]] if cells[0][0] else []
     for name, *row in cells[1:]:
         lines += [f"{name}:", *aligned([(f"  {head}", cell) for head, cell in zip(cells[0][1:], row, strict=True)])]

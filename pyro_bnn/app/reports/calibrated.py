@@ -105,7 +105,7 @@ class BeforeAndAfter:
 
     @staticmethod
     def name(row: Mapping[str, Any]) -> str:
-        """Return the name of one of `rows` with its level, such as "90 %, network"."""
+        """Return the level and the name of a row in `rows`, such as "90 %, network"."""
         return f"{percent(row['level'], 0)}, {row['name']}"
 
     def cells(self, row: Mapping[str, Any]) -> list[str]:

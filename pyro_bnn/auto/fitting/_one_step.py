@@ -1,4 +1,4 @@
-"""Fits an ensemble of point estimates, all members at once: a GPU updates all members in one fast step."""
+"""Fits all members of an ensemble of point estimates at once. A GPU updates all members in one fast step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -219,7 +219,8 @@ class StackedPrior(WeightPrior):
 class StackedLikelihood(Likelihood[Any]):
     """A likelihood for outputs (N, K, ...) of K members.
 
-    The likelihood of a member gets these outputs as N draws for K rows. The targets broadcast over the members.
+    The likelihood of a member treats the N axis as draws and the K axis as rows. The targets broadcast over the
+    members.
     """
 
     def __init__(self, of_member: Likelihood[Any]) -> None:

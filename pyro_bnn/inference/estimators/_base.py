@@ -26,7 +26,7 @@ class Estimator(ABC):
 
     Without an estimator, each weight is drawn once for the whole batch, so the noise of different rows is correlated.
     An estimator does not change the distribution of the output of a single row. So the expected ELBO stays the same,
-    but its gradient varies less.
+    but the gradient varies less.
 
     Pass an estimator to :func:`~pyro_bnn.fit_svi`, or wrap the training steps of your own script in :meth:`applied`. An
     estimator needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`. An estimator replaces
@@ -69,9 +69,9 @@ class Estimator(ABC):
             guide: The guide of the model.
 
         Raises:
-            ValueError: If the estimator does not support the model or the guide. Inside the context: if the estimator
-                does not support a layer, if draws are vectorised, or if a call of the model uses other weights than the
-                last draw of the guide.
+            ValueError: If the estimator does not support the model or the guide. Calls inside the context raise this
+                error if the estimator does not support a layer, if draws are vectorised, or if the model does not use
+                the weights of the guide's last draw.
 
         Example:
             >>> import torch

@@ -119,9 +119,10 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @property
     def changes(self) -> str | None:
-        """The reason why calling this guide may give another result than :meth:`flat`; None if there is no reason.
+        """The reason why a call of this guide may give another result than :meth:`flat`.
 
-        A reason is, for example, that the guide has a hook, or that a subclass overrides a method.
+        None means that the results are equal. A reason is, for example, that the guide has a hook, or that a subclass
+        overrides a method.
         """
         if has_hooks(self):
             return "the model or the guide has hooks"

@@ -233,7 +233,7 @@ class MeanFieldGuide(GaussianGuide):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def locations(self) -> dict[str, Tensor]:
-        """Return the Gaussians' means in unconstrained space, ``{site: shape (*event)}``; 0 for removed weights."""
+        """Return the means in unconstrained space, ``{site: shape (*event)}``. Removed weights have the mean 0."""
         return self._or_zero(self.values("loc"))
 
     def scales(self) -> dict[str, Tensor]:

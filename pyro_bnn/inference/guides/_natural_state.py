@@ -34,7 +34,7 @@ class NaturalState(FlatState):
     :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda + P`. By Stein's identity
     :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. A step multiplies S by at least 1/2, so precisions stay positive. For any
     other prior p, g is the gradient of :math:`L - \lambda \log p`, and P = 0. If :math:`\lambda` changes by a factor,
-    the part of S that comes from the data is divided by it.
+    the part of S that comes from the data is divided by this factor.
 
     The update of S contains the square of a noisy term, which raises S above its optimum by about
     :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. All weights contribute noise to the g of a noise scale, so its S

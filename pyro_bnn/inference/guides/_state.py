@@ -62,7 +62,7 @@ class ParameterVector:
             self.give_once(self._gradients)
 
     def give_once(self, gradients: Iterable[Tensor]) -> None:
-        """Set each parameter's `grad` to its tensor in `gradients`, which has the order of the parameters."""
+        """Set the `grad` of each parameter. `gradients` has the order of the parameters."""
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient if parameter.requires_grad else None
 

@@ -178,7 +178,10 @@ class _WrongGradientError(Exception):
 
 
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:
-    """Return two random directions for each site: one where the gradient is 0, and one with the gradient's signs."""
+    """Return two random directions for each site.
+
+    One changes only elements whose gradient is 0; one has the gradient's signs.
+    """
     hidden: dict[str, _Direction] = {}
     along_gradient: dict[str, _Direction] = {}
     with seeded(1, next(iter(gradients.values())).device):

@@ -50,9 +50,9 @@ def draw_batches(
 ) -> Iterator[Distribution]:
     """Yield the distributions of the targets at x for batches of stored draws, ``{site: shape (K, S, *event)}``.
 
-    Each distribution has batch shape ``(number of draws, N, ...)``. All draws of the first chain come first, then those
-    of the second, and so on. `stream` contains the generators of random numbers inside the network; None uses torch's
-    generators.
+    Each distribution has batch shape ``(number of draws, N, ...)``. All draws of the first chain come first, then all
+    draws of the second chain, and so on. `stream` contains the generators of random numbers inside the network; None
+    uses torch's generators.
 
     Raises:
         ValueError: If the draws or x do not match the model.

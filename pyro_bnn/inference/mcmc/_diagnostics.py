@@ -78,7 +78,7 @@ class Convergence(Shown):
 
     @property
     def worst_ess(self) -> float:
-        """The smallest bulk or tail effective sample size of all quantities that vary; NaN if all are constant."""
+        """The smallest bulk or tail effective sample size of all quantities that vary. NaN if no quantity varies."""
         return _smallest(torch.cat([self.ess_bulk, self.ess_tail]))
 
 
@@ -138,7 +138,7 @@ class Diagnostics(Shown):
 
     @property
     def problems(self) -> list[str]:
-        """The problems found, each with a remedy; empty if there are no problems."""
+        """The problems of the chains, each with a remedy. The list is empty if there are no problems."""
         found = _of_divergences(self.num_divergences)
         if self.bfmi is not None and self.bfmi.min() < SMALLEST_BFMI:
             found.append(f"the smallest BFMI is {self.bfmi.min():.2f}: the tails are explored slowly; warm up longer.")
@@ -289,7 +289,10 @@ def modes(values: Tensor) -> Modes:
 
 
 def modes_of_predictions(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs) -> Modes | None:
-    """Find out from predictions at up to 50 rows of x whether chains have explored their modes; None if S < 8."""
+    """Find out from predictions at up to 50 rows of x whether chains have explored their modes.
+
+    Return None if S < 8.
+    """
     if next(iter(samples.values())).shape[1] < 2 * FEWEST_DRAWS:
         return None
     return modes(_predicted(model, samples, _few_rows(model, x), MAX_QUANTITIES_OF_MODES))

@@ -29,7 +29,7 @@ class Emitted:
         return 0 if self.blocks is None else self.blocks.num_rows
 
     def laid_out(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """Return the constants as C reads them: the longest axis is innermost, and rows are cut into blocks."""
+        """Return the constants in C's memory layout. The longest axis is innermost, and rows are cut into blocks."""
         result = []
         for node, value in zip(self.constants, values, strict=True):
             if self.blocks is None or node not in self.blocks.with_rows:

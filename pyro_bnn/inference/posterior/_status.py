@@ -53,7 +53,9 @@ class Status:
         return f"{found[:1].upper()}{found[1:].rstrip('.')}."
 
     def warning(self, name: str = "posterior.status") -> str:
-        """Return the text of a warning: what is wrong and what to try, then the facts of the fit if they are short.
+        """Return the text of a warning.
+
+        It says what is wrong and what to try, and ends with the facts of the fit if they are short.
 
         Args:
             name: Name of the attribute in which a user finds the whole status.

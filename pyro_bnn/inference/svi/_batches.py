@@ -111,7 +111,7 @@ class Batches:
             )
 
     def order_state(self) -> list[Tensor]:
-        """Return the states of the generators that draw the order of the rows, except torch's own generator."""
+        """Return the states of the generators that draw the order of the rows, without torch's own generator."""
         return [generator.get_state() for generator in self._generators()]
 
     def restore_order(self, state: list[Tensor]) -> None:

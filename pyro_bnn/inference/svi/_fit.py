@@ -82,9 +82,10 @@ def fit_svi(
 ) -> GuidePosterior:
     """Fit a guide, and the model's learnable parameters, by maximising the ELBO.
 
-    The fit makes one step of :func:`svi_step`, whose documentation has the formula of the ELBO, for each batch of each
-    epoch. All quantities in the history are in nats, and refer to the whole data set. If `data` holds all rows, frozen
-    layers before the first random parameter run only once for each row, unless their outputs take more than 1 GB.
+    For each batch of each epoch, the fit makes one step of :func:`svi_step`. The documentation of `svi_step` has the
+    formula of the ELBO. All quantities in the history are in nats, and refer to the whole data set. If `data` holds all
+    rows, frozen layers before the first random parameter run only once for each row, unless their outputs take more
+    than 1 GB.
 
     Args:
         model: The model. For details of `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.

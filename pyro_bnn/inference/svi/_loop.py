@@ -129,7 +129,7 @@ class Loop:
             after_epoch(self._end_epoch(begin))
 
     def _started(self) -> Iterator[Batch]:
-        """Return the remaining batches of the epoch in progress."""
+        """Return the remaining batches of the present epoch."""
         if not self.num_steps:
             with self.stream:
                 return self.batches.epoch(self.epoch)
@@ -163,7 +163,8 @@ class Loop:
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
         """Check a batch of the first epoch; checks in every epoch would be too costly.
 
-        The inputs are checked and, on a GPU, the targets. On a CPU, the first output of the network is checked.
+        Inputs from a loader are checked. On a GPU, the targets are checked, too. On a CPU, the first output of the
+        network is checked, too.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):

@@ -33,7 +33,7 @@ class Execution:
             batch shape. The optimizer must be made by `natural_gradient`, or have ``fused=True``. With
             ``cuda_graph=None``, steps are recorded where possible, but only if all modules of network and likelihood
             come from torch or this package.
-        num_parts: Number of parts into which each batch is cut, to save memory; the gradients of the parts are added
+        num_parts: Number of parts into which each batch is cut, to save memory. The gradients of the parts are added
             up. Batch normalisation computes its statistics for each part separately.
         autocast: With ``torch.bfloat16``, the network computes those operations in bfloat16 that torch considers safe.
             Likelihood, guide and prior keep the model's dtype. None computes everything in the model's dtype.
@@ -193,7 +193,7 @@ class GradientStep(ABC):
         """Return the name of the first site whose value or log-density was not finite in the last step."""
 
     def _gradients(self) -> list[Tensor]:
-        """Return all gradients in as few tensors as possible."""
+        """Return all gradients, in as few tensors as possible."""
         return [parameter.grad for parameter in self._learned if parameter.grad is not None]
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:

@@ -133,8 +133,8 @@ class PosteriorPrior(Prior):
     Args:
         locations: Means, ``{site: shape of the parameter}``.
         scales: Standard deviations, above 0, ``{site: shape of the parameter}``.
-        otherwise: Prior of all other parameters, such as the output layer of a new task; if None, such parameters raise
-            an error.
+        otherwise: Prior of all other parameters, such as the output layer of a new task. If it is None, other
+            parameters raise an error.
 
     Raises:
         ValueError: If the sites or shapes of `locations` and `scales` differ, or if a scale is not above 0. A model

@@ -149,7 +149,10 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """Return a score with its jackknife standard error, given its value and its values without one group of draws."""
+    """Return a score with its jackknife standard error.
+
+    `values` are the score and the scores without each group of draws.
+    """
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))

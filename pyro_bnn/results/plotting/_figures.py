@@ -177,7 +177,7 @@ def inches(width: str) -> float:
 
 @styled
 def save(ax: Axes | Sequence[Axes] | np.ndarray, path: str | Path) -> None:
-    """Write a figure, given its axes, to a file.
+    """Write the figure of the given axes to a file.
 
     A picture has 250 pixels per inch. A PDF has embedded fonts.
 

@@ -115,7 +115,7 @@ class Block:
         return remembered(self._model, self._memory, partial(self._model.output_given, draw, self._x))
 
     def run(self) -> tuple[Tensor, Draw]:
-        """Return the outputs for all K draws, shape (K, N, ...), and the K draws of the likelihood's variables."""
+        """Return the outputs for all K draws, shape (K, N, ...), and the draws of the likelihood's variables."""
         draws, self.draws = self.draws, []
         at_once, is_first = self._at_once, self.size == 1
         if at_once is None:
@@ -289,7 +289,7 @@ class Way:
 
 
 class Batch(Generic[P]):
-    """A batch of rows, and the prediction from all draws so far; `plan` has the modules whose results may be reused."""
+    """A batch of rows, and the prediction from all draws so far. `plan` says which modules' results may be reused."""
 
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._way = model, x, y, way

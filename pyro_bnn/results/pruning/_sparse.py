@@ -20,7 +20,7 @@ MAX_DENSITY = 0.1
 class SparseLinear(nn.Module):
     r"""The layer :math:`y = x W^\top + b` with a sparse matrix W, whose nonzero elements are stored row by row.
 
-    A sparse layer cannot be trained: it has buffers instead of parameters.
+    A sparse layer cannot be trained, since it has buffers instead of parameters.
 
     Args:
         weight: The matrix, shape (O, D), dense.

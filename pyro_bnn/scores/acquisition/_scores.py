@@ -303,7 +303,7 @@ def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Te
 
 
 def _standardised(name: str, prediction: RegressionPrediction) -> Tensor:
-    """Return means of draws, (S, N), centred and scaled: inner products of columns are correlations of labels."""
+    """Return centred means of draws, (S, N), scaled so that inner products of columns are correlations of labels."""
     components = noisy(name, prediction).components
     if components is None:
         raise ValueError(f"`{name}` must have the mean of each draw; {KEEP}.")

@@ -49,8 +49,8 @@ class Prediction(Advised, Shown, ABC):
 
     Args:
         num_samples: Number of weight draws, S.
-        log_density: Log-density or log-probability of the targets under the mixture of all draws, in nats, shape (N,),
-            jointly over the outputs of a row; None if no targets were given.
+        log_density: Log-density or log-probability of the targets under the mixture of all draws, in nats, shape (N,).
+            If a row has several outputs, it is their joint density. None if no targets were given.
         targets: Targets of `log_density`, N rows; None if no targets were given.
         seed: Seed of the weight draws, given to `predict` or drawn by it; None if unknown. Two predictions of one
             posterior use the same weight draws if they have the same seed and number of draws.

@@ -189,9 +189,9 @@ class RegressionPrediction(Prediction):
         """Return the continuous ranked probability score at targets y, averaged over rows and outputs.
 
         The score is in the units of y; lower is better. The score needs `keep_draws`. For Gaussians and mixtures of
-        Gaussians the score is exact, and the time grows with the square of the number of Gaussians
-        (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). For other distributions the score is estimated from 1000
-        draws, always with the same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
+        Gaussians the score is exact (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). The computing time grows with
+        the square of the number of Gaussians. For other distributions the score is estimated from 1000 draws, always
+        with the same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
 
         Args:
             y: Targets, shape ``(N, *O)``.
