@@ -76,7 +76,7 @@ class Summary:
 
     @property
     def _are_right(self) -> list[bool]:
-        """Whether each column is aligned at the right. Columns with numbers are."""
+        """Whether each column is aligned at the right, as columns with numbers are."""
         return [
             any(isinstance(cell, int | float | Number) for cell in column) for column in zip(*self.rows, strict=True)
         ]

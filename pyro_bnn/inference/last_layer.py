@@ -45,7 +45,7 @@ def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
 
 
 def owners(net: nn.Module) -> list[nn.Module]:
-    """Return the modules that own a parameter with gradients.
+    """Return the modules that own a parameter that needs gradients.
 
     A module does not own the parameters of its submodules.
     """

@@ -198,7 +198,7 @@ class AnyDensity(Density):
     """Any other prior. Its gradients come from autograd.
 
     For a constrained variable, the density is that of the unconstrained value. If `jacobian` is False, the density has
-    no Jacobian determinant of the transform. Its maximum is then the mode in constrained space.
+    no Jacobian determinant of the transform, and the maximum of this density is the mode in constrained space.
     """
 
     def __init__(self, site: Site, *, jacobian: bool = True) -> None:

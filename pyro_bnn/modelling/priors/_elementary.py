@@ -79,7 +79,7 @@ class NormalPrior(_ScalePrior):
 
 @dataclass(frozen=True)
 class NetworkNormalPrior(_ScalePrior):
-    r"""Gaussian prior :math:`N(w_0, \text{scale}^2)` of every weight, where :math:`w_0` is the weight of the network.
+    r"""Gaussian prior :math:`N(w_0, \text{scale}^2)` of every weight, where :math:`w_0` is its value in the network.
 
     For a pretrained network this is the prior of MOPED: the weights are near those of an earlier training. If the
     earlier training used the same data, the data count twice, and the posterior is too certain of the given weights.
