@@ -196,6 +196,6 @@ def _between_chains(nuts: Prediction, num_chains: int) -> float:
 
 
 def _gaps(draws: Tensor, num_chains: int) -> Tensor:
-    """Return each chain's mean minus that of the other chains, (K, N, ...), from draws (S, N, ...), chain by chain."""
+    """Return the mean of each chain minus the mean of all other chains, shape (K, N, ...)."""
     means = draws.unflatten(0, (num_chains, -1)).mean(1)
     return (means - means.mean(0)) * num_chains / (num_chains - 1)

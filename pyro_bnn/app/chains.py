@@ -138,7 +138,7 @@ def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good
 
 
 def _fixed(config: RunConfig, data: Dataset, given: Collection[str]) -> dict[str, Any]:
-    """Return the settings of `CHOSEN` that the comparison must not change, with their values."""
+    """Return the settings that the comparison of models must not change, with their values."""
     own = Design(config.hidden, ACTIVATIONS[config.activation], make_prior(config.prior), config.likelihood)
     fixed = {name: getattr(own, name) for name in CHOSEN if name in given or (name in OF_NET and config.net != "mlp")}
     if not data.classes and has_few_values(data.y_train):

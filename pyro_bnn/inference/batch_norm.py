@@ -118,7 +118,7 @@ class CarryingPosterior(Posterior):
 
     @abstractmethod
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
-        """Return the values that are added to a draw: parameters and buffers of the network, by name."""
+        """Return the parameters and buffers of the network, by name, that belong to a draw."""
 
     @torch.no_grad()
     def median(self) -> Draw:

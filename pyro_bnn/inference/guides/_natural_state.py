@@ -37,9 +37,9 @@ class NaturalState(FlatState):
     the part of S that comes from the data is divided by this factor.
 
     The update of S contains the square of a noisy term, which raises S above its optimum by about
-    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. All weights contribute noise to the g of a noise scale, so its S
-    would be many times its optimum. Hence for latent variables of the likelihood, the second derivative of L replaces
-    :math:`g\,(w - m)\,S`. This derivative needs no pass through the network.
+    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, g contains noise from all weights, which would
+    raise S to many times its optimum. Hence for latent variables of the likelihood, the second derivative of L, which
+    needs no pass through the network, replaces :math:`g\,(w - m)\,S`.
 
     With `gauss_newton_every` k, :math:`B\,s^2 / N` replaces :math:`g\,(w - m)\,S` in every k-th step, and S stays the
     same in the other steps. Here s is the gradient of minus the log-likelihood of the whole data set, estimated from B
@@ -352,7 +352,7 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace estimates in `products` by exact values. `products` has the slice `part` of all weights."""
+        """Replace estimates in `products` by exact values. `products` belongs to the weights in the slice `part`."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

@@ -121,7 +121,7 @@ class DrawGradients:
         return dict(self._leaves)
 
     def take(self) -> None:
-        """Collect the gradients of the leaves from the last call of :meth:`leaves`.
+        """Collect the gradients of the leaves that :meth:`leaves` returned last.
 
         Call this method after the backward pass, which computes these gradients.
         """

@@ -31,10 +31,10 @@ DRAWS_AT_ONCE = 256
 def batched_observation(
     model: BayesianModel, example: Mapping[str, Tensor], x: Inputs
 ) -> Callable[[Mapping[str, Tensor], Inputs], Distribution]:
-    """Return a function from K draws, ``{site: shape (K, *event)}``, and x to the distribution of the targets.
+    """Return a function that computes the distribution of the targets from K draws and inputs x.
 
-    The distribution has the batch shape (K, N, ...). `example` contains two draws. The model must have the mode and
-    dtype of later runs.
+    Draws are ``{site: shape (K, *event)}``; the distribution has the batch shape (K, N, ...). `example` contains two
+    draws. The model must have the mode and dtype of later runs.
     """
     paths = {path: name for name, paths in model.parameter_paths.items() for path in paths}
 

@@ -163,7 +163,7 @@ class Kernel(ABC):
         raise self._stateless()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that :meth:`state` returned, possibly in another process. Its tensors may be on the CPU."""
+        """Restore a state that :meth:`state` returned, possibly in another process, with tensors on any device."""
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:

@@ -73,7 +73,7 @@ class TreeConstants(NamedTuple):
 
 
 def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
-    """Return the state of chains that have just finished a draw at z. `begin` reads only the proposal from it."""
+    """Return the state of chains at z, between two draws. `begin` uses only the proposal, which is at z."""
     count = torch.zeros_like(potential, dtype=torch.long)
     levels = z.new_zeros(len(z), num_levels, z.shape[1])
     point, proposal = (z, z, gradient), (z, gradient, potential, potential)
@@ -209,7 +209,9 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 
 
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return two Boolean tables, shape (leaves, levels): where a leaf is stored, and with which leaves it is compared.
+    """Return two Boolean tables: at which levels each leaf is stored, and at which levels each leaf is compared.
+
+    Both tables have the shape (leaves, levels).
 
     When a leaf completes a balanced subtree, a check for a U-turn compares it with the first leaf of this subtree.
     Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every even leaf

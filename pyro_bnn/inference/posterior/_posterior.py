@@ -147,13 +147,13 @@ class Posterior(Advised, Shown, ABC):
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
         """Return the points around which predictions linearise the network; draws take the points in turn.
 
-        If the entry of a draw is None, predictions with this draw are not linearised.
+        A prediction is not linearised for the draws that get None instead of a point.
 
         Args:
             everywhere: Whether to return the points even of a posterior whose :attr:`is_linearised` is false.
 
         Raises:
-            ValueError: If the posterior has no median, and therefore no such point.
+            ValueError: If the posterior has no median.
         """
         return [self.median() if _checks.flag("everywhere", everywhere) or self.is_linearised else None]
 

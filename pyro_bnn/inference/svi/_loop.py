@@ -163,8 +163,7 @@ class Loop:
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
         """Check a batch of the first epoch; checks in every epoch would be too costly.
 
-        Inputs from a loader are checked. On a GPU, the targets are checked, too. On a CPU, the first output of the
-        network is checked, too.
+        On a GPU, this checks the inputs and the targets. On a CPU, it checks the inputs and the network's first output.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):

@@ -157,7 +157,7 @@ class SVIStep:
         return GraphStep(step)
 
     def _can_record(self, step: GradientStep) -> bool:
-        """Return whether steps can be recorded without skipping Python code of the user."""
+        """Return whether steps can be recorded. Recorded steps would skip Python code of the user."""
         model, optimizer = self.model, step.optimizer
         if step.waits or self.execution.processes.are_many or isinstance(optimizer, SkippingOptimizer):
             return False

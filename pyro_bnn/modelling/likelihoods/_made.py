@@ -44,8 +44,8 @@ class Maker:
 class MadeDistribution(TorchDistribution, Sliced):
     """The distribution that a `Maker` returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
-    To select or join draws or rows, the class selects or joins the outputs and numbers, and makes a new distribution
-    from them. This works for every kind of distribution. If the mean or the variance has no closed form, it is
+    To select or join draws or rows, the class selects or joins the outputs and numbers, and makes the distribution
+    again. So draws and rows of every distribution can be selected. A mean or a variance without closed form is
     estimated from draws, always with the same seed.
     """
 

@@ -60,8 +60,8 @@ class Selection:
 
     Args:
         sites: Function that returns the sites of the selected parameters. Its first argument is a list of all
-            parameters, in which a parameter with several names occurs once for each name. Its second argument is
-            ``"where"`` or ``"exclude"``, for error messages.
+            parameters; a parameter with two names occurs twice in the list. Its second argument is ``"where"`` or
+            ``"exclude"``, for error messages.
         text: The rule as text.
         glob: The glob on names, if the rule is a glob.
 

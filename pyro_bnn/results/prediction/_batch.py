@@ -157,7 +157,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """Call `run`, so that the network uses the results in `memory`. If this fails, call `run` again without them."""
+    """Call `run`, in which the network keeps and reuses results. If this fails, call `run` again without reuse."""
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()
