@@ -94,7 +94,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """Return the value of a parameter that the forward pass uses: the padding row of an embedding never changes."""
+    """Return a parameter's value as the forward pass uses it: the padding row of an embedding stays constant."""
     return _with_padding(*_owner(net, path), value)
 
 

@@ -18,8 +18,8 @@ def explained(
     """Return a decorator that adds clear errors for calls with wrong arguments, with a correct call as `example`.
 
     `hints` has advice for unknown arguments. `kinds` has functions that return whether a value suits an argument. If an
-    argument is missing, the error names the first argument whose value does not suit. The user probably left out this
-    argument. A decorated class gets a new `__init__`.
+    argument is missing, the error names the first argument whose value does not suit, since the user probably left it
+    out. For a class, the decorator replaces `__init__`.
     """
 
     def decorated(function: F) -> F:

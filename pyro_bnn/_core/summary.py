@@ -110,7 +110,7 @@ class Shown:
         return _safe(self, self._summary, Summary.text)
 
     def _notebook_summary(self) -> Summary:
-        """Return the summary for notebooks, which may have more details. By default there is only one summary."""
+        """Return the summary for notebooks; a subclass may add details to the ordinary summary."""
         return self._summary()
 
     def _repr_html_(self) -> str:

@@ -50,7 +50,7 @@ def digits_demo(folder: Folder, *, seed: int = 0) -> ClassifierScores:
 
 
 def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
-    """Fit 92 noisy points of a sine with NUTS, plot predictive bands, and return the numbers of `cli/demo.py`."""
+    """Fit 92 noisy points of a sine with NUTS, plot predictive bands, and return the numbers to print."""
     x, y = regression_problem(seed=seed)
     with seeded(seed):
         net = mlp([1, 20, 1], activation=nn.Tanh, first=[Standardize(torch.zeros(1), torch.full((1,), 0.25))])

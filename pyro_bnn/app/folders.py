@@ -29,7 +29,7 @@ NOTHING_KEPT = (
 
 @dataclass
 class Folder:
-    """A folder to which this process writes. A file appears in it only when it is complete and in the manifest."""
+    """A folder to which this process writes. Each file appears in the folder only after it has been written whole."""
 
     path: Path  # where the files are written
     place: Place  # its final path
@@ -156,7 +156,7 @@ def resuming(run: str | Path) -> Iterator[Folder]:
 def updating(
     run: str | Path, *, command: str, writes: Sequence[str] = (), picture_format: str = "png"
 ) -> Iterator[Folder]:
-    """Yield a finished folder to write to; raise FileExistsError if another program wrote a file named in `writes`."""
+    """Yield a finished folder to write to. Raise FileExistsError if another program wrote one of the files `writes`."""
     place = Place.of(find_run(run))
     with locked(place, command):
         folder = Folder(place.real, place, Manifest.read(place.real), picture_format)
@@ -199,7 +199,7 @@ def is_resumable(place: Place) -> bool:
 
 
 def _working(folder: Folder) -> Iterator[Folder]:
-    """Yield a folder that is being written, and rename it to its final name at the end."""
+    """Yield an unfinished folder to write to, and rename it to its final name at the end."""
     place = folder.place
     try:
         yield folder

@@ -1,4 +1,4 @@
-"""Remedies: what the user can type after a fault of a run, the same in `train`, `report` and the page."""
+"""Advice on what to type after a failed run. `train`, `report` and the page give the same advice."""
 
 import math
 from pathlib import Path

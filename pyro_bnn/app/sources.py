@@ -237,7 +237,7 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
     """Return a suggested likelihood, the reason, the number of rows, and whether the data have separate test rows.
 
-    Separate test rows are not counted.
+    The number of rows does not include separate test rows.
     """
     path = _near(config.dataset)
     if config.kind == "table":
@@ -308,7 +308,7 @@ def read_sample(
 
 
 def num_trained_on(config: RunConfig, facts: Facts, sample: Sample) -> int:
-    """Count the rows of `sample` that are training rows of the run; 0 if the run's file has moved or changed."""
+    """Count the rows of `sample` that are training rows of the run; return 0 if the run's data file was changed."""
     if sample.y is None or config.kind == "images" or not Path(config.dataset).exists():
         return 0
     try:

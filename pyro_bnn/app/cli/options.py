@@ -225,7 +225,7 @@ def check_target(table: Path, target: str) -> None:
 
 
 def check_file(out: Path, *, force: bool) -> None:
-    """Raise if the file `out` cannot be written or must not be replaced. Check this before anything is computed."""
+    """Raise if the file `out` cannot be written or must not be replaced. Call this before a long computation."""
     if out.is_dir():
         raise IsADirectoryError(f"--out must be a file, and {out} is a folder; name a file in it.")
     if out.exists() and not force:

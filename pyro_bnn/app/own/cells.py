@@ -66,7 +66,7 @@ class Cells:
 
     @property
     def labels(self) -> np.ndarray:
-        """The cells as names of classes: TRUE or true becomes True, and a missing cell becomes ""."""
+        """The cells as class labels. TRUE and true become True, and a missing cell becomes an empty text."""
         truth = {"true": "True", "false": "False"}
         return np.array([truth.get(text.lower(), text) for text in self.texts.fillna("")], dtype=object)
 

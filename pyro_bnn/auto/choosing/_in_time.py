@@ -1,4 +1,4 @@
-"""Chooses a model and fits it by chains before a deadline. Comparisons and chains depend on measured times."""
+"""Chooses a model and fits it by chains before a deadline. How much is compared depends on measured times."""
 
 import math
 import time
@@ -102,7 +102,7 @@ def fit_in_time(
 def _first(
     candidates: Mapping[str, Candidate], data: Rows, deadline: Deadline, seed: int
 ) -> tuple[str, BayesianModel, TimedChains]:
-    """Return the first model that chains can fit to all rows, with its name and the chains prepared for it."""
+    """Return the name of the first model that chains can fit to all rows, the model, and its prepared chains."""
     reason = UnsuitableError("there is no model")
     for name, make in candidates.items():
         model = make(len(data[0]))

@@ -95,7 +95,7 @@ class Member:
         return self._seed(2 * index + 2)
 
     def _seed(self, index: int) -> int:
-        """Return a seed other than the user's, since the user may have drawn the network's weights with that seed."""
+        """Return a seed that differs from `seed`, with which the user may have drawn the network's weights."""
         return (self.seed + index * GOLDEN) % 2**63
 
     def _file(self, path: str | Path, index: int) -> Path:

@@ -53,7 +53,7 @@ def fit_in_one_step(
     seed: int,
     options: Mapping[str, Any],
 ) -> list[GuidePosterior] | str:
-    """Fit at least two point members side by side; return their posteriors, or why they must be fitted separately."""
+    """Fit at least two point members side by side; return their posteriors, or the reason why this is impossible."""
     if unusual := sorted(options.keys() - OPTIONS):
         return f"`{unusual[0]}` is given"
     if Processes.present().are_many:
@@ -112,7 +112,7 @@ def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaG
 
 
 def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -> str:
-    """Return why one optimizer for all members may differ from one for each member, or an empty text."""
+    """Return why one optimizer for all members may work differently from separate optimizers, or an empty text."""
     if maker is None:
         return ""
     require_maker(maker)

@@ -52,9 +52,10 @@ def save_posterior(
 ) -> None:
     """Write a posterior, and the parameters and buffers of its model, to one file.
 
-    The file is written completely or not at all. It has a checksum and a description of the model, but no code, and no
-    training data except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`; see :doc:`/how_to/save`. A posterior of
-    a class of your own can be saved if the class has :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
+    The file is written completely or not at all. The file has a checksum and a description of the model, but no code.
+    The only training data in a file are the inputs of a :class:`~pyro_bnn.RefreshedPosterior`; see :doc:`/how_to/save`.
+    A posterior of a class of your own can be saved if the class has :meth:`Posterior.to_record` and
+    :meth:`Posterior.from_record`.
 
     Args:
         posterior: Result of a fit, an ensemble of such results, or a guide that is a module.
@@ -62,8 +63,8 @@ def save_posterior(
         model: The model of the posterior. For a Pyro model of your own, the file records the names, shapes and supports
             of its latent variables and, if the model is a module, its parameters and buffers. If `model` is None, the
             file holds no model.
-        data: Only for a Pyro model of your own: the arguments of a call, including the targets, such as (x, y). The
-            model is called once to find its latent variables. The arguments are not saved.
+        data: Arguments with which a Pyro model of your own is called, including the targets, such as (x, y). The model
+            is called once to find its latent variables. The arguments are not saved.
         with_frozen: Whether to write the frozen parameters of a :class:`~pyro_bnn.BayesianModel`, too. If False, the
             file has only checksums of the frozen parameters, and can be loaded only into a model with the same frozen
             parameters.

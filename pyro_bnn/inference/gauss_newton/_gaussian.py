@@ -30,8 +30,8 @@ class Covariance(ABC):
     def to(self, like: Tensor) -> "Covariance":
         """Return a contiguous copy with the device and dtype of `like`.
 
-        A covariance from a file is contiguous. Another memory layout would change the last bits of products, so the
-        predictions would change when a posterior is saved and loaded.
+        Tensors loaded from a file are contiguous. With another memory layout, the last bits of products would differ,
+        so a saved and a loaded posterior would give different predictions.
         """
         contiguous = torch.contiguous_format
         return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})
@@ -53,7 +53,7 @@ class Full(Covariance):
 class AlongAxes(Covariance):
     r"""A covariance that is diagonal along orthogonal axes. The standard deviations are `scales`, shape (P,).
 
-    Without Kronecker factors each weight has an axis of its own. With Kronecker factors, parameter number i, of shape
+    Without Kronecker factors, the axes are those of the weights. With Kronecker factors, parameter number i, of shape
     (m, n), has the axes :math:`u \otimes v`: the vectors u are the columns of `left.i`, and the vectors v those of
     `right.i`.
     """
@@ -107,8 +107,9 @@ def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[i
 class FullCurvature:
     r"""The positive semi-definite matrix :math:`G = \sum_k \beta_k G_k`, given the `matrices` G_k, shape (K, P, P).
 
-    Each G_k comes from the outputs that share a noise scale, and beta_k is the precision of their noise. Most
-    likelihoods have a single G_k, with beta = 1. The precision matrix of the posterior is G + diag(prior precision).
+    Outputs with the same noise scale form a group. G_k is the matrix of group k, and beta_k is the precision of its
+    noise. Most likelihoods have a single G_k, with beta = 1. The precision matrix of the posterior is G + diag(prior
+    precision).
     """
 
     matrices: Tensor

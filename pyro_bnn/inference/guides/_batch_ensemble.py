@@ -288,7 +288,7 @@ class BatchEnsembleState(FlatState):
 
 
 class _SharedWeight:
-    """A shared weight, the factors of the present member, and the product of weight and factors."""
+    """A shared weight, its factors in the present member, and the product of weight and factors."""
 
     def __init__(
         self,

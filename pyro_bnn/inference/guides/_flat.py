@@ -46,10 +46,10 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
         Args:
             joint: The joint density of the model, over the sites of the guide.
-            noise: The quantity that an estimator needs in addition to the means. If it is None, there is no estimator,
-                and the network runs with drawn weights. A guide that does not support estimators raises an error if
-                `noise` is given.
-            closed_form: Whether to use the closed form of the divergence if the prior has one.
+            noise: The quantity that an estimator needs in addition to the means. Without an estimator it is None, and
+                the network runs with drawn weights. A guide that does not support estimators raises an error if `noise`
+                is given.
+            closed_form: Whether to use closed-form divergences where the prior has them.
         """
 
     @abstractmethod

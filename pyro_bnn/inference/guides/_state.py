@@ -41,7 +41,7 @@ class ParameterVector:
 
     @torch.no_grad()
     def link(self) -> None:
-        """Let every parameter share the vector's memory. First copy values into the vector if they are elsewhere."""
+        """Make every parameter a view of the vector. First copy the values of other parameters into the vector."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 if (parameter.dtype, parameter.device) != (view.dtype, view.device):
@@ -57,7 +57,7 @@ class ParameterVector:
         self._gradients = list(self._layout.views(gradient).values())
 
     def give_gradients(self) -> None:
-        """If :meth:`set_gradient` chose a vector, set the `grad` of each parameter to its part of this vector."""
+        """Set the `grad` of each parameter to its part of the vector of :meth:`set_gradient`, if there is one."""
         if self._gradients:
             self.give_once(self._gradients)
 
@@ -266,7 +266,7 @@ class FlatState(ABC):
         return False
 
     def close(self) -> None:
-        """Give each parameter its own memory. All other memory is freed first, so that the peak of memory stays low."""
+        """Give each parameter its own memory. To save memory, first free everything but the parameters."""
         vectors = self.vectors.values()
         vars(self).clear()
         for vector in vectors:
@@ -275,9 +275,9 @@ class FlatState(ABC):
             vector.close()
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """Return new autograd leaves, one per site, as views of `vector`, whose gradients are added to `gradient`.
+        """Return views of `vector` as new autograd leaves, one per site. Autograd adds their gradients to `gradient`.
 
-        Views of the two tensors are kept for later calls, so every call should pass the same tensors.
+        Every call should pass the same two tensors, since their views are kept for later calls.
         """
         leaves = {}
         for name, view, its_gradient in zip(

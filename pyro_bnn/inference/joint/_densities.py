@@ -146,7 +146,7 @@ class NormalDensity(Density):
 
     @staticmethod
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
-        """See :meth:`Density.rows`. The log-density is computed as one weighted sum of squares."""
+        """See :meth:`Density.rows`. This computes the log-density as a weighted sum of squares."""
         loc, scale = arguments
         is_centred, root_precision = not bool(loc.any()), scale.reciprocal()
         log_constant = scale.log() + LOG_ROOT_TAU
@@ -197,8 +197,8 @@ class ScaleMixtureDensity(Density):
 class AnyDensity(Density):
     """Any other prior. Its gradients come from autograd.
 
-    For a constrained variable, the density is that of the unconstrained value. If `jacobian` is False, the density has
-    no Jacobian determinant of the transform, and the maximum of this density is the mode in constrained space.
+    For a constrained variable, this is the density of the unconstrained value. If `jacobian` is false, the Jacobian
+    determinant of the transform is omitted, for a point estimate that is the mode in constrained space.
     """
 
     def __init__(self, site: Site, *, jacobian: bool = True) -> None:
@@ -331,8 +331,8 @@ class Joint:
     def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
         """Divide the vector of weights into pieces, so that each piece has one prior density.
 
-        Neighbouring sites share a piece if their densities are equal and `kind` returns the same label for them. On a
-        CPU, pieces longer than `longest` are cut.
+        Neighbouring sites are in the same piece if they have equal densities, and the same label from `kind`. On a CPU,
+        pieces longer than `longest` are cut.
         """
         runs: list[Piece] = []
         for site in self.sites:
@@ -350,9 +350,9 @@ class Joint:
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """On a CPU, cut a piece into pieces of at most `longest` numbers.
+    """Cut a piece into pieces of at most `longest` numbers, if the device is a CPU.
 
-    A piece stays whole if its density has no `key`, since such a density may have parameters for each weight.
+    A piece whose density has no `key` stays whole, since the density may have parameters for each weight.
     """
     size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):

@@ -65,7 +65,7 @@ class Blocks:
     def bounds(self) -> list[tuple[int, int]]:
         """Return the first row of each block and the row after its last.
 
-        In all blocks but the last, the number of rows is a multiple of `STEP`.
+        The number of rows in each block is a multiple of `STEP`, except in the last block.
         """
         count, steps = math.ceil(self.num_rows / self.size), math.ceil(self.num_rows / STEP)
         ends = [min(number * steps // count * STEP, self.num_rows) for number in range(count + 1)]

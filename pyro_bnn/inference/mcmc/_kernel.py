@@ -126,7 +126,7 @@ def in_short(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler
 
 
 class Kernel(ABC):
-    """A sampler applied to one potential, for K chains. Each chain is one row of every tensor.
+    """A sampler applied to one potential, for K chains. Row k of every tensor belongs to chain k.
 
     Args:
         value_and_grad: The potential.

@@ -50,8 +50,8 @@ class MCLMC(Sampler):
     """Microcanonical Langevin Monte Carlo, a sampler for networks.
 
     MCLMC has no accept/reject step, so the draws are biased. The bias is small if the energy error of the steps is
-    small, so warm-up chooses the step size by this error. Warm-up also learns the length over which a chain forgets its
-    direction. For a network, warm-up should take 5,000 to 50,000 steps. Each step computes two gradients.
+    small, so warm-up chooses the step size by this error. Warm-up also learns how far a chain moves until its direction
+    is random again. For a network, warm-up should take 5,000 to 50,000 steps. Each step computes two gradients.
 
     The posterior of a network has many modes, and a chain stays in one of them. Start every chain at a trained network:
     pass an :class:`~pyro_bnn.EnsemblePosterior` or a :class:`~pyro_bnn.inference.mcmc.Descent` as ``init``. The modes
@@ -270,7 +270,7 @@ class _MCLMCChain(NativeChain):
     """One chain of MCLMC. `point` contains a position, a direction, a gradient, a potential, and T energy errors."""
 
     def draw(self, setting: tuple[float, float]) -> Tensor:
-        """Make a draw with a step size and a standard deviation of the noise, and return the new `point`."""
+        """Make a draw, and return the new `point`. `setting` is the step size and the noise's standard deviation."""
         point, num_weights = self.point.clone(), self.sampler.num_weights
         direction = point[num_weights : 2 * num_weights]
         if not bool(direction.any()):  # before the first draw

@@ -111,7 +111,7 @@ class Native:
 class NativeChain(ABC):
     """One chain, whose draws are computed in C.
 
-    The first P numbers of `point` are the chain's position. The other numbers are needed for its next draw.
+    The first P numbers of `point` are the chain's position. The next draw also needs the other numbers of `point`.
     """
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
@@ -127,7 +127,7 @@ class NativeChain(ABC):
         """Make a draw, and return the new `point`. This method may run in any thread."""
 
     def state(self) -> dict[str, Any]:
-        """Return everything on which the next draw depends, except the numbers that are set during warm-up."""
+        """Return all that determines the next draw, except the numbers that warm-up sets."""
         return {"point": self.point, "generator": self.generator.get_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -243,9 +243,9 @@ def native(
 def native_or_reason(
     value_and_grad: ValueAndGrad, z: Tensor, compile: Compile, max_tree_depth: int = 10
 ) -> tuple[Native | None, str]:
-    """Return the compiled samplers, or None and the reason why there are none.
+    """Return the compiled samplers, or None and the reason why compilation is impossible.
 
-    If `compile` is True, raise a `NotInCError` instead.
+    If compilation is impossible and `compile` is True, raise a `NotInCError`.
     """
     if not compile:
         return None, "`compile` is False"

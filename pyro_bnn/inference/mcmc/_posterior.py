@@ -117,7 +117,7 @@ class MCMCPosterior(Posterior):
 
     @property
     def _lead(self) -> torch.Size:
-        """The lengths (K, S) of the two leading axes, which are the same for the draws of all sites."""
+        """The numbers (K, S) of chains and of draws in each chain."""
         return next(iter(self.chains.values())).shape[:2]
 
     def _summary(self) -> Summary:
@@ -154,8 +154,8 @@ class MCMCPosterior(Posterior):
     def diagnose(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
         """Return R-hat and effective sample sizes of latent variables and, given a model and inputs, of predictions.
 
-        Judge by the predictions: permuting hidden units, or flipping their signs, changes the weights but not the
-        function.
+        Judge chains by predictions, not by weights: permuting hidden units, or flipping their signs, changes the
+        weights but not the function.
 
         Args:
             model: The model that was sampled.

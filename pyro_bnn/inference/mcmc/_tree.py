@@ -209,9 +209,7 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 
 
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return two Boolean tables: at which levels each leaf is stored, and at which levels each leaf is compared.
-
-    Both tables have the shape (leaves, levels).
+    """Return two Boolean tables of shape (leaves, levels): where to store a leaf, and where to compare a leaf.
 
     When a leaf completes a balanced subtree, a check for a U-turn compares it with the first leaf of this subtree.
     Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every even leaf

@@ -45,7 +45,7 @@ def saved(value: Posterior | Calibration) -> Saved:
 
 
 def restored(values: Saved, destination: Destination) -> Posterior:
-    """Check a record, and return its posterior. The only change to `destination` is in its attribute `pending`."""
+    """Check a record, and return its posterior. In `destination`, only the attribute `pending` is changed."""
     kind: type[Posterior] = _kind_of(values, Posterior)  # type: ignore[type-abstract]  # its subclasses are found
     return kind.from_record(values.content, destination)
 

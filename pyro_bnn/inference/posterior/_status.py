@@ -21,7 +21,7 @@ class Status:
         message: What happened. If `remedy` is empty, the message also says what to try.
         detail: The last part of the message, about how the result was computed.
         remedy: Advice on what to try, with the argument names of the function that made the fit.
-        verdict: What is wrong, in a short sentence; by default the message up to its first semicolon.
+        verdict: What is wrong, in a short sentence. The default is the part of the message before the first semicolon.
 
     Example:
         >>> import pyro_bnn as pb

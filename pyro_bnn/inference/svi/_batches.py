@@ -228,7 +228,7 @@ class Loader:
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
-        """Return the batches of an epoch without the first `skip`, which this call fetches and drops at once."""
+        """Return the batches of an epoch without the first `skip` batches. These are fetched and dropped at once."""
         for sampler in _samplers(self._data):
             set_epoch = getattr(sampler, "set_epoch", None)  # the order of a `DistributedSampler` depends on it
             if callable(set_epoch):

@@ -107,7 +107,7 @@ class Features:
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
         """Fill the tables, and restore the buffers that the network changes meanwhile.
 
-        Return whether the tables can be used, and these buffers.
+        Return whether the tables can be used, and the list of the changed buffers.
         """
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():

@@ -35,9 +35,9 @@ class Recording:
 class GraphStep:
     """Records one step of each kind (batch shape and KL weight) as a CUDA graph and replays it.
 
-    A step is recorded if an earlier step had the same kind, and if the settings of the optimizer, such as the learning
-    rate, have not changed since then. If a step cannot be recorded and `is_required` is true, an error is raised. If
-    `is_required` is false, a warning is shown instead.
+    A step is recorded if an earlier step had the same kind, and no number of the optimizer, such as the learning rate,
+    has changed since. A step that cannot be recorded raises an error if `is_required` is true, and shows a warning if
+    it is false.
     """
 
     def __init__(self, step: GradientStep, *, is_required: bool = True) -> None:

@@ -41,9 +41,9 @@ def export_onnx(
     deviations may differ by 1e-5 times the largest of these numbers.
 
     The input is named ``x``. If there are several inputs, their names are their keys in a dictionary, or ``x_0``,
-    ``x_1``, ... in a tuple. The outputs are those of :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``,
-    ``aleatoric`` and ``epistemic`` (variances) for numbers, and ``probs``, ``aleatoric`` and ``epistemic`` (nats) for
-    classes. The number of draws and the seed are in the metadata of the file.
+    ``x_1``, ... in a tuple. For numbers, the outputs are ``mean``, ``aleatoric`` and ``epistemic`` (variances). For
+    classes, they are ``probs``, ``aleatoric`` and ``epistemic`` (nats). See also
+    :class:`~pyro_bnn.interop.PredictiveModule`. The number of draws and the seed are in the metadata of the file.
 
     Args:
         posterior: Result of a fit, or any Pyro guide.

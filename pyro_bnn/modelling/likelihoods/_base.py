@@ -153,7 +153,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         Args:
             y: Targets, shape ``(N, *O)``.
             weights: Weights of at least 0: a number, or a tensor, array or list of shape (N,) or ``(N, *O)``. A target
-                of weight 0 has no effect on a fit, so it may stand for a missing value.
+                of weight 0 has no effect on a fit; use this for a missing target.
 
         Returns:
             The value and the weight of each target, as floating-point numbers of shape ``(N, *O, 2)``.
@@ -207,7 +207,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """Return a copy with given values of the latent variables. It shares the parameters, and runs without Pyro.
+        """Return a copy with given values of the latent variables, which shares the parameters and does not use Pyro.
 
         Args:
             values: Values of all latent variables, ``{name of the attribute: shape (*draws, *event)}``.

@@ -248,7 +248,7 @@ def make_random(net: nn.Module, where: object, exclude: object, declared: Iterab
 
 
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object) -> set[str]:
-    """Return the sites that `where` selects and `exclude` does not. The network itself declares `fixed` as random."""
+    """Return the sites that `where` selects and `exclude` does not. `fixed` are random by the network's own code."""
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
         raise ValueError("`net` must have a parameter that can be random, got none; pass a network with weights.")

@@ -114,8 +114,8 @@ class ConformalIntervals(Shown, Calibration):
 
         Args:
             prediction: Prediction of the new rows, by the model and posterior that predicted the calibration rows. The
-                score ``"quantile"`` needs `keep_draws`. With the score ``"scaled"``, the targets of the new rows may
-                be in other units than the targets of the calibration rows.
+                score ``"quantile"`` needs `keep_draws`. With the score ``"scaled"``, the new rows and the calibration
+                rows may have targets in different units.
             level: Probability that an interval contains the target, strictly between 0 and 1.
 
         Returns:
@@ -174,7 +174,7 @@ class ConformalIntervals(Shown, Calibration):
 
 
 def _unit(prediction: RegressionPrediction, score: str) -> Tensor:
-    """Return the number by which each distance from the mean is divided, shape ``(N, *O)``."""
+    """Return the divisor of each distance from the mean, shape ``(N, *O)``."""
     if score == "absolute":
         return torch.ones_like(prediction.mean)
     return deviations(prediction).to(prediction.mean.dtype)
@@ -236,7 +236,7 @@ class AdaptiveIntervals(Shown, Calibration):
 
     @property
     def level_now(self) -> float:
-        """Level of the next interval: 1 or more means the whole line, and 0 or less means an empty interval."""
+        """Level of the next interval. At 1 or more the interval is the whole line; at 0 or less it is empty."""
         return 1 - self._own.miss
 
     def start(self, prediction: RegressionPrediction, y: Tensor) -> "AdaptiveIntervals":

@@ -178,7 +178,7 @@ def _points_last(values: Tensor) -> Tensor:
 def _cdf_sums(
     components: Distribution, prediction: RegressionPrediction, nodes: Tensor, groups: Tensor, seed: int
 ) -> Tensor:
-    """Sum the distribution functions of each group of draws at the nodes, shape (G, K, O, N)."""
+    """For each group of draws, return the sum of the distribution functions at the nodes, shape (G, K, O, N)."""
     sums = nodes.new_zeros(NUM_GROUPS, *nodes.shape)
     shape = prediction.mean.shape
     observations = None if has_cdf(components) else _observations(prediction, seed)

@@ -161,10 +161,7 @@ class Comparison(Advised, Shown):
 
     @property
     def differences(self) -> str:
-        """The lines of :attr:`verdict` that compare regions.
-
-        They are given even if the status of the first method is not ok.
-        """
+        """The lines of :attr:`verdict` that compare regions, even if the status of the first method is not ok."""
         return in_words(self._from_first)
 
     @property

@@ -233,7 +233,9 @@ def _of_variance(variance: Tensor, pool: RegressionPrediction) -> Tensor:
 
 
 def epig(pool: Pool, targets: Pool) -> Tensor:
-    r"""Return the expected predictive information gain: what a row's label tells about the target labels, in nats.
+    r"""Return the expected predictive information gain (EPIG) of each row's label, in nats.
+
+    EPIG is the mutual information of the label and a target label, averaged over the target rows:
 
     .. math:: \mathrm{EPIG}(x) = \frac1M \sum_{m=1}^M I[y; y_m \mid x, x_m].
 

@@ -108,7 +108,7 @@ class CensoredPrediction(RegressionPrediction):
         )
 
     def targets_like(self, y: Tensor) -> NoReturn:
-        """Raise a ValueError, since the error of a censored target is unknown."""
+        """Raise a ValueError, since calibration needs complete targets."""
         raise ValueError(
             "calibration needs complete targets, got a prediction for censored ones, whose errors are unknown; use the "
             "quantiles of the prediction."

@@ -23,7 +23,7 @@ MOST_ERRORS = 3.0  # mean confidence and accuracy may differ by this number of s
 
 
 def calibration_section(subject: Subject) -> Section | None:
-    """Make the section on the calibration error. For comparison, it has the error of a calibrated network by chance."""
+    """Make the section on the calibration error, with the error that a calibrated network has by chance."""
     if subject.classified is None:
         return None
     noun, y = subject.classified.noun, subject.classified.y.cpu()

@@ -69,7 +69,7 @@ class Regressed:
     ignored: Sequence[str] = ()  # columns that the user left out
 
     def squared_errors(self, mean: Tensor) -> Tensor:
-        """Return the squared errors of predicted means, shape (N, O). The means may also have the shape (O,)."""
+        """Return the squared errors, shape (N, O), of means of shape (N, O), or (O,) for the same means in all rows."""
         return (self.y - mean.to(self.y)).square()
 
     def interval(self, level: float) -> Tensor:

@@ -59,8 +59,8 @@ def of_baseline(
 ) -> Verdict:
     """Judge whether a network predicts better than the best baseline.
 
-    `own` is the network's mean log-density in nats per row, and `theirs` that of the baseline. `points` compares the
-    errors of both in words. `is_nearer` says whether the network has clearly smaller errors. `unbeaten` names a score
+    `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` compares
+    their errors in words, `is_nearer` says whether the network has clearly smaller errors, and `unbeaten` names a score
     in which the baseline is not clearly better. `guess` has the name and the mean log-density of a second baseline,
     which ignores the inputs.
     """
