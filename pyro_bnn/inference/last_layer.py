@@ -15,7 +15,7 @@ from ..modelling.model import BayesianModel
 def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Collection[str]) -> nn.Module:
     """Copy a model's network in eval mode, with the weights `values`.
 
-    Only the parameters in `random` need gradients. Tied weights stay tied in the copy.
+    Layers that share a weight in the network also share it in the copy.
     """
     weights = model.network_weights(values)
     net = without_pyro(copied(model.network))

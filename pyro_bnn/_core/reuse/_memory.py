@@ -51,7 +51,7 @@ class Memory:
 
     @property
     def is_used(self) -> bool:
-        """Whether results are kept, so that the next call skips the modules that computed them."""
+        """Whether results are kept, so that the next call skips modules."""
         return self._state is not None
 
     def will_watch(self) -> bool:

@@ -170,9 +170,8 @@ class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records the calls of modules whose results are the same in every run.
 
     Such a call uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor or attribute
-    that existed before. If a module makes any other call, the module is refused, which means that its later calls are
-    not recorded. There is one exception: if only the arguments of the call came from drawn weights, the module is not
-    refused.
+    that existed before. After any other call, the module is refused: its later calls are not recorded. But if only the
+    arguments of the call were computed from drawn weights, later calls can still be recorded.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:

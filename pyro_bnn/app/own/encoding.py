@@ -24,8 +24,9 @@ LARGEST = 1e9  # heuristic: a larger standardised number is a mistake; squares o
 class Feature:
     """The conversion of the cells of a column to inputs, which depends on the kind of the column.
 
-    A ``number`` or ``date`` is standardised. A ``category`` has an input for each of the categories. The inputs of a
-    ``text`` are computed from its letters. All inputs of a missing cell are 0, except one that marks it.
+    A ``number`` or ``date`` is standardised. A ``category`` has one input for each category of its column. The inputs
+    of a ``text`` are computed from its letters. A missing cell has the inputs 0, except one input that marks missing
+    cells.
     """
 
     name: str  # of the column

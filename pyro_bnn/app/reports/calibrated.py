@@ -23,7 +23,7 @@ PARTS = ("smallest", "middle", "largest")  # names of thirds of the rows by thei
 def interval_of(prediction: RegressionPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Return the ends of intervals with probability `level`, shape (2, N, O).
 
-    With a calibration these are calibrated intervals, otherwise central intervals.
+    With a calibration, the intervals are calibrated. Without a calibration, they are central intervals.
     """
     if calibration is not None:  # valid in all units of the target, since conformal scores have none
         assert isinstance(calibration, ConformalIntervals)
@@ -34,8 +34,8 @@ def interval_of(prediction: RegressionPrediction, level: float, calibration: Run
 def sets_of(prediction: ClassificationPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Return sets of classes with probability `level`, as a mask of shape (N, C).
 
-    The sets are calibrated if there is a calibration. Otherwise each set has the most probable classes, as many as are
-    needed for a total probability of `level`.
+    With a calibration, the sets are calibrated. Without a calibration, each set has the most probable classes, as many
+    as are needed for a total probability of `level`.
     """
     if calibration is not None:
         assert isinstance(calibration, ConformalSets)

@@ -98,7 +98,7 @@ def _obstacle_of_model(model: BayesianModel) -> str:
 
 
 def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaGuide] | str:
-    """Return the guides of the members, or a reason if members differ in more than their weights."""
+    """Return the guides of the members, or an error text if members differ in more than their weights."""
     guides, before = [], network_values(model)
     for index in range(num_members):
         member, guide = start(index)

@@ -67,7 +67,7 @@ def is_flat(trend: svi.Trend) -> bool:
 class Plateau:
     """A callback that ends a fit at the last plateau of its objective.
 
-    At each earlier plateau, it reduces :attr:`factor`, the factor of the learning rate.
+    At each earlier plateau, the callback reduces :attr:`factor`, by which the learning rate is multiplied.
     """
 
     def __init__(self) -> None:

@@ -352,7 +352,7 @@ def _require_standard(net: nn.Module, x: Inputs) -> None:
 def _require_layers(net: nn.Module) -> None:
     """Raise unless each layer with random weights has a formula.
 
-    All its parameters must be random, and it must share none of them with another layer.
+    All parameters of such a layer must be random, and belong to no other layer.
     """
     seen: set[int] = set()
     for name, module in net.named_modules():

@@ -47,7 +47,7 @@ class NaturalState(FlatState):
 
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
     The first step computes S from `initial_hessian`, the Hessian of the loss of one row; None keeps the precisions of
-    the guide. Set `adds_up` if a step sums :math:`g\,(w - m)` over several draws or processes.
+    the guide. `adds_up` must be true if a step sums :math:`g\,(w - m)` over several draws or processes.
 
     References:
         See :func:`natural_gradient`. The factor by which a step multiplies S is from Lin et al. (2020),

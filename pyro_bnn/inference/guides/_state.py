@@ -83,10 +83,10 @@ class ParameterVector:
 class DrawGradients:
     """Gradients of the negative log-likelihood with respect to the drawn values. These values are views of `draw`.
 
-    A large site has its own tensor, which the backward pass makes. Small sites share a vector, and the backward pass
-    adds their gradients to it. A shared vector takes more memory and time, but all its sites are updated in one
-    operation. On a GPU each operation costs time, so only sites of at least `large_on_gpu` elements count as large. If
-    `large_on_gpu` is None, all sites on a GPU are small.
+    The backward pass makes a new gradient tensor for each large site. Small sites share a vector, to which the backward
+    pass adds their gradients. Sharing takes more memory and time, but then the small sites are updated together. On a
+    GPU each operation costs time, so only sites of at least `large_on_gpu` elements are large. If `large_on_gpu` is
+    None, all sites on a GPU are small.
     """
 
     def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:

@@ -274,8 +274,8 @@ def groups_of(
 ) -> Iterator[tuple[list[str], Callable[[Tensor], Tensor]]]:
     """Yield the names of the sites with each kind of independent prior, and a function that computes their log-density.
 
-    The function maps points, shape (K, P), to log-densities, shape (K,). Sites inside plates, and sites in `children`,
-    whose priors depend on other sites, belong to no group.
+    The function maps points, shape (K, P), to log-densities, shape (K,). Two kinds of sites belong to no group: sites
+    inside plates, and `children`, the sites whose priors depend on other sites.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}

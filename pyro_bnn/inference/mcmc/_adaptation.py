@@ -121,7 +121,7 @@ class AnyAdaptation(ABC):
 
     @abstractmethod
     def update(self, index: int, draws: Any, chain: int, find_step: FindStep) -> None:
-        """Learn from warm-up draw number `index`, counted from 0."""
+        """Learn the settings from a warm-up draw, which has the number `index`, counted from 0."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:

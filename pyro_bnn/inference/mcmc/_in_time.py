@@ -1,4 +1,4 @@
-"""Chains that start at trained networks. Training, warm-up and sampling can end early, to keep to a time limit."""
+"""Chains that start at trained networks. With a time limit, training, warm-up and sampling can end early."""
 
 import time
 from collections.abc import Callable

@@ -4,7 +4,8 @@
 step and adds the new point to the subtree. The subtree has `ended` if it is complete (as large as the tree), turns back
 or diverges. `merge` adds a complete subtree to the tree, and `turn` starts the next subtree from a random end.
 
-Every chain is one row of every tensor. Functions with an argument `chains` change only the rows that this mask marks.
+Every chain is one row of every tensor. If a function has an argument `chains`, a mask, it changes only the rows of
+these chains.
 
 References:
     Trees and their weights: Betancourt (2017), https://arxiv.org/abs/1701.02434, appendix A. Subtrees without
@@ -200,7 +201,7 @@ def turn(
 
 
 def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
-    """Return a subtree without points at an end of the tree, with the checkpoints of `old`, which are not used."""
+    """Return a subtree that starts at a point but contains no points yet. The checkpoints of `old` are unused."""
     zero, count, no = torch.zeros_like(old.log_weight), torch.zeros_like(old.leaf), torch.zeros_like(old.turning)
     return Subtree(
         *(z, r, gradient, z, gradient, zero, zero, zero - math.inf, torch.zeros_like(z), zero, count, no, no),

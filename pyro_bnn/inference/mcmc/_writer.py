@@ -1,8 +1,8 @@
 """Writes the text of a C function, with expressions for its tensors.
 
 A tensor is represented by a C expression for its elements, with a placeholder for the index along each axis. Most
-operations only combine such expressions. A result is written to memory if it is used more than once, or if its
-operation sums over an axis. The longest axis is innermost, so that the C compiler can vectorise over it.
+operations only combine the expressions of their arguments. A result is written to memory if it is used more than once,
+or if its operation sums over an axis. The longest axis is innermost, so that the C compiler can vectorise over it.
 """
 
 import math

@@ -181,7 +181,7 @@ class NaturalGradient(SkippingOptimizer):
             make_recordable(self._others)
 
     def recorded_numbers(self) -> object:
-        """Return the settings that a CUDA graph of the next step contains; None as long as the learning rate rises."""
+        """Return the settings that a CUDA graph of the next step contains; None while the learning rate still rises."""
         group = self._group
         if group["num_updates"] + 1 < group["num_warmup"]:
             return None

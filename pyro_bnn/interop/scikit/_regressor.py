@@ -59,9 +59,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         prior: Prior of the weights. A distribution of one real number, such as ``dist.Normal(0.0, 1.0)``, is the prior
             of each weight. None means a Gaussian whose variance is inversely proportional to the number of inputs of
             the unit.
-        time_limit: Seconds that ``"auto"`` may take, compilation included; `status_` says what was cut short, and the
-            result depends on the speed of the machine. Without a limit (None), the number of steps is the same on every
-            machine. On two cores, ``"auto"`` then takes about half a minute for a thousand rows.
+        time_limit: Seconds that ``"auto"`` may take, compilation included. With a limit, the result depends on the
+            speed of the machine, and `status_` says what was cut short. Without a limit (None), the number of steps is
+            the same on every machine. On two cores, ``"auto"`` then takes about half a minute for a thousand rows.
         max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`. A fit ends earlier if it reaches a
             plateau. For ``"nuts"`` and ``"mclmc"``, `max_iter` is the number of draws of each chain, and also the
             number of its warm-up draws. For these methods, None means 200 draws, and 200 (``"nuts"``) or 600

@@ -187,7 +187,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return num_targets
 
     def target_shape(self, observed: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the targets, including row weights, for observed values of shape `observed`."""
+        """Return the shape of the argument y, which includes row weights, for observed values of shape `observed`."""
         return (*observed, 2) if self.has_row_weights else tuple(observed)
 
     def check_targets(self, output: Tensor, y: Tensor) -> None:
@@ -207,7 +207,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """Return a copy with given values of the latent variables, which shares the parameters and does not use Pyro.
+        """Return a copy that has given values of the latent variables, shares the parameters, and does not use Pyro.
 
         Args:
             values: Values of all latent variables, ``{name of the attribute: shape (*draws, *event)}``.

@@ -116,8 +116,8 @@ class DistributionLikelihood(MadeLikelihood):
 
     Args:
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``
-            or ``(*draws, N, O)``. ``make`` runs for one draw and for many, so count axes from the end, as in ``out[...,
-            0]``. ``make`` must not draw random numbers.
+            or ``(*draws, N, O)``. ``make`` gets outputs of one draw or of many draws, so count axes from the end, as in
+            ``out[..., 0]``. ``make`` must not draw random numbers.
         num_parts: Number of equal parts into which the last axis of the output is split. If it is above 1, ``make``
             gets `num_parts` tensors, each of shape ``(*draws, N, O)``, so the network needs `num_parts` outputs for
             each target.

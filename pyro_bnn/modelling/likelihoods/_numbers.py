@@ -105,8 +105,8 @@ class NumbersLikelihood(Likelihood[P_co]):
 def lifted(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
     """Add axes to a tensor of shape ``(*draws, *event)`` so that it broadcasts with outputs ``(*draws, N, *rest)``.
 
-    The axes ``*event`` are aligned with the last axes of the output: a scale of event shape (O,) has one value a
-    column.
+    The axes ``*event`` are aligned with the last axes of the output. For example, a scale of event shape (O,) has one
+    value for each column.
     """
     lead = value.shape[: value.dim() - event_dim]
     if not lead:

@@ -186,7 +186,7 @@ def _declared_prior(net: nn.Module, path: str, statement: Statement, sites: Mapp
 
 
 class _Used(TorchFunctionMode):
-    """Collects the `id` of each tensor that is an argument of a torch function inside the context."""
+    """Collects the `id` of each tensor that torch functions get as an argument inside the context."""
 
     def __init__(self) -> None:
         super().__init__()

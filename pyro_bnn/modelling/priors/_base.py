@@ -56,8 +56,9 @@ class Prior(WeightPrior):
     """A prior that gives each parameter of a network a fixed distribution.
 
     A subclass implements :meth:`elementwise`, whose result is expanded to the shape of the parameter, so that the whole
-    parameter is one Pyro site. A model calls it when it is built, and again when it moves to another device or dtype.
-    So it must not draw random numbers. For latent scales, use a :class:`HierarchicalPrior`.
+    parameter is one Pyro site. A model calls `elementwise` when the model is built, and again when the model moves to
+    another device or dtype. So `elementwise` must not draw random numbers. For latent scales, use a
+    :class:`HierarchicalPrior`.
 
     Example:
         >>> import torch

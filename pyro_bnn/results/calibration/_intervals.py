@@ -22,7 +22,7 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 class IntervalRecord:
     """The scores of the calibration rows, shape ``(n, *O)``, for a score that does not depend on the level.
 
-    The score "quantile" depends on the level, so a calibration with this score has no such record.
+    The score "quantile" depends on the level, so a calibration with this score has no `IntervalRecord`.
     """
 
     score: str

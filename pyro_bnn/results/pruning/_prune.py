@@ -86,8 +86,8 @@ def prune(
     Args:
         guide: A mean-field guide, or the posterior from a fit of such a guide.
         fraction: Fraction of the weights to remove, from 0 to 1. The weights with the lowest ratios are removed. The
-            number of removed weights is rounded to a whole number, and includes weights that were removed before. Give
-            either `fraction` or `threshold`.
+            number of removed weights is rounded to a whole number, and includes weights that were removed before. Pass
+            either `fraction` or `threshold`, not both.
         threshold: Weights with a ratio below this number are removed.
         per: Whether `fraction` refers to the weights of the whole "network" or of each "layer" (including biases).
         where: The weights that may be removed. As for :class:`BayesianModel`, pass a glob on site names, a selection

@@ -123,8 +123,7 @@ class _Labels:
     def joined(self, probs: Tensor, limit: int, offset: Tensor) -> "_Labels":
         """Combine each combination of labels with each label of one more row.
 
-        `probs` has the probabilities of the new row's labels, shape (S, C). If there are more than `limit`
-        combinations, draw `limit` of them.
+        From more than `limit` combinations, draw `limit` combinations at random.
         """
         joint = (self.probs[:, None] * (self.draws @ probs)).flatten()  # (K C,)
         if len(joint) <= limit:

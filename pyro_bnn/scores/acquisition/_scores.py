@@ -1,4 +1,4 @@
-"""Inputs of the acquisition scores, which are predictions or logits of all draws, and scores of single rows."""
+"""Acquisition scores of single rows, and the inputs of all scores: predictions, or logits of all draws."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -105,7 +105,7 @@ def probs_of(name: str, logits: Tensor) -> Tensor:
 
 
 def by_rows(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """Apply a function to a part of the rows of (S, N, C) at a time; return the results of all rows, shape (N,)."""
+    """Apply a function to logits, shape (S, N, C), in parts of rows; return the results of all rows, shape (N,)."""
     return torch.cat([function(part) for part in parts(logits, logits.shape[0] * logits.shape[2])])
 
 

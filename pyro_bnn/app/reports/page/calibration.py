@@ -51,7 +51,7 @@ def calibration_section(subject: Subject) -> Section | None:
 
 
 def _diagram(probs: Tensor, y: Tensor) -> Drawing:
-    """Draw the accuracy of each bin. The calibration error is left out, since the text beside the picture gives it."""
+    """Draw the accuracy of each bin, without the calibration error, which is in the text beside the picture."""
     ax = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS)[0]
     ax.set_title("")
     ax.set_xlim(math.floor(10 * float(probs.amax(-1).min())) / 10, 1)
