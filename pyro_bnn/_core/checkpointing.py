@@ -123,7 +123,7 @@ def keeping(
     processes: Processes | None = None,
     name: str | Path | None = None,
 ) -> Iterator[Keeper]:
-    """Yield the `Keeper` of a computation. Without a checkpoint it writes nothing, and signals work as usual."""
+    """Yield the `Keeper` of a computation. If `checkpoint` is None, no file is written, and signals work as usual."""
     if checkpoint is None:
         yield Keeper(None, kind, lambda: False)
         return

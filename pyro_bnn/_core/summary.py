@@ -118,7 +118,7 @@ class Shown:
 
 
 def _safe(shown: Shown, make: Callable[[], Summary], form: Callable[[Summary], str]) -> str:
-    """Write an object's summary by `form`. If an error occurs, write only the object's class and the error's type."""
+    """Return an object's summary as text or HTML. After an error, return only the names of the class and the error."""
     try:
         return form(make())
     except Exception as error:

@@ -276,7 +276,7 @@ def _check_target(place: Place) -> None:
 
 
 def _make_room(place: Place, force: bool) -> None:
-    """Raise if the earlier folder must not be replaced; otherwise remove files of a killed process in `place.part`."""
+    """Raise if the earlier folder must not be replaced; else remove `place.part`, which a killed process left."""
     part, shown = place.part, place.shown
     manifest = _manifest_of(part) or Manifest("")
     others = manifest.others(part) if part.is_dir() else []

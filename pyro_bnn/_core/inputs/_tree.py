@@ -1,7 +1,7 @@
 """Inputs of a network: one tensor, or several in tuples, lists and dictionaries.
 
 All tensors have the same number of rows. The tensors in a :class:`Shared` are an exception: all rows use them whole.
-When a function transforms inputs, its result has tuples in place of lists, and dictionaries in place of mappings.
+Functions that transform inputs return lists as tuples, and mappings as dictionaries.
 """
 
 import inspect

@@ -98,7 +98,7 @@ class Memory:
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block. Calls in it detect changed values of tensors, but no other changes of the network."""
+        """Begin a block. In a block, calls detect changed values of tensors, but no other changes of the network."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True
@@ -115,7 +115,7 @@ class Memory:
 
     @contextmanager
     def during(self, drawn: Mapping[str, Tensor]) -> Iterator[None]:
-        """Record the network's call in a `with` block, or let it reuse the kept results. `drawn` has weights by path.
+        """Record the network's call in a `with` block, or let the call reuse kept results. `drawn` has weights by path.
 
         If the call raises :class:`Diverged`, call :meth:`forget` and run the network again.
         """

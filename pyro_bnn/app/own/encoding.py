@@ -66,7 +66,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """The conversion of the rows of a table to inputs."""
+    """The conversion of table rows to inputs of a network."""
 
     features: list[Feature]  # of each used column, in the order of inputs
     identifiers: list[str] = field(default_factory=list)  # columns that are not used, since they name the rows

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Covariance(ABC):
-    """The covariance matrix of P weights. `tensors` define it, and a file stores them under their names."""
+    """The covariance matrix of P weights. It is stored as `tensors`, which have the same names in a file."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = dict(tensors)
@@ -142,7 +142,7 @@ class FullCurvature:
 
 @dataclass(frozen=True)
 class CurvatureAlongAxes:
-    """Curvature as in :class:`FullCurvature`, diagonal along the axes of :class:`AlongAxes`: `values`, shape (K, P).
+    """A curvature that is diagonal along the axes of :class:`AlongAxes`, with the diagonals `values`, shape (K, P).
 
     With Kronecker factors, all weights of a parameter need the same prior precision.
     """

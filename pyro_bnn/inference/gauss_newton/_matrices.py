@@ -336,7 +336,7 @@ def _add(sums: dict[nn.Module, Tensor], layer: nn.Module, vectors: Tensor) -> No
 
 
 def _require_standard(net: nn.Module, x: Inputs) -> None:
-    """Raise if rows of a layer may not be rows of the data, or if a layer does not compute what its class defines."""
+    """Raise if x has a shared input, or if a layer does not compute what its class defines."""
     if has_shared(x):
         raise ValueError(
             "Kronecker factors need layers with one row for each row of the data, but a shared input may have other "

@@ -30,7 +30,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
     """A guide whose ELBO can be differentiated without effect handlers.
 
     A subclass defines the same distribution twice: in `forward`, like any Pyro guide, and in :meth:`flat`, for fast
-    fits with all parameters in long vectors. The parameters have the names of the sites.
+    fits with all parameters in long vectors. Each parameter has the name of its site.
     """
 
     sites: tuple[Site, ...]
@@ -119,10 +119,9 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @property
     def changes(self) -> str | None:
-        """The reason why a call of this guide may give another result than :meth:`flat`.
+        """The reason why this guide, if called, may give another result than :meth:`flat`; None if there is no reason.
 
-        None means that the results are equal. A reason is, for example, that the guide has a hook, or that a subclass
-        overrides a method.
+        Two possible reasons are that the guide has a hook, and that a subclass overrides a method.
         """
         if has_hooks(self):
             return "the model or the guide has hooks"

@@ -20,8 +20,8 @@ LARGE = 2**16
 class ParameterVector:
     """Moves the parameters of nested modules into one vector, until :meth:`close` gives them their own memory again.
 
-    A step over one vector allocates no memory; on a CPU, allocation often takes more time than the arithmetic. The
-    vector is stored in the tensor `memory`, if given.
+    A step over one vector allocates no memory; on a CPU, allocation often takes more time than the arithmetic. If the
+    tensor `memory` is given, it becomes the vector.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:

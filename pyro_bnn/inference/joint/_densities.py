@@ -68,7 +68,7 @@ class Density(ABC):
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
         """Return a differentiable function from points, shape (K, P), to log-densities, shape (K,).
 
-        It has no branches that depend on values, so that it can be recorded and written in C.
+        The function has no branches that depend on values, so that it can be recorded and written in C.
         """
         prior = kind(*arguments, validate_args=False)
         return lambda z: prior.log_prob(z).sum(-1)

@@ -49,9 +49,9 @@ def unsupported_if_it_fails() -> Iterator[None]:
 
 
 class Traced(NamedTuple):
-    """A recorded function, and the other tensors that the function used in addition to its arguments, such as data.
+    """A recorded function, and the constants that it used besides its arguments, such as data and buffers.
 
-    Functions that differ only in the values of their constants have the same graph, so C is compiled once for them.
+    Functions that differ only in the values of constants have the same graph, and use the same compiled code.
     """
 
     graph: GraphModule  # called with the arguments, then the constants
@@ -79,7 +79,7 @@ def traced(
 
 
 def _lift(graph: GraphModule) -> list[Tensor]:
-    """Replace each constant in a graph by a new argument at the end, and return the constants."""
+    """Replace each constant in a graph by an additional last argument, and return the constants."""
     values = _constant_values(graph)
     own: dict[Node, Tensor] = {}  # constants with memory of their own
     memories: set[int] = set()

@@ -141,7 +141,7 @@ def grow(
 
 
 def ended(tree: Tree, subtree: Subtree) -> Tensor:
-    """Return a mask of the subtrees that grow no further, shape (K,)."""
+    """Return a mask of the chains whose subtrees have ended, shape (K,)."""
     return subtree.turning | subtree.diverging | (subtree.leaf == tree.size)
 
 

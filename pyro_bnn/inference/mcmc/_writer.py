@@ -178,9 +178,8 @@ class Writer:
     ) -> Iterator[list[str]]:
         """Write loops over the given axes, by default all, and yield the index inside the loops.
 
-        The index is 0 along other axes. A loop over the rows of a block counts up to a C variable, whose name is
-        `rows`. The variable "rows" is the number of rows in the block. The variable "room" is this number rounded up to
-        a multiple of `STEP`.
+        A loop over the rows of a block counts up to a C variable, whose name is `rows`. The C variable "rows" is the
+        number of rows in the block. The C variable "room" is the number of rows, rounded up to a multiple of `STEP`.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]
@@ -249,7 +248,7 @@ class Writer:
     def reduction(
         self, shape: Sequence[int], axes: Sequence[int], names: Sequence[str], rows: str = "rows"
     ) -> Iterator[list[str]]:
-        """Write loops that add terms to variables, in any order that the compiler chooses."""
+        """Write loops that add terms to variables. The compiler may choose the order of the additions."""
         if not axes:
             yield ["0"] * len(shape)
             return

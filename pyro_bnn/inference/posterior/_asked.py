@@ -38,9 +38,9 @@ def default_num_draws(
 ) -> int:
     """Return the default number of draws in a prediction.
 
-    If a posterior consists of points, each is drawn once, but there are at least 2 draws, since a single draw has no
-    epistemic uncertainty. If a posterior stores draws, at most `most_stored` (by default `usual`) of them are used.
-    Other posteriors make `usual` draws.
+    A posterior that consists of points gives each point once, but at least 2 draws, since a single draw has no
+    epistemic uncertainty. A posterior with stored draws gives all of them, but at most `most_stored` (by default
+    `usual`). Other posteriors make `usual` draws.
     """
     points = num_members(model, posterior)
     if points is not None:

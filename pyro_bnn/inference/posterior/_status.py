@@ -58,7 +58,7 @@ class Status:
         It says what is wrong and what to try, and ends with the facts of the fit if they are short.
 
         Args:
-            name: Name of the attribute in which a user finds the whole status.
+            name: Name of the attribute that contains the whole status.
         """
         text = f"{self.finding} {self.remedy}".rstrip()
         facts = self.message if self.verdict else self.message.partition(";")[2]

@@ -93,7 +93,7 @@ class PyroFunction(nn.Module):
 
 
 class _OwnValues(Messenger):
-    """A Pyro handler under which each `pyro.param` statement returns a parameter of the function's module."""
+    """A Pyro handler that lets each `pyro.param` statement return a parameter of a :class:`PyroFunction`."""
 
     def __init__(self, value_of: Callable[[str], Tensor]) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ class PyroStep(GradientStep):
         vars(self._elbo)["_get_trace"] = recorded
 
     def close(self) -> None:
-        """Do nothing, since this step does not move the parameters in memory."""
+        """Do nothing, since this kind of step leaves the parameters in their own memory."""
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         try:

@@ -266,7 +266,7 @@ class BNNEstimator(Advised, Settings):
 
 
 def _wrong_shape(said: str, X: Any, *targets: Any) -> str:
-    """Return our own message if scikit-learn's message `said` is about wrong shapes, otherwise an empty text."""
+    """Return a clearer message if `said`, a message of scikit-learn, is about wrong shapes; otherwise an empty text."""
     if "Expected 2D array" in said or "Expected a 2-dimensional" in said:
         of_series = "X.to_frame()", "X.to_frame().T"
         column, row = of_series if hasattr(X, "to_frame") else ("np.reshape(X, (-1, 1))", "np.reshape(X, (1, -1))")

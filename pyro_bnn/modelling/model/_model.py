@@ -205,7 +205,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return self._likelihood_given(values)(output)
 
     def check_targets(self, x: Inputs, y: Tensor) -> None:
-        """Raise a `ValueError` unless y can be the targets of x. The network runs on the first row only."""
+        """Raise a `ValueError` unless y can be the targets of x. To check this, run the network on the first row."""
         check_input(x, self.like)
         response, observed = self._first_response(x)
         check_shapes(self._likelihood, observed, x, y)
@@ -281,7 +281,7 @@ def network_values(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def require_bayesian(model: object, purpose: str = "") -> None:
-    """Raise unless `model` is a BayesianModel. `purpose` goes into the message, such as " for Flipout"."""
+    """Raise unless `model` is a BayesianModel. The message contains `purpose`, such as " for Flipout"."""
     if not isinstance(model, BayesianModel):
         remedy = f"; make one, such as {EXAMPLE}" if isinstance(model, nn.Module) else ""
         raise ValueError(f"`model` must be a BayesianModel{purpose}, got {_checks.described(model)}{remedy}.")

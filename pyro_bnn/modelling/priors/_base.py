@@ -105,8 +105,8 @@ class HierarchicalPrior(WeightPrior):
     ) -> TorchDistributionMixin:
         """Return the prior of the elements of `parameter`, given its parents and learnable numbers.
 
-        A value of event shape e has shape ``(*draws, 1, ..., 1, *e)``, so that it broadcasts with the parameter. The
-        batch shape of the result must broadcast to ``(*draws, *parameter.shape)``.
+        In `values`, a number of event shape e has shape ``(*draws, 1, ..., 1, *e)``, which broadcasts with the
+        parameter. The batch shape of the result must broadcast to ``(*draws, *parameter.shape)``.
         """
 
     def given(

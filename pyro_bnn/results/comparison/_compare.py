@@ -199,7 +199,7 @@ def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
 def _integration_nodes(predictions: Sequence[RegressionPrediction], seeds: Sequence[int]) -> Tensor:
     """Return the sorted values of y at which distributions are compared, shape (K, O, N).
 
-    They are quantiles of observations that were simulated from the predictions.
+    The values are quantiles of observations that were simulated from the predictions.
     """
     nodes = []
     for prediction, seed in zip(predictions, seeds, strict=True):

@@ -111,8 +111,8 @@ def pruning_curve(
 
     One curve shows the network at mean weights, and the other curve shows the ensemble. The axis of shares is
     logarithmic, with large shares at the left and small shares at the right. The share 0 has a separate mark at the
-    right end, since a logarithmic axis has no 0. The bars are standard errors over the data. All shares are scored on
-    the same data, so the differences between shares are more certain than the bars suggest.
+    right end, since a logarithmic axis has no 0. The bars are standard errors over the data. All shares have scores on
+    the same data, so their differences are more certain than the bars suggest.
 
     Args:
         report: Result of :func:`pyro_bnn.pruning.snr_report`.

@@ -178,10 +178,11 @@ def faster(
     expected: Tensor,
     replayed: Callable[[], AbstractContextManager[None]],
 ) -> tuple[BatchedNetwork, int] | None:
-    """Return a function that runs a network for many draws, and its memory in bytes per draw; None if there is none.
+    """Return a function that runs a network for many draws at once, and the bytes of memory that it needs for a draw.
 
-    `example` has K draws of all random weights, by path. A function fits if, up to rounding, its outputs equal
-    `expected`, shape (K, N, ...). Each trial run takes place in a context that `replayed` returns.
+    Return None if no function is right. `example` has K draws of all random weights, by path. A function is right if,
+    up to rounding, its outputs equal `expected`, shape (K, N, ...). Each trial run takes place in a context that
+    `replayed` returns.
     """
     if expected.is_meta:  # there are no numbers to compare
         return None

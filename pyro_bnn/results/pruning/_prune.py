@@ -147,7 +147,7 @@ def prune(
 def _selected(
     guide: MeanFieldGuide, names: Collection[str], where: Rules, exclude: Rules, model: BayesianModel | None
 ) -> set[str]:
-    """Return names selected by a rule in `where` and by none in `exclude`. Without a model, rules must be globs."""
+    """Return the names that `where` selects and `exclude` does not. Without a model, rules must be globs."""
     sites = _owned(guide, names, model)
     found: dict[str, set[str]] = {}
     for argument, value in (("where", where), ("exclude", exclude)):
