@@ -75,7 +75,7 @@ class Stream:
         EXCLUSIVE.__exit__()
 
     def state(self) -> list[Tensor]:
-        """Return the state of the generators at the end of the stream's last block."""
+        """Return the state of the generators at the end of the last `with` block."""
         return list(self._state)
 
     def restore(self, state: list[Tensor]) -> None:

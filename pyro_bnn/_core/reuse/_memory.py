@@ -61,7 +61,7 @@ class Memory:
 
     @property
     def has_noise(self) -> bool:
-        """Whether the network itself drew random numbers in the recorded call, as dropout does."""
+        """Whether the network, for example its dropout, drew random numbers in the recorded call."""
         return self._plan.has_noise
 
     @property

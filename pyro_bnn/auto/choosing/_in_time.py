@@ -130,7 +130,7 @@ def _time_left(chains: TimedChains, deadline: Deadline) -> float:
 
 
 def _lengths(chains: TimedChains, seconds: float, num_chains: int, most_steps: int) -> ChainLengths:
-    """Return lengths of chains that take `seconds` in all; fewer chains run if each would otherwise be too short."""
+    """Return the number and the lengths of chains that take `seconds` in all, with few chains if time is short."""
     while True:
         descent = min(int(DESCENT * seconds / (num_chains * chains.seconds_of_descent)), MOST_DESCENT)
         left = seconds / num_chains - descent * chains.seconds_of_descent
@@ -184,7 +184,7 @@ def _compared(
     seed: int,
     progress: bool | None,
 ) -> tuple[dict[str, float], int]:
-    """Return the mean log-density of held-out rows under each fitted model, and how many models C code cannot run."""
+    """Return each model's mean log-density of held-out rows, and the number of models that cannot run in C."""
     scores: dict[str, float] = {}
     num_not_in_c = 0
     num_fits = len(candidates) * len(folds)

@@ -173,8 +173,8 @@ def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     """Return the matrix of :func:`_full` for a single linear layer whose parameters all need gradients.
 
-    The block for the weights of outputs c and k is sum_n (L_n L_n^T)[c, k] x_n x_n^T. The bias counts as the weight of
-    one more input, which is always 1.
+    The block for the weights of outputs c and k is sum_n (L_n L_n^T)[c, k] x_n x_n^T. Here L_n is ``root[n]``. A
+    bias is treated as the weight of one more input, which is always 1.
     """
     assert isinstance(layer, nn.Linear)
     assert isinstance(x, Tensor)
@@ -238,7 +238,7 @@ def has_formula(layer: nn.Module) -> bool:
 
 
 def inputs_at(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return the vectors, shape (N, T, D), that a layer with the input x multiplies by its weights at T positions."""
+    """Return the vectors that a layer multiplies by its weights, shape (N, T, D), for T positions in each row of x."""
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         sizes = [layer.kernel_size, layer.dilation, layer.padding, layer.stride]
         if isinstance(layer, nn.Conv1d):  # a convolution of images of height 1

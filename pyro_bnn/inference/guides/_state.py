@@ -226,7 +226,7 @@ class FlatState(ABC):
 
     @property
     def simulates(self) -> bool:
-        """Whether the present step needs the log-likelihood of simulated targets."""
+        """Whether the present step needs targets that are simulated from the model."""
         return False
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:  # noqa: B027

@@ -50,7 +50,7 @@ def draw_batches(
 ) -> Iterator[Distribution]:
     """Yield the distributions of the targets at x for batches of stored draws, ``{site: shape (K, S, *event)}``.
 
-    Each distribution has batch shape ``(number of draws, N, ...)``. All draws of the first chain come first, then all
+    Each distribution has batch shape ``(number of draws, N, ...)``. The draws of the first chain come first, then the
     draws of the second chain, and so on. `stream` contains the generators of random numbers inside the network; None
     uses torch's generators.
 
@@ -203,7 +203,7 @@ def warn_of_learnable(model: BayesianModel) -> None:
 
 
 def _remedy(likelihood: Likelihood) -> str:
-    """Return advice on the learned numbers of a likelihood. Return an empty text if there are no such numbers."""
+    """Return advice on the learned numbers of a likelihood, or an empty text if the likelihood has none."""
     numbers = likelihood.learned_numbers() if isinstance(likelihood, NumbersLikelihood) else {}
     if not numbers:
         return ""

@@ -153,5 +153,5 @@ def _cut(result: Any, blocks: Blocks) -> Any:
 
 
 def _num_uses(node: Node) -> int:
-    """Return the number of operations that read a result, directly or through views."""
+    """Return the number of operations that read a result or a view of it."""
     return sum(max(1, _num_uses(user)) if user.meta["packet"] in VIEWS else 1 for user in node.users)

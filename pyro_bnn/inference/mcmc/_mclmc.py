@@ -237,9 +237,9 @@ class MCLMCKernel(TorchKernel):
 
 
 def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Return the directions u, shape (K, P), after a time t at constant gradients, and the changes of kinetic energy.
+    r"""Return the directions, shape (K, P), after a time t with constant gradients, and the changes of kinetic energy.
 
-    Let g be the gradient of a chain, :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`,
+    Let u be the direction of a chain, g its gradient, :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`,
     :math:`\zeta = e^{-\delta}` and :math:`a = u \cdot e`. The new direction is
     :math:`e (1 - \zeta) (1 + \zeta + a (1 - \zeta)) + 2 \zeta u`, scaled to length 1. The kinetic energy grows by
     :math:`(P - 1) (\delta - \log 2 + \log(1 + a + (1 - a) \zeta^2))`.

@@ -42,7 +42,7 @@ class StepSizes(ABC):
 
 @dataclass(frozen=True)
 class ConstantSteps(StepSizes):
-    """Steps of one size. In the first steps, the chain moves to the posterior, and no draws are kept.
+    """Steps of one size. During the first steps, the warm-up, the chain moves to the posterior, and keeps no draws.
 
     Args:
         warmup: Fraction of the steps that belong to the warm-up, at least 0 and below 1.

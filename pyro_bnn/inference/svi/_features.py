@@ -121,7 +121,7 @@ class Features:
         return is_usable, [buffer for buffer, _ in changed]
 
     def _watch(self, changing: Sequence[Tensor], is_watched: bool) -> None:
-        """Record the state of all tensors except those in `changing`, so that later changes can be noticed."""
+        """Record the state of all tensors except `changing`, so that later changes can be noticed."""
         left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
         modules = list(self._model.network.modules())
         # Two kinds of modules may change: recurrent layers that still run, which store the weights of their last call,

@@ -81,7 +81,7 @@ class GraphStep:
         return StepTerms(recording.result.clone())
 
     def _is_ready(self, kind: object, shapes: object) -> bool:
-        """Count one more step, and return whether to record it now."""
+        """Count the present step, and return whether to record it."""
         num_warm = self._num_warm.get(shapes, 0)
         is_again = kind in self._seen
         self._num_warm[shapes] = num_warm + 1

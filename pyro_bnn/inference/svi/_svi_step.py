@@ -111,7 +111,7 @@ class SVIStep:
         return self._step
 
     def close(self) -> None:
-        """Move each parameter from a shared vector into separate memory again. No step can be made after this call."""
+        """Move each parameter from a shared vector into separate memory again. Later steps raise an error."""
         self._is_closed = True
         if self._step is not None:
             self._step.close()
@@ -167,7 +167,7 @@ class SVIStep:
         return is_known and has_graphs(model.device)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise if `obstacle` makes the direct path impossible, and `natural_gradient` or an option needs this path."""
+        """Raise if `natural_gradient` or an option needs the direct path, and `obstacle` makes this path impossible."""
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):
             mean_field(self.guide)

@@ -225,7 +225,7 @@ class Surrogate(EnsembleModel):
         self.condition_on_observations(X, X)
 
     def _set_transformed_inputs(self) -> None:
-        """Do nothing: BoTorch would transform the training inputs here, but a surrogate does not predict from them."""
+        """Do nothing, since a surrogate does not need the training inputs, which BoTorch would transform here."""
 
     def _values(self, X: Tensor, *, has_noise: bool) -> Tensor:
         _checks.kind("X", X, Tensor, "a tensor of points")

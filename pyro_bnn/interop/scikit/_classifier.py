@@ -227,7 +227,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     @explained("classifier.predict_distribution(X)")
     def predict_distribution(self, X: ArrayLike) -> ClassificationPrediction:
-        """Return the whole prediction with its uncertainties. Class i is the label ``classes_[i]``.
+        """Return the whole prediction with its uncertainties. Column i of its probabilities is for ``classes_[i]``.
 
         Args:
             X: Inputs, shape (N, D).

@@ -193,7 +193,7 @@ def _of_counts(function: Arrays, value: Tensor, *arguments: Tensor) -> Tensor:
 
 
 def _by(function: Arrays, *arguments: Tensor) -> Tensor:
-    """Apply a function of numpy arrays to tensors. The function computes in double precision."""
+    """Apply a function of NumPy arrays to tensors, in double precision."""
     arrays = (argument.detach().double().cpu().numpy() for argument in arguments)
     return torch.as_tensor(function(*arrays)).to(
         arguments[0].device, torch.promote_types(arguments[0].dtype, torch.float32)

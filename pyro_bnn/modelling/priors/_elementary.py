@@ -1,6 +1,6 @@
 """Fixed priors with the same settings for every parameter.
 
-The settings of a prior are checked once, when the prior is made, and not at every step of a fit.
+The settings of a prior are checked only once, when the prior is made.
 """
 
 import math

@@ -116,10 +116,10 @@ def _in_words(pair: Scores) -> str:
 class Comparison(Advised, Shown):
     """Result of :func:`compare`: tables, and the predictions from which the tables were computed.
 
-    `print` shows all methods, the pairs that include the first method, and :attr:`verdict`. The lines of the verdict
-    that begin with "NOT OK" are above the tables. :meth:`rows`, :meth:`to_csv` and :meth:`to_json` have all pairs. The
-    Python prompt shows only the pairs that include the first method. A notebook shows the pairs that include the first
-    method, and the scores of all methods.
+    `print` shows all methods, the pairs that include the first method, and :attr:`verdict`. If the verdict has lines
+    that begin with "NOT OK", `print` shows these lines first. :meth:`rows`, :meth:`to_csv` and :meth:`to_json` have all
+    pairs. The Python prompt shows only the pairs that include the first method. A notebook shows the pairs that include
+    the first method, and the scores of all methods.
 
     Args:
         methods: Scores of the methods, one row per region and method.
@@ -184,7 +184,7 @@ class Comparison(Advised, Shown):
 
     @property
     def _first(self) -> str:
-        """The name of the method with which the other methods are compared."""
+        """The name of the first method."""
         return self.pairs[0].reference
 
     @property

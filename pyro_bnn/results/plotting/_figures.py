@@ -113,7 +113,7 @@ def style() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that converts NumPy arrays to tensors, and calls `draw` in the context :func:`style`."""
+    """Return a version of `draw` that also takes NumPy arrays, and draws in the context :func:`style`."""
 
     @functools.wraps(draw)
     def drawing(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -195,7 +195,7 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
-    """Return the given mean-field guide, or that of the given posterior."""
+    """Return `guide`, or the guide of `guide` if it is a posterior; raise unless it is a mean-field guide."""
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
     assert isinstance(found, MeanFieldGuide)

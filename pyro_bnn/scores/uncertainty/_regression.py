@@ -290,8 +290,8 @@ class RegressionPrediction(Prediction):
     def cdf(self, y: Tensor) -> Tensor:
         """Return the probability that an observation is no larger than y, element by element.
 
-        If there is no closed form, this probability is estimated from 4000 draws, always with the same seed: it is the
-        share of draws that are no larger than y.
+        Without a closed form, the result is an estimate: the share of 4000 draws that are no larger than y. The draws
+        always have the same seed.
 
         Args:
             y: Values that broadcast to the shape ``(..., N, *O)``; the result has this shape.
