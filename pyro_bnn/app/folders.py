@@ -264,7 +264,7 @@ def _progress(place: Place) -> str:
 
 
 def _check_target(place: Place) -> None:
-    """Raise if no folder can be made at a path."""
+    """Raise if a path cannot become a folder."""
     shown, real = place.shown, place.real
     if real.exists() and not real.is_dir():
         raise FileExistsError(f"{shown} is a file; choose another --out.")

@@ -46,7 +46,7 @@ class ScaleMap(ABC):
         """Return the parameter whose scale is `scale`."""
 
     def start(self, scale: Tensor) -> Tensor:
-        """Return the parameter for a guide's initial scale. A subclass may start lower, as :class:`Capped` does."""
+        """Return the parameter with which a guide starts, given its initial scale; :class:`Capped` may start lower."""
         return self.inverse(scale)
 
     @abstractmethod

@@ -1,9 +1,9 @@
 """`pyro-bnn compare`.
 
 The JSON of `compare` has `folder`, `num_samples` (draws of each chain), `seed`, `pictures` (file names), `statuses`
-(the status of each fit, by the name of the method), `verdict` (the result in words) and `rows`. Each row describes one
-number, with `reference` ("" if the number describes a single method), `method`, `region`, `score`, `value` and
-`standard_error`.
+(the status of each fit, by the name of the method), `verdict` (the result in words) and `rows`. Each of the `rows`
+describes one number, and has `reference`, `method`, `region`, `score`, `value` and `standard_error`. If the number is
+about a single method, `reference` is "".
 """
 
 from pathlib import Path

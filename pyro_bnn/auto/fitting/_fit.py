@@ -179,9 +179,10 @@ def fit(
         method: ``"auto"`` draws weights with Markov chains if they are possible (see the notes), and otherwise makes a
             variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if they are
             impossible. ``"ensemble"`` fits an ensemble.
-        time_limit: Seconds that the call may take, compilation included; not allowed for an ensemble. The status says
-            what was cut short, and the result depends on the machine. Without a limit, the length of chains depends
-            only on the numbers of rows and weights; on two cores, a thousand rows take half a minute.
+        time_limit: Seconds that the call may take, compilation included; not allowed for an ensemble. With a limit, the
+            result depends on the speed of the machine, and the status says what was cut short. Without a limit, the
+            length of chains depends only on the numbers of rows and weights. On two cores, a thousand rows then take
+            half a minute.
         num_members: Number of members of an ensemble; None means 5. By default, a prediction uses each member once.
         num_workers: Number of processes that fit members of an ensemble; the calling process counts as one of them. By
             default, the number is 1 on a GPU, with a loader, or if several processes share the fit by

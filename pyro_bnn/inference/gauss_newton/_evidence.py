@@ -165,7 +165,7 @@ def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) ->
 
 @torch.no_grad()
 def set_noise(model: BayesianModel, values: dict[str, Tensor], log_scales: Tensor) -> str:
-    """Write the chosen scales into the model's parameter or into `values`, and return a sentence for the status."""
+    """Store the chosen noise scales in the model's parameter or in `values`; return a sentence for the status."""
     scales = log_scales.exp()
     shown = ", ".join(f"{scale:.3g}" for scale in scales.tolist())
     parameter = learned_noise(model)

@@ -226,7 +226,7 @@ def _add_squares(layer: nn.Module, inputs: Tensor, slopes: Tensor, sums: dict[in
 
 
 def has_formula(layer: nn.Module) -> bool:
-    r"""Return whether each row's gradient with respect to the layer's weight is a sum of outer products.
+    r"""Return whether the gradient of one row, with respect to the layer's weight, is a sum of outer products.
 
     .. math:: \nabla_W = \sum_t g_t a_t^\top, \qquad \nabla_b = \sum_t g_t.
 

@@ -195,7 +195,7 @@ def _layout_of_member(sites: Iterable[Site]) -> Layout:
 
 
 def _factors(shape: tuple[int, ...], scale: float | None) -> Tensor:
-    """Return initial factors: random signs or, if `scale` is given, Gaussian numbers of mean 1."""
+    """Return initial factors. They are random signs, or Gaussian numbers of mean 1 if `scale` is given."""
     return 2.0 * torch.randint(2, shape) - 1 if scale is None else 1 + float(scale) * torch.randn(shape)
 
 
@@ -255,7 +255,7 @@ class BatchEnsembleState(FlatState):
         return [*self._gradients.tensors, self._members_grad.view(-1)]
 
     def update(self) -> None:
-        """Do nothing, since each draw computes the weights of its own member."""
+        """Do nothing, since draws share no quantities: each draw computes the weights of its own member."""
 
     def draw(self) -> Mapping[str, Tensor]:
         with torch.no_grad():

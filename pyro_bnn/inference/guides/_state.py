@@ -73,7 +73,7 @@ class ParameterVector:
             parameter.grad = None if parameter.grad is None else parameter.grad.clone()
 
     def close(self) -> None:
-        """Give each parameter its own memory, in its former memory format."""
+        """Give each parameter its own memory again, in the memory format that it had before."""
         for parameter, view, example in zip(self.parameters, self._views, self._formats, strict=True):
             if parameter.data_ptr() == view.data_ptr():
                 parameter.data = torch.empty_like(example, device=view.device).copy_(view)

@@ -174,7 +174,7 @@ def _example(value: Tensor) -> Tensor:
 
 
 class _WrongGradientError(Exception):
-    """An error that the check found in the network. Any other exception is an error of the check itself."""
+    """Raised if the network's gradient is wrong. Any other exception is an error of the check itself."""
 
 
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:

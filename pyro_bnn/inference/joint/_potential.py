@@ -147,7 +147,7 @@ class NetworkPotential(Potential):
         return self.unconstrain(draws)
 
     def _prior_given(self, site: Site, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """Return a site's prior; a prior that depends on other sites has parameters with an axis for the K points."""
+        """Return the prior of a site. A prior that depends on other sites gets an axis for the K points."""
         if site.name not in self._children:
             return site.prior
         prior: TorchDistributionMixin = unvalidated(self._model.prior_given(site.name, values))

@@ -118,7 +118,7 @@ def _is_pooled_simply(
 
 
 class _Windows:
-    """The windows of a pooling. A loop over the object yields each position within a window, as a tuple of indices."""
+    """The windows of a pooling. Iterating over the object gives each position in a window, as a tuple of indices."""
 
     def __init__(self, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> None:
         whole = ([*sizes] * (x.dim() - 2 if len(sizes) == 1 else 1) for sizes in (kernel, stride or kernel, padding))

@@ -97,7 +97,7 @@ class MCMCPosterior(Posterior):
 
         Args:
             mcmc: A `pyro.infer.MCMC` after its run. The draws are not copied.
-            model: The model that was sampled. If it is given, the status judges the model's predictions. If it is None,
+            model: The model that was sampled. With a model, the status judges the model's predictions. Without a model,
                 the status judges the latent variables, which rarely converge if they are weights (see
                 :meth:`diagnose`).
             x: Inputs of the model, shape (N, ...). The status judges predictions at up to 50 of these inputs.

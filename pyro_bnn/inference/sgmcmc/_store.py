@@ -69,7 +69,7 @@ class Store:
 
     @property
     def run(self) -> str:
-        """The identifier of the run, which is random for a new run."""
+        """The identifier of the run. A new run gets a random identifier."""
         self._run = self._run or uuid.uuid4().hex
         return self._run
 

@@ -72,7 +72,7 @@ class StatefulCallback(Protocol):
 
 
 class Loop:
-    """A fit in progress. Steps draw random numbers from the generators of `stream`, callbacks from torch's own."""
+    """A fit in progress. Steps draw random numbers from `stream`, and callbacks from torch's global generators."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class Loop:
         return epoch
 
     def state(self) -> dict[str, Any]:
-        """Return the state between two steps, for :meth:`restore`. All processes must call this method together."""
+        """Return the state between two steps, for :meth:`restore`. All processes must call this method."""
         stream, order = self._at_begin
         return {
             "model": self.step.model.state_dict(),

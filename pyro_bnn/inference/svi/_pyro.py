@@ -302,7 +302,7 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """Return two contexts that apply the estimator: one for a KL from draws, one for the KL of `elbo` itself."""
+    """Return two contexts that apply the estimator: with a KL from draws, and with the kind of KL that `elbo` uses."""
     if estimator is None:
         return nullcontext(), nullcontext()
     assert isinstance(model, BayesianModel)

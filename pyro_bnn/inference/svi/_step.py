@@ -199,9 +199,9 @@ class GradientStep(ABC):
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters with the gradients of one batch, or raise a `NonFiniteError`.
 
-        If the optimizer can skip a step because of a flag on the GPU, the program does not wait for the GPU. Then a
-        loss or gradient that is not finite raises no error. Instead, :attr:`StepTerms.is_finite` is False, and further
-        steps have no effect.
+        Some optimizers can skip a step if a flag on the device says so. With such an optimizer, the program does not
+        wait for a GPU, and a loss or gradient that is not finite raises no error. Instead, :attr:`StepTerms.is_finite`
+        is False, and further steps have no effect.
         """
         self._count += 1
         size = float(_num_rows(batch))

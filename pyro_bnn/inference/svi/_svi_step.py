@@ -81,7 +81,7 @@ class SVIStep:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer. If a function makes it, reading it before the first batch raises a `ValueError`."""
+        """The optimizer. If a function makes it, this raises a `ValueError` before the first batch."""
         if self._step is not None:
             return self._step.optimizer
         if isinstance(self._maker, Optimizer):

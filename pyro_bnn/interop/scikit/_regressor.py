@@ -286,7 +286,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return in_units(prediction, self._mean, self._scale)
 
     def _shaped(self, values: torch.Tensor) -> Floats:
-        """Convert a tensor of shape (..., O) to a numpy array. Remove the axis O if the targets had no such axis."""
+        """Convert a tensor of shape (..., O) to a NumPy array, without the axis O if the targets had the shape (N,)."""
         return (values if self._has_target_axis else values[..., 0]).numpy()
 
 

@@ -87,7 +87,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     def keep_exact(self, name: str, value: Tensor | None) -> None:
         """Register a buffer in double precision.
 
-        If the module is moved to single precision and back, the exact values return.
+        The buffer has its exact values again after the module was moved to single precision and back.
         """
         self.register_buffer(name, value)
         if value is not None:
@@ -198,7 +198,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         self.check_values(output, y)
 
     def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Return the weight of each log-density in a fit, in the shape of the targets; None if nothing is weighted."""
+        """Return the weight of each target's log-density in a fit, shape ``(N, *O)``; None without weights."""
         return y[..., 1].to(dtype) if self.has_row_weights else None
 
     def weighted(self, observation: TorchDistributionMixin, y: Tensor, dtype: torch.dtype) -> TorchDistributionMixin:

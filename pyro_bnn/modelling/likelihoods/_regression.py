@@ -70,8 +70,9 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 class _Standardising(dist.Normal):
     """A Gaussian whose log-density divides the error by the scale, and then squares.
 
-    torch divides the squared error by the variance. With an error of 3e5 and a scale of 1e-7, the true gradient of the
-    log-density with respect to the log variance is 5e24, but torch computes infinity in single precision.
+    torch divides the squared error by the variance, which can give infinity in single precision. For example, with an
+    error of 3e5 and a scale of 1e-7, the true gradient with respect to the log variance is 5e24, but torch computes
+    infinity.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -189,8 +190,8 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
     def initial_bias(self, y: Tensor) -> Tensor:
         r"""Return a bias for the last layer (``net[-1].bias.data``) that gives the components different means.
 
-        All components start with the same weight. The mean of component m starts at the quantile :math:`(m - \tfrac12)
-        / M` of the targets. Each scale starts at :math:`1 / M` of the targets' standard deviation.
+        All components start with the same probability. The mean of component m starts at the quantile :math:`(m -
+        \tfrac12) / M` of the targets, and each scale at :math:`1 / M` of their standard deviation.
 
         Args:
             y: Training targets, shape (N, O).

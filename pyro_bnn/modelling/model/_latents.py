@@ -59,7 +59,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def network(self) -> nn.Module:
         """The model's own copy of the network, in which random parameters are buffers with initial values.
 
-        In a call of the model, reading ``model.net`` would put parameters into Pyro's global store.
+        While the model runs, read this property and not ``model.net``, which puts parameters into Pyro's global store.
         """
         net = self._modules["net"]
         assert net is not None

@@ -104,7 +104,7 @@ class Prediction(Advised, Shown, ABC):
         return replace(summary, notes=[*summary.notes, shown], rows=rows, header=("row", *names))
 
     def axes_in_words(self) -> str:
-        """Describe one row of the prediction, as in "10 classes"."""
+        """Describe the axes of one row of the prediction in words, such as "10 classes"."""
         return f"rows of shape {tuple(self.expectation.shape[1:])}"
 
     def uncertainty_in_words(self) -> str:

@@ -251,7 +251,7 @@ class RegressionPrediction(Prediction):
         return torch.stack(results).reshape(*lead, *shape) if results else self.mean.new_zeros(*lead, *shape)
 
     def log_prob(self, y: Tensor) -> Tensor:
-        r"""Return the log-density or log-probability of y under the mixture, in nats, jointly over a row's outputs.
+        r"""Return the log-density (or log-probability) of each row of y under the mixture over draws, in nats.
 
         .. math:: \log p(y \mid x) = \log \tfrac1S \sum_s \prod_o p(y_o \mid f_{w_s}(x)).
 
