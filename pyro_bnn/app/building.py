@@ -47,7 +47,7 @@ def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module |
 
 
 def unused_globs(config: RunConfig, data: Dataset) -> str:
-    """Say which globs in a run's prior choose the prior of no parameter; return "" if each glob chooses one."""
+    """Name the globs in a run's prior that have no effect, in a sentence; return "" if all globs have an effect."""
     prior = make_prior(config.prior)
     if not isinstance(prior, PriorByName):
         return ""

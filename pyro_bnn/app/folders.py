@@ -1,4 +1,4 @@
-"""Folders that the program writes. A folder appears at its path only when complete; other programs' files are kept.
+"""Folders that the program writes. A folder appears at its path only when it is complete.
 
 The folder ``NAME`` is first written as ``.NAME.part`` beside it, while the lock ``.NAME.lock`` is held. At the end,
 ``.NAME.part`` is renamed to ``NAME``. If there is an earlier folder ``NAME``, it is replaced, but files that other

@@ -15,7 +15,7 @@ from .manifest import Manifest, Place
 
 
 class Follower(Folder):
-    """The folder of a command, for all processes but the first. It accepts files, but writes nothing to the disk."""
+    """The folder of a command, for all processes except the first. Only the first process writes to the folder."""
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:

@@ -57,12 +57,12 @@ class BeforeAndAfter:
 
     @property
     def noun(self) -> str:
-        """The name of what the table compares: "intervals" or "sets of classes"."""
+        """The word for the rows of the table: "intervals" or "sets of classes"."""
         return "sets of classes" if self.is_class else "intervals"
 
     @property
     def spread(self) -> str:
-        """The name of the uncertainty that divides the rows into thirds: "sd" or "entropy"."""
+        """The uncertainty by which test rows are sorted and divided into thirds: "sd" or "entropy"."""
         return "entropy" if self.is_class else "sd"
 
     @property

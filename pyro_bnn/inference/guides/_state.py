@@ -237,7 +237,7 @@ class FlatState(ABC):
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
-        """Compute the gradients of the loss plus `weight` times the divergence with respect to the parameters.
+        """Compute gradients with respect to the parameters, of the loss plus `weight` times the divergence.
 
         Returns:
             The divergence in nats, in double precision.

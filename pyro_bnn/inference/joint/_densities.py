@@ -272,7 +272,7 @@ def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
 def groups_of(
     sites: Sequence[Site], layout: Layout, children: Collection[str]
 ) -> Iterator[tuple[list[str], Callable[[Tensor], Tensor]]]:
-    """Yield the names of the sites with each kind of independent prior, and a function that computes their log-density.
+    """For each kind of independent prior, yield the names of its sites, and a function that computes log-densities.
 
     The function maps points, shape (K, P), to log-densities, shape (K,). Two kinds of sites belong to no group: sites
     inside plates, and `children`, the sites whose priors depend on other sites.

@@ -128,9 +128,9 @@ class Diagnostics(Shown):
 
     @property
     def judged(self) -> tuple[str, Convergence]:
-        """The quantities that are judged: their name, and their convergence.
+        """The name and the convergence of the quantities that are judged.
 
-        Predictions are judged; if predictions are constant or missing, latent variables are judged.
+        Predictions are judged. If predictions are constant or missing, latent variables are judged instead.
         """
         if self.predictions is None or bool(self.predictions.r_hat.isnan().all()):
             return "latent variables", self.latents

@@ -89,7 +89,10 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Split two shapes into the smallest groups of axes with equal numbers of elements. Leave out axes of size 1."""
+    """Split the axes of two shapes into pairs of groups with equal numbers of elements, as small as possible.
+
+    Axes of size 1 are left out.
+    """
     from_axes, to_axes = ([axis for axis, n in enumerate(shape) if n > 1] for shape in (before, after))
     while from_axes:
         num_from = num_to = 1

@@ -1,4 +1,4 @@
-"""What a prediction asks about a posterior: its number of draws, and whether learned parameters have changed."""
+"""Functions for predictions: the default number of draws, and a check that learned parameters have not changed."""
 
 import warnings
 from collections.abc import Iterator

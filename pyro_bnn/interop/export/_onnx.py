@@ -125,7 +125,7 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
 
 
 def _tidy(graph: Any, inputs: list[str], outputs: list[str]) -> None:
-    """Name the inputs, outputs and the axis of the rows of a graph, and remove metadata about its source code."""
+    """Give names to a graph's inputs, outputs and axis of rows, and remove metadata about its source code."""
     rows = graph.inputs[0].shape[0]
     for value in (*graph.inputs, *graph.outputs, *(value for node in graph.all_nodes() for value in node.outputs)):
         if value.shape is not None:

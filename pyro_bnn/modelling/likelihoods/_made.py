@@ -31,7 +31,7 @@ class Maker:
     """A function that makes a distribution from an output and the likelihood's numbers.
 
     A number of the likelihood, such as a noise scale, is a tensor of shape ``(*draws, *event)``. `event_dims` has the
-    length of ``event`` for each number.
+    number of axes in ``event`` for each number.
     """
 
     make: Callable[[Tensor, Mapping[str, Tensor]], Distribution]

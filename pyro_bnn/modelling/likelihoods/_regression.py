@@ -26,9 +26,9 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
     Output and targets have the same shape, (N, O) or (N,).
 
     Args:
-        scale: Standard deviation of the noise. A number fixes it; None makes it a learnable parameter that starts at 1;
-            a distribution over positive numbers, scalar or of event shape (O,), is the prior of the latent variable
-            ``likelihood.scale``.
+        scale: Standard deviation of the noise. A number fixes the scale. None makes the scale a learnable parameter
+            that starts at 1. A distribution over positive numbers, scalar or of event shape (O,), is the prior of the
+            latent variable ``likelihood.scale``.
 
     Raises:
         ValueError: If `scale` is a number that is not above 0, or a distribution whose support is not the positive

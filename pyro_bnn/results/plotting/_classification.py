@@ -120,7 +120,7 @@ def _vote_axes(num_images: int, num_classes: int, width: Width) -> np.ndarray:
 
 
 def _probabilities(probs: object, y: object) -> Tensor:
-    """Return the class probabilities that are given, or those of a given prediction."""
+    """Return the class probabilities, given as a tensor or as a prediction."""
     if isinstance(y, Prediction):
         raise ValueError(
             f"`y` must be the labels, a tensor of shape (N,), got {_checks.described(y)}; the prediction is the first "

@@ -147,7 +147,7 @@ def sparse_network(
 
 
 def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Linear]:
-    """Yield linear layers with few nonzero weights. Skip layers with hooks: a sparse layer would lose the hooks."""
+    """Yield linear layers with few nonzero weights. Skip layers with hooks, since a sparse layer loses its hooks."""
     for layer in net.modules():
         has_hooks = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
         if max_density is None or type(layer) is not nn.Linear or has_hooks:
