@@ -180,7 +180,7 @@ class RegressionStudy:
 
 
 def save_comparison(result: Comparison, folder: Folder, data: tuple[Tensor, Tensor]) -> list[str]:
-    """Write two tables and, for a single input and a single number as target, a picture. Return the pictures' names."""
+    """Write two tables, and a picture if input and target are single numbers. Return the names of the pictures."""
     with folder.new("comparison.csv") as path:
         result.to_csv(path)
     with folder.new("comparison.json") as path:

@@ -18,7 +18,7 @@ NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4  # number of chains in the fit, and in each
 
 @dataclass(frozen=True)
 class Lengths:
-    """Number of chains, and the steps of each."""
+    """Number of chains, and numbers of steps of each chain."""
 
     num_chains: int
     num_descent: int  # steps of Adam that find each chain's mode

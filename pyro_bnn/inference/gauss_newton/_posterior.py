@@ -101,7 +101,7 @@ class GaussNewtonPosterior(Posterior):
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the marginal means and standard deviations of each site; the latter are 0 for fixed variables."""
+        """Return means and standard deviations for each site; the standard deviations of fixed variables are 0."""
         scales = self._layout.views(self.covariance.variances().sqrt())
         return {name: (value, scales.get(name, torch.zeros_like(value))) for name, value in self.median().items()}
 

@@ -25,7 +25,7 @@ from ._saved import FittedGuide, checked_state, made_from, record_of
 
 
 class GuidePosterior(Posterior):
-    """The posterior that a guide approximates. The guide is one of this package, one of Pyro's, or a function.
+    """The posterior that a guide approximates. The guide is a guide of this package or of Pyro, or a function.
 
     A guide that is a module draws with its own parameters, even if Pyro's global store has other parameters of the same
     names. So after ``pyro.get_param_store().load(...)``, call such a guide once: the call copies the parameters from

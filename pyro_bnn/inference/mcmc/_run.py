@@ -123,8 +123,8 @@ class Run:
     def start(self, starts: Tensor, descent: Descent | None, *, until: float = math.inf) -> None:
         """Begin chains at the rows of `starts`, shape (K, P).
 
-        If there is a `descent`, it first moves these points to modes. It stops when `time.perf_counter` reaches
-        `until`.
+        If there is a `descent`, it first moves these points to modes. The descent stops when `time.perf_counter`
+        reaches `until`.
         """
         with self._stream:
             kernel = self._new_kernel(starts)

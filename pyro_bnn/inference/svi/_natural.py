@@ -118,8 +118,8 @@ def natural_gradient(
 class NaturalGradient(SkippingOptimizer):
     """The optimizer that :func:`natural_gradient` makes. The optimizer works only in steps of :func:`svi_step`.
 
-    It stores the averaged gradients and the settings. :class:`~pyro_bnn.inference.guides.NaturalState` updates the
-    guide, and a second optimizer, made by `others`, updates parameters without a distribution.
+    The optimizer stores the averaged gradients and the settings. :class:`~pyro_bnn.inference.guides.NaturalState`
+    updates the guide. A second optimizer, made by `others`, updates parameters without a distribution.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:

@@ -59,8 +59,8 @@ class MovedPrior:
 class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     r"""Maps the output of a network to the distribution of an observation.
 
-    A subclass defines the distribution, the allowed targets, and the prediction from many weight draws. It may own
-    learnable parameters or latent variables (`PyroSample`). The type parameter of the class, as in ``class
+    A subclass defines the distribution, the allowed targets, and the prediction from many weight draws. A likelihood
+    may own learnable parameters or latent variables (`PyroSample`). The type parameter of the class, as in ``class
     Mine(Likelihood[RegressionPrediction])``, tells type checkers what `predict` returns.
 
     A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
