@@ -30,7 +30,7 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
 
     References:
         Hendrycks and Dietterich (2019), Benchmarking Neural Network Robustness to Common Corruptions and Perturbations,
-        https://arxiv.org/abs/1903.12261. The constants are those of CIFAR-10-C.
+        https://arxiv.org/abs/1903.12261. The constants are the same as in CIFAR-10-C.
 
     Example:
         >>> import torch

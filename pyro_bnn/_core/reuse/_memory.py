@@ -14,7 +14,7 @@ from ._recording import Call, Forward, RecordedOutput, Recorder, State
 
 
 class Plan:
-    """Finds the modules of a network whose results may be kept: those without random or learned parameters.
+    """Finds the modules of a network whose results may be kept: the modules without random or learned parameters.
 
     `random` and `learned` are the paths of these parameters.
     """

@@ -130,9 +130,9 @@ class NormalInit(Init):
 class NetworkInit(Init):
     r"""A rule that starts at the network's own weights.
 
-    The initial standard deviations are all equal, or proportional to those of the prior, or proportional to the
-    weights. With a `weight_fraction` :math:`\delta`, as in MOPED, the initial standard deviation of a weight w is
-    :math:`\max(\delta |w|, \texttt{smallest})`. A latent variable that is not a weight starts at the median of its
+    The initial standard deviations are all equal, or proportional to the prior's standard deviations, or proportional
+    to the weights. With a `weight_fraction` :math:`\delta`, as in MOPED, the initial standard deviation of a weight w
+    is :math:`\max(\delta |w|, \texttt{smallest})`. A latent variable that is not a weight starts at the median of its
     prior, estimated from draws.
 
     Args:

@@ -312,7 +312,7 @@ class ValuePrediction(Prediction):
 
     If the model returns a mean, `variance` is the epistemic part of the variance. If the values are observations, each
     draw of the latent variables gives one observation, and `variance` is the total variance. Only observations have a
-    log-density. The other arguments are those of :class:`Prediction`.
+    log-density. The other arguments are the same as for :class:`Prediction`.
 
     Args:
         mean: Mean of the values, shape ``(N, *O)``.

@@ -177,7 +177,7 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
 
 
 def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) -> Verdict:
-    """Judge whether the entropy of wrong predictions is larger than that of right ones."""
+    """Judge whether wrong predictions have a larger entropy than right predictions."""
     entropy, confidence = prediction.total.detach().cpu(), prediction.max_probability.detach().double().cpu()
     measured = metrics.ood_scores(entropy[is_right], entropy[~is_right])
     area, error = measured.auroc, measured.auroc_standard_error
