@@ -177,7 +177,7 @@ def agreement(result: Comparison, num_chains: int) -> str:
 
 
 def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float]:
-    """Return the name and value of the distance between two methods, and its largest value for close methods."""
+    """Return the name and value of the distance between two methods, and the largest value that counts as close."""
     if "total variation" in pair.scores:
         return "total variation", pair.scores["total variation"].value, CLOSE_CLASSES
     size = float(nuts.as_kind(RegressionPrediction).total.sqrt().median())

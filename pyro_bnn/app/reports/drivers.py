@@ -70,7 +70,7 @@ def drivers_of(run: Trained) -> list[Driver]:
 
 
 def _changes(before: Prediction, after: Prediction) -> tuple[float, float, float]:
-    """Return the fields `mean`, `epistemic` and `growth` of a :class:`Driver`, given predictions before and after."""
+    """Return `mean`, `epistemic` and `growth` of a :class:`Driver`, from predictions before and after a permutation."""
     if isinstance(before, ClassificationPrediction) and isinstance(after, ClassificationPrediction):
         moved = (before.probs - after.probs).abs().sum(-1).mean() / 2
         old, new = before.epistemic, after.epistemic

@@ -1,4 +1,4 @@
-"""Chooses a model and fits it by chains before a deadline. How much is compared depends on measured times."""
+"""Chooses a model and fits it by chains before a deadline. Measured times decide what is compared."""
 
 import math
 import time

@@ -53,7 +53,7 @@ class Full(Covariance):
 class AlongAxes(Covariance):
     r"""A covariance that is diagonal along orthogonal axes. The standard deviations are `scales`, shape (P,).
 
-    Without Kronecker factors, the axes are those of the weights. With Kronecker factors, parameter number i, of shape
+    Without Kronecker factors, the axes are the coordinate axes. With Kronecker factors, parameter number i, of shape
     (m, n), has the axes :math:`u \otimes v`: the vectors u are the columns of `left.i`, and the vectors v are the
     columns of `right.i`.
     """

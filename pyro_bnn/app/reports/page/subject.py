@@ -69,7 +69,7 @@ class Regressed:
     ignored: Sequence[str] = ()  # columns that the user left out
 
     def squared_errors(self, mean: Tensor) -> Tensor:
-        """Return the squared errors, shape (N, O), of means of shape (N, O), or (O,) for the same means in all rows."""
+        """Return the squared errors, shape (N, O), of predicted means, shape (N, O) or (O,)."""
         return (self.y - mean.to(self.y)).square()
 
     def interval(self, level: float) -> Tensor:
