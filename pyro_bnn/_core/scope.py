@@ -274,10 +274,7 @@ _is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 @contextmanager
 def silent_fits() -> Iterator[None]:
-    """In a `with` block, turn off this thread's warnings about how a fit ended.
-
-    The caller reports the status instead.
-    """
+    """In a `with` block, turn off this thread's warnings about how a fit ended, since the caller reports the status."""
     token = _is_silent.set(True)
     try:
         yield

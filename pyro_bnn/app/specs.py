@@ -102,7 +102,7 @@ def make_init(spec: str) -> Init:
 
 
 def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
-    """Return the modules that a specification, such as ``scaled:5/2``, puts in front of a network for x, (N, D)."""
+    """Return the modules that transform inputs x, shape (N, D), by a specification such as ``scaled:5/2``."""
     if spec == "raw":
         return []
     if spec == "standardized":

@@ -89,8 +89,8 @@ class StoredPosterior(Posterior):
                 generator.
 
         Raises:
-            ValueError: If predictions with the posterior are linearised. Such predictions need a median, which stored
-                draws do not have.
+            ValueError: If predictions with the posterior are linearised. Linearised predictions need a median, which
+                stored draws do not have.
         """
         source = as_posterior(posterior)
         if source.is_linearised:

@@ -259,7 +259,7 @@ def logits_of(output: object) -> object:
 
 
 def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> None:
-    """Raise if the network's signature does not allow the arguments. Otherwise the network's code raised `error`."""
+    """Raise if the reason for `error` is that the network's signature does not allow the arguments."""
     signature = inspect.signature(net.forward)
     try:
         signature.bind(*arguments, **named)

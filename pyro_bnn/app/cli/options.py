@@ -87,7 +87,7 @@ ALL = "pyro_bnn.help_all"  # key in the `meta` dictionary of Typer's context, pr
 
 
 class PlainFlags:
-    """Base class of commands. Their help omits the types of flags, and shows defaults in words without parentheses."""
+    """Base class of commands whose help omits the types of flags, and shows defaults in words without parentheses."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters of the command. Flags have no type in the help, and defaults have no parentheses."""

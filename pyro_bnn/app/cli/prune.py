@@ -53,7 +53,7 @@ def prune(
 
     For each share of removed weights, the command prints scores, the file size and the speed. The weights with the
     lowest signal-to-noise ratio |mean| / sd are removed first. Tables and pictures are written into the run's folder.
-    The run itself keeps all its weights. The run must be variational: trained with `train --method svi`, or on images.
+    The run keeps all its weights. The run must be variational: trained with `train --method svi`, or on images.
     """
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights to keep, and the folder for the copy.")

@@ -158,7 +158,7 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
 
 
 def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str = "a value") -> Table:
-    """Return the rows with a value in each of the named columns. If `drop` is False, other rows raise an error."""
+    """Return the rows with a value in each of the named columns. With `drop=False`, a missing value is an error."""
     missing = table.frame[[*dict.fromkeys(names)]].isna()
     lacking = missing.any(axis=1).to_numpy()
     where, empty = list(missing.columns[missing.any()]), list(missing.columns[missing.all()])

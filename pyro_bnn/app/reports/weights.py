@@ -223,7 +223,7 @@ def _gain(model: BayesianModel, posterior: GuidePosterior, x: Tensor, fraction: 
 
 @torch.no_grad()
 def _seconds(calls: Sequence[Callable[[], Tensor]], *, repeats: int = 7) -> list[float]:
-    """Return the median time of each call. The calls alternate, and the first round is not timed."""
+    """Return the median time of each call. The calls take turns, and the first round is not timed."""
     times: list[list[float]] = [[] for _ in calls]
     for repeat in range(repeats + 1):
         for call, taken in zip(calls, times, strict=True):

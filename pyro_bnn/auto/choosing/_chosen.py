@@ -73,7 +73,7 @@ def folds_of(x: Tensor, seed: int) -> Folds:
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
     """Return the held-out rows whose inputs occur in no fitted row, since a model may remember fitted rows.
 
-    If there are no such rows, return all held-out rows.
+    If all held-out rows have inputs that occur in fitted rows, return all held-out rows.
     """
     known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
     is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])

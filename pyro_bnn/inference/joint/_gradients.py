@@ -180,7 +180,7 @@ class _WrongGradientError(Exception):
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:
     """Return two random directions for each site.
 
-    One changes only elements whose gradient is 0; one has the gradient's signs.
+    The first direction changes only elements whose gradient is 0. The second has the signs of the gradient.
     """
     hidden: dict[str, _Direction] = {}
     along_gradient: dict[str, _Direction] = {}

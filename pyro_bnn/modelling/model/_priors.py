@@ -33,7 +33,7 @@ class _NoStatements(Messenger):
 
 
 def _asked(method: Callable[..., T], *args: object) -> T:
-    """Call a method of a prior without Pyro's handlers. Raise an error if the method runs a Pyro statement."""
+    """Call a method of a prior without Pyro's handlers. Raise if the method runs a Pyro statement."""
     with EXCLUSIVE, poutine.block(), _NoStatements():
         return method(*args)
 

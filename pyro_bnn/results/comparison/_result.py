@@ -141,7 +141,7 @@ class Comparison(Advised, Shown):
     def verdict(self) -> str:
         """The result in words: a line for each method whose status is not ok, and then a line for each region.
 
-        A line about a status says what is wrong, and what to do. The whole statuses are in `status` and `others`. With
+        A line about a status says what is wrong, and what to do. `status` and `others` have the complete statuses. With
         more than two methods, the line for a region is about the method that is closest to the first method. If the
         status of the first method is not ok, there are no lines about regions.
         """

@@ -78,7 +78,7 @@ def _short(text: str, most: int) -> str:
 
 
 def _bars(drivers: Sequence[Driver]) -> Drawing:
-    """Draw two bars for each column. All bars of a colour are divided by the longest of them."""
+    """Draw two bars for each column. The longest bar of each colour has the length 1."""
     ax = panel(0.9 + 0.32 * len(drivers))
     place = np.arange(len(drivers))[::-1]
     for offset, color, kind, label in ((0.2, 0, "mean", "prediction"), (-0.2, 1, "epistemic", "epistemic uncertainty")):
