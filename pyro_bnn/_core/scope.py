@@ -260,9 +260,9 @@ def is_auxiliary(node: Any) -> bool:
 def filtered_warnings(
     action: Literal["ignore", "error"], message: str = "", category: type[Warning] = Warning
 ) -> Iterator[None]:
-    """In a `with` block, ignore or raise warnings.
+    """In a `with` block, ignore warnings or raise them as errors.
 
-    `message` is a regular expression for the beginning of their text.
+    `message` is a regular expression for the beginning of a warning's text.
     """
     with EXCLUSIVE, warnings.catch_warnings():  # blocks that overlap would leave one filter in place forever
         warnings.filterwarnings(action, message, category)

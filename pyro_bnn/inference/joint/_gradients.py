@@ -122,8 +122,8 @@ def _size_of(value: Tensor) -> float:
 def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     r"""Raise if autograd's gradient of the log-likelihood with respect to the random weights is wrong.
 
-    A network can hide part of its gradient, for example by ``detach()`` or by its own `autograd.Function`. A fit of
-    such a network would give a wrong result without an error.
+    A network can hide part of its gradient, for example by ``detach()`` or by its own `autograd.Function`. Without this
+    check, a fit of such a network would give a wrong result and no error.
 
     The derivative along a direction d of the weights is compared with a central difference,
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _NoStatements(Messenger):
-    """A handler that raises an error at a Pyro statement in a prior, which would run only once."""
+    """A handler that raises an error at a Pyro statement in a prior, since the statement would run only once."""
 
     def _pyro_sample(self, msg: Any) -> NoReturn:
         raise ValueError(

@@ -59,8 +59,8 @@ class Selection:
     select, and ``a - b`` what a selects and b does not select. In each of these, b may also be a glob or a function.
 
     Args:
-        sites: Function that returns the sites of the selected parameters. Its first argument is a list of all
-            parameters; a parameter with two names occurs twice in the list. Its second argument is ``"where"`` or
+        sites: Function that returns the sites of the selected parameters. The first argument is a list of all
+            parameters, in which a parameter with two names occurs twice. The second argument is ``"where"`` or
             ``"exclude"``, for error messages.
         text: The rule as text.
         glob: The glob on names, if the rule is a glob.
