@@ -134,7 +134,7 @@ def unwrapped(x: Any) -> Any:
 
 
 def num_rows(x: Inputs, name: str = "x") -> int:
-    """Return the number of rows; raise unless all tensors that are not shared have the same number."""
+    """Return the number of rows; raise if tensors that are not shared have different numbers of rows."""
     if isinstance(x, Tensor) and x.shape:
         return x.shape[0]
     first: tuple[str, int] | None = None

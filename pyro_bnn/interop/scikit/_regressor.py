@@ -272,7 +272,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             X: Inputs, shape (N, D).
 
         Returns:
-            A prediction in the units of the targets. Its shape is (N, O), even if there is only one target.
+            A prediction in the units of the targets, of shape (N, O) even if there is only one target.
         """
         return self._in_units(X, keep_draws=True)
 
