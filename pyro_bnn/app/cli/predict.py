@@ -87,7 +87,7 @@ def predict(
         raise ValueError(f"`--level` must be probabilities strictly between 0 and 1, got {level!r}{hint}")
     if out != "-":
         options.check_file(Path(out), force=force)
-    if run.is_file() and (rows / "manifest.json").is_file():
+    if run.is_file() and (rows / options.MANIFEST).is_file():
         raise ValueError(f"the run comes before the rows: pyro-bnn predict {rows} {run}")
     options.check_run(run)
     options.check_rows(rows)
