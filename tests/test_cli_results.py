@@ -41,7 +41,7 @@ KEYS = {
         "seconds",
         "status",
     },
-    "evaluate": {"folder", "headline", "num_test", "num_unknown", "ood", "pictures", "rows"},
+    "evaluate": {"folder", "headline", "num_test", "num_unknown", "ood", "pictures", "rows", "usability"},
     "prune": {"folder", "gains", "pictures", "pruned", "report"},
     "weights": {"folder", "pictures", "sites"},
     "compare": {"folder", "num_samples", "pictures", "rows", "seed", "statuses", "verdict"},

@@ -212,9 +212,9 @@ class RunConfig:
     )
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
-        "Seconds for reading the data and the fit, compilation included. The imports before, and the calibration and "
-        "the files after the fit, are not counted. The status says what was cut short. The result then depends on the "
-        "speed of the machine.",
+        "Seconds for reading the data and the fit, compilation included. The imports before, and the calibration, "
+        "the scores and the files after the fit, are not counted. The status says what was cut short. The result then "
+        "depends on the speed of the machine.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,

@@ -82,7 +82,8 @@ EvaluateDraws = Annotated[
 ]
 
 
-BRIEF = ("out", "target", "ignore", "hidden", "prior", "method", "time_limit", "epochs", "seed", "force", "help_all")
+OF_DATA, OF_FIT = ("target", "ignore", "calibrate"), ("hidden", "prior", "method", "time_limit", "epochs", "seed")
+BRIEF = ("out", *OF_DATA, *OF_FIT, "help_all")
 ALL = "pyro_bnn.help_all"  # key in the `meta` dictionary of Typer's context, present if `--help-all` was given
 
 

@@ -17,14 +17,17 @@ from ..reports.numbers import together
 
 
 class Output:
-    """Writes text to standard output; with `--json`, text to standard error, and a JSON document to standard output."""
+    """Writes text to standard output; with `--json`, text to standard error, and a JSON document to standard output.
 
-    def __init__(self, command: str, *, as_json: bool) -> None:
-        self._command, self._as_json = command, as_json
+    With `only_notes`, text goes to standard error even without `--json`.
+    """
+
+    def __init__(self, command: str, *, as_json: bool, only_notes: bool = False) -> None:
+        self._command, self._as_json, self._only_notes = command, as_json, only_notes
 
     @property
     def _stream(self) -> TextIO:
-        return sys.stderr if self._as_json else sys.stdout
+        return sys.stderr if self._as_json or self._only_notes else sys.stdout
 
     def say(self, text: str = "", *, style: str = "", wraps: bool = True, indent: int = 0) -> None:
         """Write lines of text in one of rich's styles.

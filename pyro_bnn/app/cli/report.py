@@ -1,7 +1,8 @@
 """`pyro-bnn report`.
 
-The JSON of `report` has `folder`, `page` (the path of the page), `headline`, and the list `verdicts`. A verdict has
-`level` (good, note or problem), `about` (predictions, uncertainty, fit or baseline), `short`, `text` and `rule`.
+The JSON of `report` has `folder`, `page` (the path of the page), `headline`, `usability` (the word in `USABLE` that
+says the same), and the list `verdicts`. A verdict has `level` (good, note or problem), `about` (predictions,
+uncertainty, fit or baseline), `short`, `text` and `rule`.
 """
 
 from pathlib import Path
@@ -44,7 +45,7 @@ def report(
         from .. import runs
         from ..folders import updating
         from ..own.network import own_code
-        from ..reports.page import report_on
+        from ..reports.page import report_on, usability
         from ..reports.page.subject import subject_of
         from ..reports.trained import load_trained
 
@@ -71,4 +72,4 @@ def report(
         output.say(f"{verdict.level + ':':9s} {verdict.text}", indent=10)
     page_file = out or run / "report.html"
     output.say(f"\nReport, with the thresholds of each verdict, in {page_file}.")
-    output.document(folder=run, page=page_file, headline=headline, verdicts=verdicts)
+    output.document(folder=run, page=page_file, headline=headline, usability=usability(verdicts), verdicts=verdicts)

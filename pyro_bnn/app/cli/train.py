@@ -118,9 +118,10 @@ def train(
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
-        from ..chains import has_remark, in_plain_words
+        from ..chains import has_failed, in_plain_words
         from ..folders import resuming, updating
         from ..manifest import CHECKPOINT
+        from ..own.network import own_code
         from ..processes import joined, run_folder, shared
 
         deadline = Deadline.after(given.get("time_limit") or None)  # it counts everything but imports
@@ -157,7 +158,7 @@ def train(
                     f"{otherwise}."
                 )
         start = time.perf_counter()
-        _, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device)
+        model, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
     if not processes.is_first:
         return
@@ -176,7 +177,14 @@ def train(
                 notes.append(length.text)
                 output.say(length.text, style="yellow")
     else:
-        output.say(in_plain_words(posterior), style="yellow" if has_remark(posterior) else "green")
+        if len(known.x_test):
+            from ..reports.scores import in_brief
+            from ..reports.trained import Trained
+
+            count = runs.num_draws(posterior, None)
+            with own_code(config.net):
+                output.say(in_brief(Trained(model, posterior, known, num_samples=count)), style="bold")
+        output.say(in_plain_words(posterior), style="yellow" if has_failed(posterior) else "green")
         output.say(said.replace(". ", ".\n"), style="dim")  # a line for each fact
         output.say(f"Predictions use {runs.num_draws(posterior, None):,} of the {posterior.num_stored:,} draws.")
     if last is not None:

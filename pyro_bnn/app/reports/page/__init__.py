@@ -14,6 +14,7 @@ from .drivers import drivers_section, surprises_section
 from .fit import about_section, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
 from .section import ELSEWHERE, Section, Verdict, first_line
+from .section import usability as usability
 from .subject import Subject
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
