@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 import typer
@@ -14,6 +15,8 @@ import typer
 import pyro_bnn
 
 from ..reports.numbers import together
+
+UNKNOWN_WIDTH = 80  # of a terminal that does not tell its width
 
 
 class Output:
@@ -62,8 +65,13 @@ class Output:
 
     def _width(self) -> int:
         """Return the width of the terminal, or COLUMNS if it is set; 0 if lines may have any width."""
-        has_limit = self._stream.isatty() or os.environ.get("COLUMNS")
-        return shutil.get_terminal_size().columns if has_limit else 0
+        if os.environ.get("COLUMNS"):
+            return shutil.get_terminal_size().columns
+        if not self._stream.isatty():
+            return 0
+        with suppress(OSError):  # the stream is no file
+            return os.get_terminal_size(self._stream.fileno()).columns or UNKNOWN_WIDTH
+        return UNKNOWN_WIDTH
 
     def document(self, **content: Any) -> None:
         """Write the JSON document if the user asked for it. Numbers that are not finite become null in JSON."""
