@@ -14,7 +14,7 @@ from pyro_bnn.app.remedies import longer_chains
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.chains import chains_section, diagnostics_of, of_chains
 from pyro_bnn.app.reports.page.fit import about_section, configuration_section
-from pyro_bnn.app.reports.page.section import USABLE, Verdict, first_line, usability
+from pyro_bnn.app.reports.page.section import Verdict, first_line
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
 
@@ -108,32 +108,6 @@ def test_chains_that_are_too_short_to_judge_are_said_to_be_so():
     ]
 
 
-def fault(level, about):
-    return Verdict(level, about, "a fault", "A fault.", "")
-
-
-@pytest.mark.parametrize(
-    ("faults", "word", "start"),
-    [
-        ([], "usable", "Usable: RMSE 2."),
-        ([("note", "fit")], "usable with notes", "Usable: RMSE 2; 1 note"),
-        ([("problem", "baseline")], "usable with notes", "Usable, but a fault"),
-        (
-            [("problem", "uncertainty"), ("note", "fit")],
-            "usable for predictions only",
-            "Usable for its predictions, not",
-        ),
-        ([("note", "unclear"), ("problem", "uncertainty")], "too few rows to tell", "Too few rows to tell whether"),
-        ([("problem", "predictions"), ("note", "unclear")], "not usable", "Not usable as it is: a fault"),
-        ([("problem", "fit")], "not usable", "Not usable as it is: a fault"),
-    ],
-)
-def test_a_word_says_the_same_as_the_first_line(faults, word, start):
-    verdicts = [fault("good", "predictions"), *(fault(*each) for each in faults)]
-    assert first_line(verdicts, "RMSE 2").startswith(start)
-    assert (usability(verdicts), word in USABLE) == (word, True)
-
-
 def test_chains_that_are_not_explored_are_named_in_the_first_line():
     posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(False, "short."), sampler="MCLMC")
     short = of_chains(posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
@@ -218,7 +192,7 @@ def test_the_page_says_whether_the_commands_give_the_same_numbers(limit, made):
     ("diverged", "within", "said"),
     [
         (0, [1.0, 1.02], "The network is trained, and the sampler ran long enough."),
-        (0, [1.0, 1.5], "The network is trained. For an exact posterior, the sampler would need longer."),
+        (0, [1.0, 1.5], "The network is trained. The sampler would need longer to be exact."),
         (30, [1.0, 1.5], "The network is trained, but many steps of the sampler failed."),
     ],
 )
@@ -233,4 +207,4 @@ def test_train_begins_with_a_sentence_without_jargon(diverged, within, said):
         modes=Modes(torch.tensor(within), 1.0, 0.0),
     )
     assert has_failed(posterior) == ("failed" in said)
-    assert in_plain_words(posterior) == f"{said} The scores on test rows tell how good the network is."
+    assert in_plain_words(posterior) == f"{said} The scores on test rows tell how good it is."

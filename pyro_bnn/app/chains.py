@@ -121,8 +121,8 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
     elif posterior.modes is None:
         said = "The network is trained, but there are too few draws to check the sampler."
     elif posterior.status.remedy:
-        said = "The network is trained. For an exact posterior, the sampler would need longer."
-    return f"{said} The scores on test rows tell how good the network is."
+        said = "The network is trained. The sampler would need longer to be exact."
+    return f"{said} The scores on test rows tell how good it is."
 
 
 def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good"], str]:
