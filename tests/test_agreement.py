@@ -36,9 +36,9 @@ def judged(probability_of_chain, distance, *, is_ok=False):
 @pytest.mark.parametrize(
     ("of_chain", "distance", "beginning"),
     [
-        (0.51, 0.01, "The run predicts like NUTS. "),
-        (0.9, 0.01, "The run predicts like all chains of NUTS together, but these chains do not agree yet. "),
-        (0.51, 0.3, "The run does not predict like NUTS. "),
+        (0.51, 0.01, "The run predicts like NUTS.\n"),
+        (0.9, 0.01, "The run predicts like all chains of NUTS together, but these chains do not agree yet.\n"),
+        (0.51, 0.3, "The run does not predict like NUTS.\n"),
         (0.9, 0.3, "Not decided: the total variation between the run and NUTS is 0.3000, and a chain of NUTS differs"),
     ],
 )
@@ -50,5 +50,5 @@ def test_chains_that_have_not_converged_still_tell_what_is_certain(of_chain, dis
 
 
 def test_after_convergence_nothing_is_in_doubt():
-    assert judged(0.51, 0.3, is_ok=True).startswith("The run does not predict like NUTS. ")
+    assert judged(0.51, 0.3, is_ok=True).startswith("The run does not predict like NUTS.\n")
     assert "has not converged" not in judged(0.51, 0.01, is_ok=True)

@@ -52,9 +52,9 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     assert printed.startswith(
         "NUTS draws four chains of 40 draws each (and as many of warm-up) for 48 rows, with seed 7 ..."
     )
-    assert "test rows; the last 4 rows compare with NUTS:" in printed
+    assert "test rows; the last 6 rows compare with NUTS:" in printed
     verdict = re.search("Not decided|The run (predicts|does not predict) like", printed).start()
-    assert verdict < printed.index("test rows; the last 4 rows")  # what the numbers are worth comes before them
+    assert verdict < printed.index("test rows; the last 6 rows")  # what the numbers are worth comes before them
     assert max(len(line) for line in printed.splitlines() if " ± " in line) <= 60
     assert ("Not decided: the root mean" in printed) != (
         "The run does not predict like NUTS. The standard dev" in printed
@@ -87,7 +87,8 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
 @pytest.mark.parametrize("error", [1.0, 3.0])
 def test_numbers_that_chains_do_not_tell_are_explained(error):
     sd = {"total sd": Estimate(4.0, error)}
-    pair = {"rms mean difference": Estimate(1.0, 0.1), "total sd ratio": Estimate(0.5, 0.1)}
+    distances = {"rms mean difference": Estimate(1.0, 0.1), "wasserstein": Estimate(1.0, 0.1)}
+    pair = distances | {"total sd ratio": Estimate(0.5, 0.1, 0.35, 0.7)}
     methods = [Scores("nuts", "rows", sd), Scores("mean-field", "rows", {"total sd": Estimate(2.0, 0.1)})]
     status = Status(False, "NUTS.")
     shown = side_by_side(

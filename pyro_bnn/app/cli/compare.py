@@ -128,7 +128,8 @@ def compare(
         output.say()
         decision, _, details = verdict.partition("\n")
         output.say(decision, style="bold")
-        output.say(details)
+        if details:
+            output.say(details)
     output.table(f"\n{text}")
     output.say()
     if config is None:

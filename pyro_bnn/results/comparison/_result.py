@@ -60,11 +60,12 @@ def in_digits(name: str, estimates: Sequence[Estimate]) -> list[str]:
 
     One of the standard errors has two digits, and all others have at least one. Shares are in per cent.
     """
-    factor, unit = (100, " %") if name in ("accuracy", "agreement") or name.startswith("coverage") else (1, "")
+    is_share = name in ("accuracy", "agreement") or name.startswith("coverage")
+    factor, unit, fewest = (100, " %", 1) if is_share else (1, "", 0)
     numbers = [(factor * estimate.value, factor * estimate.standard_error) for estimate in estimates]
     errors = [error for _, error in numbers if math.isfinite(error) and error > 0]
     sizes = [-math.floor(math.log10(error)) for error in errors]
-    digits = max(0, min(sizes) + 1, *sizes) if sizes else 0
+    digits = max(fewest, min(sizes) + 1, *sizes) if sizes else 0
     largest = max((abs(part) for pair in numbers for part in pair if math.isfinite(part)), default=0)
     is_short = bool(errors) and digits <= MOST_DIGITS and largest < LARGEST_WRITTEN_OUT
     forms = (f".{digits}f", f".{digits}f") if is_short else ("#.3g", ".2g")
