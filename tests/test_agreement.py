@@ -74,6 +74,7 @@ def test_the_judgement_of_numbers_has_its_limits_and_the_deviation(total, episte
     nuts = pb.predict(model, pb.MeanFieldGuide(model), x, num_samples=20, keep_draws=True, seed=0)
     scores = {
         "rms mean difference": Estimate(0.1, 0.01),
+        "wasserstein": Estimate(0.1, 0.01),
         "epistemic sd ratio": Estimate(epistemic, 0.01, epistemic, epistemic),
         "total sd ratio": Estimate(total[0], 0.01, *total[1:]),
     }

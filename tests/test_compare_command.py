@@ -69,7 +69,9 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     assert "The seconds of the run are those of its epochs; `train` also counts the preparation." in printed
     assert "Numbers from NUTS have no ±: its chains have not converged" in printed
     content = json.loads((out / "comparison.json").read_text())
-    assert "NLL is in nats per row; sd and distances are in the units of 'price'. Standard deviations (sd) are" in printed
+    assert (
+        "NLL is in nats per row; sd and distances are in the units of 'price'. Standard deviations (sd) are" in printed
+    )
     assert pyro_bnn("evaluate", run)[0] == 0
     nll = scores_in(run)["ensemble of 100"]["nll"]
     assert content["methods"][1]["scores"]["nll"]["value"] == pytest.approx(nll, abs=0.4)  # log(scale) is 4

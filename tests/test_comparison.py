@@ -380,7 +380,7 @@ def test_a_notebook_shows_the_scores_of_all_methods_and_the_distances_from_the_f
     assert str(scores(result)["wasserstein"]) in page
     assert in_digits("nll", [row.scores["nll"] for row in result.methods])[0] in page
     assert f"({scores(result)['total sd ratio'].range})</td>" in page
-    assert "In brackets: 10 % and 90 % quantiles." in page
+    assert "in brackets are the 10 % and 90 % quantiles of the ratio over points." in page
 
 
 def test_estimates_side_by_side_have_the_same_digits():

@@ -14,7 +14,10 @@ from ..._core.summary import NOT_OK, WIDTH, Number, Shown, Summary, counted
 from ...inference.posterior import Status
 from ...scores.uncertainty import Prediction
 
-SD = "Standard deviations (sd) are root mean squares over points; a ratio is that of two root mean squares."
+SD = (
+    "Standard deviations (sd) are root mean squares over points. A ratio is that of two root mean squares; in brackets "
+    "are the 10 % and 90 % quantiles of the ratio over points."
+)
 
 LARGEST_WRITTEN_OUT, MOST_DIGITS = 1e6, 7
 """Larger numbers, and numbers that need more digits after the point, are shown in scientific notation."""
@@ -267,7 +270,7 @@ class Comparison(Advised, Shown):
                 columns[name] = ["", *map(str.__add__, texts, ranges)]  # the first method has no distance from itself
             names = dict.fromkeys(columns)
             rows += [(region, row.method, *map(Number, t)) for row, *t in zip(methods, *columns.values(), strict=True)]
-        notes = [*self.verdict.splitlines(), *([SD, "In brackets: 10 % and 90 % quantiles."] if self._has_sd else [])]
+        notes = [*self.verdict.splitlines(), *([SD] if self._has_sd else [])]
         return Summary(self._title(), notes, rows, ("region", "method", *names))
 
     def __str__(self) -> str:
