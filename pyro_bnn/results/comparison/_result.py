@@ -317,10 +317,12 @@ def _wrapped(lines: Sequence[str]) -> str:
 
 def _table(rows: Sequence[Scores]) -> str:
     """Return a table as text. Below each row is a row with the ranges of its ratios, if there are any."""
-    import pandas  # imported late: importing takes long
-
-    table = pandas.DataFrame(cells_of(rows))
-    ranges = pandas.DataFrame([{name: score.range for name, score in row.scores.items()} for row in rows])
-    table.index, ranges.index = [row.method for row in rows], ["  10-90 %"] * len(rows)
-    parts = [part for i in range(len(rows)) for part in (table[i : i + 1], ranges[i : i + 1]) if part.any(axis=None)]
-    return "\n".join(map(str.rstrip, pandas.concat(parts).fillna("").to_string().splitlines()))
+    columns = cells_of(rows)
+    lines = [["", *columns]]
+    for row, *texts in zip(rows, *columns.values(), strict=True):
+        lines.append([row.method, *texts])
+        ranges = [row.scores[name].range if name in row.scores else "" for name in columns]  # none for the seconds
+        if any(ranges):
+            lines.append(["  10-90 %", *ranges])
+    first, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
+    return "\n".join("  ".join([line[0].ljust(first), *map(str.rjust, line[1:], widths)]).rstrip() for line in lines)
