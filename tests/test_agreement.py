@@ -1,4 +1,4 @@
-"""What `compare` says about a run if the chains of NUTS have not converged."""
+"""What `compare` says about a run: its judgement with the limits, and chains of NUTS that have not converged."""
 
 import pytest
 import torch
