@@ -74,3 +74,15 @@ def test_a_bad_verdict_is_told_for_a_run_without_another_fault(pyro_bnn, run, mo
 def test_the_report_keeps_its_verdict_only_in_the_run_itself(pyro_bnn, run):
     assert pyro_bnn("report", run, "--out", run.parent / "page.html")[0] == 0
     assert known_verdict(run) == ""
+
+
+def test_the_sentences_below_the_table_are_wrapped_between_words(pyro_bnn, run, monkeypatch):
+    rows = write_table(run.parent / "new.csv", houses(5))
+    monkeypatch.setenv("COLUMNS", "60")
+    err = pyro_bnn("predict", run, rows)[2]
+    assert "Scores of 5 rows: RMSE" in err
+    short = [line for line in err.splitlines() if str(run.parent) not in line]  # a path is never broken
+    assert max(map(len, short)) <= 60
+    monkeypatch.delenv("COLUMNS")
+    assert " ".join(err.split()) == " ".join(pyro_bnn("predict", run, rows)[2].split())
+    assert len(pyro_bnn("predict", run, rows)[2].splitlines()) < len(err.splitlines())

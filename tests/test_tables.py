@@ -15,7 +15,7 @@ from pyro_bnn.app.own.reading import read_table
 from pyro_bnn.app.own.targets import guessed
 from pyro_bnn.app.sources import split_rows
 
-from .own_data import NAMES, QUICK, houses, predictions_in, scores_in, write_table
+from .own_data import NAMES, QUICK, columns_of, houses, predictions_in, scores_in, write_table
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 
 
@@ -26,14 +26,6 @@ def table(tmp_path):
 
 def cells_of(*texts, separator=",", name="c"):
     return Cells(name, "t.csv", pd.Series(texts, range(1, len(texts) + 1), dtype=object), separator)
-
-
-def columns_of(table):
-    """The cells of a table by column, None where one is missing."""
-    return {
-        name: [None if cell is None or cell != cell else cell for cell in table.column(name).texts]
-        for name in table.names
-    }
 
 
 def trained(pyro_bnn, table, run, *options):  # noqa: F811
@@ -154,13 +146,6 @@ def test_the_kind_of_target_is_guessed_and_said(cells, likelihood):
 def test_separators_are_found(tmp_path, separator, ending):
     table = read_table(write_table(tmp_path / f"t{ending}", [[1, "a b"], [2, "c"]], ("x", "y"), separator))
     assert columns_of(table) == {"x": ["1", "2"], "y": ["a b", "c"]}
-
-
-def test_columns_may_be_separated_by_white_space(tmp_path):
-    (tmp_path / "t.txt").write_text('a "b c"   y\n  1.5 2  3 \n4\t"x y" 6\n')
-    assert columns_of(read_table(tmp_path / "t.txt")) == {"a": ["1.5", "4"], "b c": ["2", "x y"], "y": ["3", "6"]}
-    (tmp_path / "t.txt").write_text("engine size\n1\n2\n")  # a column with a name of two words
-    assert columns_of(read_table(tmp_path / "t.txt")) == {"engine size": ["1", "2"]}
 
 
 def test_a_byte_order_mark_blank_lines_quotes_and_missing_values_are_understood(tmp_path):

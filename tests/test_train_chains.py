@@ -5,28 +5,22 @@ import json
 import re
 import shlex
 import shutil
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from pyro_bnn._core import progress
 from pyro_bnn.app import runs, sources, starting
 from pyro_bnn.app.chains import with_verdict
 from pyro_bnn.app.config import RunConfig
-from pyro_bnn.app.datasets import Dataset, Facts
 from pyro_bnn.app.folders import creating
-from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.reports.numbers import number
 from pyro_bnn.app.reports.page.fit import training_command
 from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
-from pyro_bnn.app.tracking import FitProgress
 from pyro_bnn.auto import choosing
-from pyro_bnn.auto.choosing import Chosen, Deadline
-from pyro_bnn.inference.history import History
+from pyro_bnn.auto.choosing import Chosen
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
 
@@ -376,34 +370,3 @@ def test_a_limit_of_time_that_cut_nothing_short_is_not_repeated(pyro_bnn, tmp_pa
     assert config_of(tmp_path / "run")["time_limit"] == 300
     assert pyro_bnn("report", tmp_path / "run")[0] == 0
     assert "--time-limit" not in (tmp_path / "run" / "report.html").read_text()
-
-
-def shown_times(capsys, epochs, deadline=None, compiling=0.0):
-    """Report three epochs of a fit, and return the negative ELBOs and the times left in the lines of the bar."""
-    history = History(num_data=10)
-    facts = Facts("", 10, 0, [1], Target("price", [], [0.0], [2.0]), None, None)
-    data = Dataset(torch.zeros(10, 1), torch.zeros(10, 1), torch.zeros(0, 1), torch.zeros(0, 1), facts)
-    with FitProgress(replace(OWN, epochs=epochs), data, deadline, shown=True) as shown:
-        shown._bar.start_t -= compiling
-        for _ in range(3):
-            time.sleep(0.01)
-            history.add_step(-1.0, 0.0, 1.0)
-            history.end_epoch([10], 0.1, 1.0)
-            assert not shown(history)
-    lines = re.findall(rf"epoch (\d)/{epochs} negative ELBO (\S+) .* \d\d:\d\d, (.*) left", capsys.readouterr().err)
-    assert lines[-1][0] == "3"
-    assert {float(cost) for _, cost, _ in lines} == {0.7931}  # 1 nat for 10 rows, and log 2 for the unit of the target
-    return [left for *_, left in lines]
-
-
-def test_the_progress_of_a_limited_fit_does_not_promise_more_than_the_limit(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "EVERY", 0.0)
-    left = shown_times(capsys, 10**6, Deadline.after(2.0))
-    assert {*left} <= {"00:00", "00:01", "00:02"}  # without the limit, it is hours
-
-
-def test_the_time_left_leaves_out_the_first_epoch_which_compiles(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "EVERY", 0.0)
-    left = shown_times(capsys, 10, compiling=100.0)
-    assert set(left[:-1]) == {"?"}
-    assert left[-1] in ("00:00", "00:01")

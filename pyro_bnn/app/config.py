@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Lt, MinLen
 
 from .specs import (
+    DATA_SETS,
     LARGEST,
     OPTIMIZERS,
     PRIOR_CHOICES,
@@ -21,6 +22,7 @@ from .specs import (
     make_prior,
     numbers_in,
     parts_of,
+    unknown_data,
 )
 from .validation import checked, parsed
 
@@ -30,8 +32,6 @@ VERSION = 2  # of the format of `config.json`; a file of any other version is re
 
 def kind_of(dataset: str) -> str:
     """Return the kind of a data set, given its name: ``images``, ``table`` or ``arrays``."""
-    from .recipes import DATA_SETS, unknown_data  # late: recipes are configurations
-
     ending = Path(dataset).suffix.lower()
     if dataset in DATA_SETS:
         return "images"

@@ -1,13 +1,10 @@
 """Recipes: named settings of training runs."""
 
 import math
-from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 
-from .._core.names import nearest
 from .config import RunConfig, settings
-from .specs import TABLES
+from .specs import DATA_SETS, HELD_OUT, near, unknown_data
 
 # The 2018 article "Weight Uncertainty in Neural Networks" on FashionMNIST, after Blundell et al. (2015),
 # https://arxiv.org/abs/1505.05424. KL weight 1 is the article's 1 / num_batches.
@@ -113,8 +110,6 @@ NAMED = {
     "tutorial-mixture": replace(TUTORIAL, prior="mixture:0.25,0.75,0.1"),
 }
 
-HELD_OUT: dict[str, tuple[int, ...]] = {"fashion-mnist": (), "mnist": (), "digits": (7, 8, 9)}
-
 RECIPES = {
     (dataset, name): replace(config, dataset=dataset, hold_out=classes)
     for name, config in NAMED.items()
@@ -122,7 +117,7 @@ RECIPES = {
 } | {("digits", "default"): DIGITS, ("digits", "fast"): FAST_DIGITS}
 """The settings of all recipes; the keys are the names of a data set and of a recipe."""
 
-DATA_SETS, NAMES = tuple(HELD_OUT), tuple(NAMED)
+NAMES = tuple(NAMED)
 
 
 def find_recipe(dataset: str, name: str) -> RunConfig:
@@ -132,22 +127,6 @@ def find_recipe(dataset: str, name: str) -> RunConfig:
     if dataset not in DATA_SETS:
         raise unknown_data(dataset)
     raise ValueError(f"unknown recipe {name!r}{near(name, NAMES)}; choose one of {', '.join(sorted(NAMES))}.")
-
-
-def unknown_data(dataset: str) -> ValueError:
-    """Return the error for a data set of an unknown name. It names a file that has this name and an ending."""
-    files = sorted(f"{dataset}{ending}" for ending in (*TABLES, ".npz") if Path(f"{dataset}{ending}").is_file())
-    meant = f" (did you mean {files[0]!r}?)" if files else near(dataset, DATA_SETS)
-    return ValueError(
-        f"unknown data set {dataset!r}{meant}; choose {', '.join(DATA_SETS)}, or a file of your own: a table "
-        f"({', '.join(f'*{ending}' for ending in TABLES)}) or arrays (*.npz)."
-    )
-
-
-def near(name: str, names: Collection[str]) -> str:
-    """Return a question whether the most similar name is meant. Return "" if no name is similar."""
-    found = nearest(name, names)
-    return f" (did you mean {found!r}?)" if found else ""
 
 
 def default(setting: str) -> str:

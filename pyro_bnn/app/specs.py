@@ -6,7 +6,7 @@ The library is loaded only when a specification is read.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from ..inference.estimators import Estimator
     from ..inference.guides import Init
 
+
+HELD_OUT: dict[str, tuple[int, ...]] = {"fashion-mnist": (), "mnist": (), "digits": (7, 8, 9)}
+"""The image sets, each with the classes that the default recipe leaves out of the training."""
+
+DATA_SETS = tuple(HELD_OUT)
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet")  # files that are read as tables
 PIXEL_SCALE_FLOOR = 0.003  # about one grey level, added to the sd of each pixel against division by nearly 0
@@ -181,3 +186,19 @@ def stored(spec: str) -> str:
     """Return the specification of a network as a run stores it, with the full path of a file."""
     place, function = parts_of(spec)
     return f"{Path(place).resolve()}:{function}" if place.endswith(".py") else spec
+
+
+def unknown_data(dataset: str) -> ValueError:
+    """Return the error for a data set of an unknown name. It names a file that has this name and an ending."""
+    files = sorted(f"{dataset}{ending}" for ending in (*TABLES, ".npz") if Path(f"{dataset}{ending}").is_file())
+    meant = f" (did you mean {files[0]!r}?)" if files else near(dataset, DATA_SETS)
+    return ValueError(
+        f"unknown data set {dataset!r}{meant}; choose {', '.join(DATA_SETS)}, or a file of your own: a table "
+        f"({', '.join(f'*{ending}' for ending in TABLES)}) or arrays (*.npz)."
+    )
+
+
+def near(name: str, names: Collection[str]) -> str:
+    """Return a question whether the most similar name is meant. Return "" if no name is similar."""
+    found = nearest(name, names)
+    return f" (did you mean {found!r}?)" if found else ""

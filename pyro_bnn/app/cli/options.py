@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from .. import recipes
+from .. import recipes, specs
 from ..config import PICTURE_FORMATS, RunConfig, option_of, settings
 from ..remedies import MANIFEST, no_run
 from ..specs import TABLES
@@ -71,7 +71,7 @@ Unknown = Annotated[
         help="Data set of the unknown images.",
         show_default="the run's held-out classes; if it has none, mnist for a run on fashion-mnist, and fashion-mnist "
         "for a run on mnist",
-        autocompletion=one_of(*recipes.DATA_SETS),
+        autocompletion=one_of(*specs.DATA_SETS),
     ),
 ]
 EvaluateDraws = Annotated[
@@ -200,7 +200,7 @@ def check_run(run: Path) -> None:
         return
     if not os.path.lexists(run):
         runs = [path.parent.name for path in run.parent.glob(f"*/{MANIFEST}")]
-        raise no_run(run, f": there is no such folder{recipes.near(run.name, runs)}")
+        raise no_run(run, f": there is no such folder{specs.near(run.name, runs)}")
     if run.is_dir() and not (run / MANIFEST).is_file():
         raise no_run(run, f": there is no {run / MANIFEST}")
 
@@ -217,7 +217,7 @@ def check_rows(rows: Path) -> None:
     found = (
         f"; its folder holds {others}: name one of them" if tables else " and no table in its folder; correct the path"
     )
-    raise FileNotFoundError(f"there is no file {rows}{recipes.near(rows.name, files) or found}.")
+    raise FileNotFoundError(f"there is no file {rows}{specs.near(rows.name, files) or found}.")
 
 
 def check_columns(table: Path, names: Sequence[str]) -> None:

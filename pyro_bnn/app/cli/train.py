@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import recipes
+from .. import recipes, specs
 from ..config import settings
 from ..specs import TABLES
 from ..starting import check_given, new_config
@@ -43,7 +43,7 @@ def train(
     dataset: Annotated[
         str | None,
         typer.Argument(
-            help=settings()["dataset"].help, show_default=False, autocompletion=options.one_of(*recipes.DATA_SETS)
+            help=settings()["dataset"].help, show_default=False, autocompletion=options.one_of(*specs.DATA_SETS)
         ),
     ] = None,
     out: Annotated[

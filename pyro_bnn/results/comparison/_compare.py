@@ -33,8 +33,7 @@ from ._result import Comparison, Estimate, Scores
 NUM_GROUPS = 20
 """Heuristic: number of groups of draws. The jackknife leaves out each group in turn; the bootstrap resamples them."""
 
-NUM_RESAMPLES = 200
-"""Number of bootstrap resamples, for a random error of 5 %, which is below that of only 20 groups."""
+NUM_RESAMPLES = 200  # bootstrap resamples, for a random error of 5 %, which is less than the error by 20 groups
 
 NUM_NODES = 200
 """Heuristic: values per point at which distributions are compared; Wasserstein distances have four digits."""
