@@ -40,7 +40,7 @@ def report(pyro_bnn, table, target, *options):  # noqa: F811
 
 def test_numbers(pyro_bnn, table):  # noqa: F811
     page, printed = report(pyro_bnn, table, "y")
-    assert printed.startswith("Usable: RMSE ")
+    assert printed.startswith("Usable. RMSE ")
     assert "problem:" not in printed
     assert "of the variance is explained" in printed
     assert "The network's probabilities are better than those of linear regression" in printed
@@ -85,7 +85,7 @@ def test_a_straight_line_is_no_worse_than_a_network_where_the_truth_is_one(pyro_
 def test_what_cannot_be_predicted_is_said_to_be_so(pyro_bnn, table):  # noqa: F811
     _, printed = report(pyro_bnn, table, "noise")
     assert printed.startswith(
-        "Not usable as it is: the training had only 300 epochs (600 steps; the default is 3,000); "
+        "Not usable as it is: the training had only 300 epochs (600 steps; the default is 3,000). "
     )
     assert "no better than the mean of the targets" in printed.splitlines()[0]
     assert "problem:  RMSE" in printed
