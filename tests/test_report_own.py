@@ -69,10 +69,7 @@ def test_a_number_has_four_digits_and_its_error_two_or_three(value, error):
 def test_a_straight_line_is_no_worse_than_a_network_where_the_truth_is_one(pyro_bnn, table):  # noqa: F811
     """The baselines are those of `evaluate`, with its numbers."""
     page, printed = report(pyro_bnn, table, "line")
-    assert re.match(
-        "(Not usable as it is:|Usable, but) beaten by linear regression|Usable, but not clearly better than linear reg",
-        printed,
-    )
+    assert re.search("Linear regression (predicts better|has the)|not clearly better than those of linear", printed)
     assert pyro_bnn("evaluate", table.parent / "run", "--num-samples", 20)[0] == 0
     rows = json.loads((table.parent / "run" / "metrics.json").read_text())["rows"]
     scores = {row["name"]: row["scores"] for row in rows}
@@ -104,7 +101,7 @@ def test_classes(pyro_bnn, table):  # noqa: F811
 def test_the_command_to_repeat_is_the_run(pyro_bnn, table):  # noqa: F811
     page, _ = report(pyro_bnn, table, "y")
     run, again = table.parent / "run", table.parent / "again"
-    [line] = [line for line in "".join(page.text).replace("\xa0", " ").splitlines() if "pyro-bnn train" in line]
+    *_, line = [line for line in "".join(page.text).replace("\xa0", " ").splitlines() if "pyro-bnn train" in line]
     command = shlex.split(line[line.index("pyro-bnn train") :])
     command[command.index("--out") + 1] = str(again)
     code, _, err = pyro_bnn(*command[1:])

@@ -56,7 +56,7 @@ def observed_against_predicted(
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
     ax = panel(3.2)
     is_inside = (lower <= observed) & (observed <= upper)
-    ax.vlines(middle, lower, upper, color="0.7", linewidth=0.7, alpha=0.6, label=f"{percent(level, 0)} interval")
+    ax.vlines(middle, lower, upper, color="0.6", linewidth=0.8, alpha=0.7, label=f"{percent(level, 0)} interval")
     for part, color, label in ((is_inside, 0, "observed, inside"), (~is_inside, 1, "outside")):
         ax.plot(middle[part], observed[part], "o", markersize=3, color=plotting.PALETTE[color], label=label)
     ends = [float(mean.min()), float(mean.max())]

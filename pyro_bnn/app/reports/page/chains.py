@@ -105,8 +105,8 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
     few = "" if modes is None else modes.unexplored
     unknown = "too few draws to tell whether the chains have explored their modes"
     more = (
-        "The sampler would need longer to be exact. How good the predictions and intervals are, the scores on test "
-        "rows tell. "
+        "The sampler would need longer to be exact. The scores on test rows tell how good the predictions and "
+        "intervals are. "
         f"{longer_chains(config, posterior.seconds)}"
     )
     verdict = judged(

@@ -89,7 +89,7 @@ def of_length(config: RunConfig, history: History, status: Status) -> Verdict:
         verdict = replace(verdict, level="note", about="limit", short=short, text=sentence(f"{status}"), is_cause=True)
     if verdict.level == "good":
         return verdict
-    return replace(verdict, changes={"epochs": max(MORE * len(history.epochs), FEWEST_EPOCHS), "time_limit": 0.0})
+    return replace(verdict, changes={"epochs": max(MORE * len(history.epochs), FEWEST_EPOCHS)})
 
 
 def of_temperature(history: History) -> tuple[Verdict, ...]:
@@ -274,6 +274,8 @@ def command_with(subject: Subject, changes: Mapping[str, Any]) -> str:
     """Return the command of a training with other settings, which compares networks again if they were chosen."""
     made = () if subject.choice is None else subject.choice.made
     config = replace(subject.config, method="auto") if made else subject.config
+    if config.method == "svi":  # its epochs end it, so a limit would only make the result depend on the machine
+        config = replace(config, time_limit=0.0)
     return training_command(replace(config, **changes), subject.run.with_name(f"{subject.run.name}-2"), made)
 
 
