@@ -253,19 +253,22 @@ def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
         "small": [group for group in groups if group["ratio"] > group["limits"][1]],
     }
     ratios = in_series([format(group["ratio"], ".2f") for group in groups])
-    ratios = f"ratio {ratios}, from the surest rows to the least sure"
+    limit = f"; chance gives up to ± {max(group['limits'][1] for group in groups) - 1:.2f}"
+    numbers = f"ratio {ratios}, from the surest rows to the least sure"
     wrong = " and ".join(f"too {side} in {len(off)} of {len(groups)}" for side, off in sides.items() if off)
+    short = f"predicted sd {wrong} quarters of the rows"
+    text = f"The {short}: RMSE / predicted sd should be 1 within chance ({numbers})."
     return judged(
         "uncertainty",
         f"Note: in some quarter of the rows, RMSE / predicted sd differs from 1 by more than {MOST_ERRORS:g} standard "
         f"errors, and by more than {SMALL_RATIO:g}.",
-        (not wrong, "good", "", f"In each quarter of the rows, RMSE is close to the predicted sd ({ratios})."),
         (
-            True,
-            "note",
-            f"predicted sd {wrong} quarters of the rows",
-            f"The predicted sd is {wrong} quarters of the rows: RMSE / predicted sd should be close to 1 ({ratios}).",
+            not wrong,
+            "good",
+            "",
+            f"In each quarter of the rows, RMSE / predicted sd is 1 within chance ({numbers}{limit}).",
         ),
+        (True, "note", short, text),
     )
 
 
