@@ -248,7 +248,10 @@ def test_a_fit_whose_elbo_still_rises_stopped_too_early_for_train_and_for_the_re
     assert verdict.text == "The training stopped too early: the objective still rises. Raise --epochs, or --lr."
     subject = SimpleNamespace(config=replace(config, time_limit=9.0), choice=None, run=Path("digits-run"))
     assert command_with(subject, verdict.changes) == "pyro-bnn train digits --epochs 8 --out digits-run-2"
-    assert "too few epochs" in of_length(config, history_of([3.0, 2.0]), Status(True, "well.")).short
+    well = Status(True, "well.")
+    assert "too few epochs" in of_length(config, history_of([3.0, 2.0]), well).short
+    table = replace(recipes.OWN, method="svi", epochs=2)
+    assert of_length(table, history_of([3.0, 2.0]), well).changes == {"epochs": 3000}  # as many steps as the default
 
 
 def test_a_short_training_with_a_lowered_learning_rate_is_not_said_to_have_settled():

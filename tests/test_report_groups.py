@@ -31,6 +31,9 @@ def test_the_rmse_of_each_group_is_held_against_its_predicted_sd(factors, short)
     verdict = of_groups(groups)
     assert (verdict.short, verdict.level) == (short, "note" if short else "good")
     assert f"ratio {factors[0]:.2f}, " in verdict.text
+    assert verdict.text.startswith(
+        short.replace("predicted sd", "The predicted sd is") or "In each quarter of the rows"
+    )
 
 
 def test_few_rows_do_not_show_that_a_predicted_sd_is_wrong():

@@ -83,13 +83,15 @@ def of_length(config: RunConfig, history: History, status: Status) -> Verdict:
         text, changes = f"{sentence(done)}. {more_time(config, history)}", {"time_limit": enough_time(config, history)}
         rule = "Reported if the time limit ended the training."
         return Verdict("note", "limit", done, text, rule, is_cause=True, changes=changes)
-    verdict = has_settled(history, 0 if config.kind == "images" else NUM_STEPS)
+    usual_steps, num_epochs = 0 if config.kind == "images" else NUM_STEPS, len(history.epochs)
+    verdict = has_settled(history, usual_steps)
     if not status:
         short = TOO_EARLY if status.remedy == MORE_EPOCHS else status.message.rstrip(".")
         verdict = replace(verdict, level="note", about="limit", short=short, text=sentence(f"{status}"), is_cause=True)
     if verdict.level == "good":
         return verdict
-    return replace(verdict, changes={"epochs": max(MORE * len(history.epochs), FEWEST_EPOCHS)})
+    usual_epochs = math.ceil(usual_steps * num_epochs / len(history.elbo))
+    return replace(verdict, changes={"epochs": max(MORE * num_epochs, FEWEST_EPOCHS, usual_epochs)})
 
 
 def of_temperature(history: History) -> tuple[Verdict, ...]:

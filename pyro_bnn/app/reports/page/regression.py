@@ -257,7 +257,9 @@ def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
     numbers = f"ratio {ratios}, from the surest rows to the least sure"
     wrong = " and ".join(f"too {side} in {len(off)} of {len(groups)}" for side, off in sides.items() if off)
     short = f"predicted sd {wrong} quarters of the rows"
-    text = f"The {short}: RMSE / predicted sd should be 1 within chance ({numbers})."
+    text = (
+        f"The predicted sd is {wrong} quarters of the rows: RMSE / predicted sd should be 1 within chance ({numbers})."
+    )
     return judged(
         "uncertainty",
         f"Note: in some quarter of the rows, RMSE / predicted sd differs from 1 by more than {MOST_ERRORS:g} standard "
