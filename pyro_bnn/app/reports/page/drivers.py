@@ -69,7 +69,7 @@ def doubt_of(*, is_class: bool) -> str:
 
 def change_of(growth: float) -> str:
     """Return a change in per cent, such as "+50 %" for a growth of 1.5."""
-    return f"{100 * (growth - 1):+,.0f} %"
+    return f"{round(100 * (growth - 1)):+,} %"
 
 
 def _short(text: str, most: int) -> str:
@@ -92,6 +92,7 @@ def _bars(drivers: Sequence[Driver], doubt: str) -> Drawing:
 MOST_SURPRISES = 10  # rows in the table
 MOST_INPUTS = 4  # inputs of a row: those on which the predictions depend most
 LONGEST_INPUT = 24  # letters of an input
+LONGEST_NUMBER = 12  # letters of a number with decimals, such as -1.23457e-05
 MOST_CLASSES = 3  # classes of a row with their probabilities
 
 
@@ -135,8 +136,8 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
 
 
 def _rounded(text: str) -> str:
-    """Return a number that is too long for a cell with six digits, and any other text unchanged."""
-    if len(text) > LONGEST_INPUT:
+    """Return a long number with six digits, and any other text unchanged, such as that of a whole number."""
+    if len(text) > LONGEST_NUMBER and not text.isdigit():
         with suppress(ValueError):
             return f"{float(text):.6g}"
     return text
