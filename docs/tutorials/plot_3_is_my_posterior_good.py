@@ -1,8 +1,8 @@
 r"""Is my posterior any good?
 =========================
 
-A fit returns a posterior even if the fit failed. This tutorial checks whether the posterior is good, from cheap to
-expensive:
+A fit returns a posterior even if the fit failed. This tutorial checks whether the posterior is good. The checks are
+ordered from cheap to expensive:
 
 1. Read the status, and see with ``diagnose`` what each layer learned. This takes seconds.
 2. Measure whether the gradients are more than noise. This takes seconds.

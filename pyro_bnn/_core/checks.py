@@ -20,7 +20,7 @@ def is_number(value: object) -> bool:
 
 
 def as_float(value: object) -> float:
-    """Convert a real number to a float (infinite if it is too large), and any other value to NaN."""
+    """Convert a real number to a float, and any other value to NaN. Numbers that are too large become infinite."""
     if not is_number(value):
         return math.nan
     try:

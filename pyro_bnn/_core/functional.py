@@ -53,7 +53,7 @@ def _present(net: nn.Module, path: str) -> Tensor:
 
 
 def present_values(net: nn.Module, paths: Iterable[str]) -> dict[str, Tensor]:
-    """Return the present values of parameters and buffers. Inside :func:`swapped`, these are the swapped tensors."""
+    """Return the present values of parameters and buffers. Inside :func:`swapped`, the swapped tensors are returned."""
     owners = {path: _owner(net, path) for path in paths}
     return {path: getattr(owner, attribute) for path, (owner, attribute) in owners.items()}
 
@@ -72,7 +72,10 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Give a random embedding a dense gradient; raise if its layer would change the drawn weights or gradients."""
+    """Give a random embedding a dense gradient.
+
+    Raise if its layer would change the drawn weights or their gradients.
+    """
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
         return
@@ -91,7 +94,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """Return the value of a parameter that the forward pass uses: the padding row of an embedding never changes."""
+    """Return a parameter's value as the forward pass uses it: the padding row of an embedding stays constant."""
     return _with_padding(*_owner(net, path), value)
 
 

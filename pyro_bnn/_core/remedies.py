@@ -116,7 +116,7 @@ INSTEAD = {
 
 
 def explain_missing(module: str) -> None:
-    """Suggest a similar name, or list all names, in the error for a name that a public module lacks."""
+    """For a name that a public module lacks, raise an error that suggests a similar name, or lists all names."""
     found = sys.modules[module]
 
     def explained(name: str) -> NoReturn:

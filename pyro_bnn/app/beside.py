@@ -1,4 +1,4 @@
-"""Comparison of a run's posterior with chains of NUTS for the same network and data, converged or not."""
+"""Comparison of a run's posterior with NUTS on the same network and data, whether or not the chains have converged."""
 
 import math
 from collections.abc import Callable
@@ -93,7 +93,7 @@ def _in_units(result: Comparison, target: Target) -> Comparison:
 
 
 def _with_rows(result: Comparison, change: Callable[[Scores], Scores]) -> Comparison:
-    """Return a comparison in which each row is changed by a function."""
+    """Return a comparison with `change` applied to each row."""
     return replace(result, methods=[*map(change, result.methods)], pairs=[*map(change, result.pairs)])
 
 
@@ -123,7 +123,7 @@ def side_by_side(result: Comparison) -> str:
 
 
 def without_unknown_errors(result: Comparison) -> Comparison:
-    """Return a comparison. If NUTS has not converged, its standard errors become NaN: they would be far too small."""
+    """Replace the standard errors of NUTS by NaN if NUTS has not converged, since they are far too small."""
     if result.status:
         return result
     nuts = result.pairs[0].reference
@@ -144,7 +144,7 @@ def in_plain_names(result: Comparison) -> Comparison:
 
 
 def _unknown(row: Scores) -> dict[str, str]:
-    """Return a text for each standard deviation whose standard error is more than half of its value."""
+    """Return a text for each standard deviation that is less than twice its standard error."""
     return {
         name: UNKNOWN
         for name, score in row.scores.items()
@@ -177,7 +177,7 @@ def agreement(result: Comparison, num_chains: int) -> str:
 
 
 def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float]:
-    """Return the name and value of the distance between two methods, and the limit below which methods are close."""
+    """Return the name and value of the distance between two methods, and the largest value that counts as close."""
     if "total variation" in pair.scores:
         return "total variation", pair.scores["total variation"].value, CLOSE_CLASSES
     size = float(nuts.as_kind(RegressionPrediction).total.sqrt().median())
@@ -185,7 +185,7 @@ def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float]:
 
 
 def _between_chains(nuts: Prediction, num_chains: int) -> float:
-    """Return the largest distance between the predictions of a chain and those of the other chains."""
+    """Return the largest distance between the mean prediction of one chain and that of all other chains."""
     if isinstance(nuts, ClassificationPrediction):
         assert nuts.logits is not None
         gaps = _gaps(nuts.logits.double().softmax(-1), num_chains)
@@ -196,6 +196,6 @@ def _between_chains(nuts: Prediction, num_chains: int) -> float:
 
 
 def _gaps(draws: Tensor, num_chains: int) -> Tensor:
-    """Return each chain's mean minus that of the other chains, (K, N, ...), from draws (S, N, ...), chain by chain."""
+    """Return the mean of each chain minus the mean of all other chains, shape (K, N, ...)."""
     means = draws.unflatten(0, (num_chains, -1)).mean(1)
     return (means - means.mean(0)) * num_chains / (num_chains - 1)

@@ -1,4 +1,4 @@
-"""Fits of Markov chains in C to tables and arrays, after a comparison on held-out rows has chosen the network."""
+"""Markov chains, run in C, for tables and arrays, with the network that predicts held-out rows best."""
 
 import functools
 from collections.abc import Collection, Mapping
@@ -43,7 +43,7 @@ class Choice:
 def fit_chains(
     config: RunConfig, data: Dataset, *, given: Collection[str], deadline: Deadline | None, device: str
 ) -> tuple[RunConfig, Choice, BayesianModel, MCMCPosterior]:
-    """Choose the settings of `CHOSEN` that are not named in `given`, and explore the network's modes with chains."""
+    """Choose those settings in `CHOSEN` that are not in `given`, and explore the network's modes with chains."""
     if device != "cpu" or Processes.present().are_many:
         raise UnsuitableError("chains in C run on a CPU, in one process")
     fixed = _fixed(config, data, given)
@@ -63,7 +63,7 @@ def fit_chains(
 
 
 def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
-    """Return the status of chains, which says whether they were long enough, and what to type if not."""
+    """Return the status of chains. It says whether the chains were long enough and, if not, what to type."""
     status, modes, limit = chosen.posterior.status, chosen.posterior.modes, LARGEST_WITHIN
     if modes is None:
         return replace(status, remedy="")
@@ -98,7 +98,7 @@ Finding: TypeAlias = Literal["unknown", "short", "disagreeing", "in modes", "agr
 
 
 def finding_on(modes: Modes | None, *, has_one_mode: bool) -> Finding:
-    """Judge whether chains were long enough. `train` and `report` both judge chains by this function."""
+    """Judge whether chains were long enough. The commands `train` and `report` call this function."""
     if modes is None:
         return "unknown"
     if modes.num_unexplored:
@@ -138,7 +138,7 @@ def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good
 
 
 def _fixed(config: RunConfig, data: Dataset, given: Collection[str]) -> dict[str, Any]:
-    """Return the settings of `CHOSEN` that the comparison must not change, with their values."""
+    """Return the settings that the comparison of models must not change, with their values."""
     own = Design(config.hidden, ACTIVATIONS[config.activation], make_prior(config.prior), config.likelihood)
     fixed = {name: getattr(own, name) for name in CHOSEN if name in given or (name in OF_NET and config.net != "mlp")}
     if not data.classes and has_few_values(data.y_train):

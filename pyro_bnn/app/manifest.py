@@ -64,7 +64,7 @@ class Manifest:
         return manifest
 
     def owns(self, path: Path) -> bool:
-        """Return whether the program wrote a file of the folder, even if the file is incomplete."""
+        """Return whether the program wrote the file at `path`, even if the file is incomplete."""
         if path.is_dir() and not path.is_symlink():
             return False
         is_left = path.name.startswith(PART) or (path.name.startswith(".") and path.name.endswith(".part"))
@@ -138,8 +138,9 @@ class Place:
 def locked(place: Place, command: str) -> Iterator[None]:
     """Hold the lock of a folder in a `with` block, so that no other command writes the folder.
 
-    The system releases the lock if the process dies. Unlike lock libraries, this function removes the lock file, so
-    another process may remove it after this process has opened it; then this process makes a new lock file.
+    The system releases the lock if the process dies. Unlike lock libraries, this function removes the lock file at the
+    end. Another process may remove the file after this process has opened it. In this case, this process makes a new
+    lock file.
     """
     if fcntl is None:
         raise OSError(f"{place.shown} cannot be locked: this system has no POSIX file locks; on Windows, use WSL.")

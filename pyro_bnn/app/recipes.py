@@ -136,7 +136,7 @@ def find_recipe(dataset: str, name: str) -> RunConfig:
 
 
 def near(name: str, names: Collection[str]) -> str:
-    """Return a text that asks whether the most similar name is meant; return "" if no name is similar."""
+    """Return a question whether the most similar name is meant. Return "" if no name is similar."""
     found = nearest(name, names)
     return f" (did you mean {found!r}?)" if found else ""
 

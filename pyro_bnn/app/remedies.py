@@ -1,4 +1,4 @@
-"""Remedies: what the user can type after a fault of a run, the same in `train`, `report` and the page."""
+"""Advice on what to type after a failed run. `train`, `report` and the page give the same advice."""
 
 import math
 from pathlib import Path
@@ -20,7 +20,7 @@ def no_run(run: str | Path, why: str) -> FileNotFoundError:
 
 
 def more_time(config: RunConfig, history: "History") -> str:
-    """Return the remedy for a variational fit that the time limit ended before its last epoch."""
+    """Return the remedy for a variational fit that reached the time limit before its last epoch."""
     # For tables and arrays, the next run might draw chains without --method svi.
     options = f"{'' if config.kind == 'images' else '--method svi '}--time-limit {enough_time(config, history):.0f}"
     return f"Train longer, such as with {options}: all {config.epochs:,} epochs take about that at this speed."

@@ -309,7 +309,7 @@ def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
 
 
 def cut_short(config: RunConfig, history: History) -> str:
-    """Return words which say that the time limit ended a variational fit before its last epoch; "" if it did not."""
+    """If the time limit ended a variational fit before its last epoch, return words that say so; else return ""."""
     num_epochs = len(history.epochs)
     is_early = config.time_limit > 0 and num_epochs < config.epochs
     return f"the time limit ended the training after {num_epochs:,} of {config.epochs:,} epochs" if is_early else ""

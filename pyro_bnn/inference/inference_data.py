@@ -39,7 +39,8 @@ def inference_data(
 ) -> Any:
     """Return draws, ``{site: shape (K, S, *event)}``, as an `InferenceData`; see :meth:`Posterior.to_arviz`.
 
-    `statistics` are the sampler's, under ArviZ's names, each of shape (K, S). `attributes` that are None are left out.
+    `statistics` come from the sampler, have ArviZ's names, and have the shape (K, S). `attributes` that are None are
+    left out.
     """
     arviz = _require_arviz()
     parts = {"posterior": samples, "sample_stats": statistics}

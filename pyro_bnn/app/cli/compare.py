@@ -1,9 +1,9 @@
 """`pyro-bnn compare`.
 
 The JSON of `compare` has `folder`, `num_samples` (draws of each chain), `seed`, `pictures` (file names), `statuses`
-(the status of each fit, by the name of the method), `verdict` (the result in words) and `rows`. Each row describes one
-number, with `reference` ("" if the number describes a single method), `method`, `region`, `score`, `value` and
-`standard_error`.
+(the status of each fit, by the name of the method), `verdict` (the result in words) and `rows`. Each of the `rows`
+describes one number, and has `reference`, `method`, `region`, `score`, `value` and `standard_error`. If the number is
+about a single method, `reference` is "".
 """
 
 from pathlib import Path
@@ -50,12 +50,12 @@ def compare(
 ) -> None:
     """Compare approximate posteriors with NUTS.
 
-    With a run, the command draws chains from the exact posterior of the run's network. The command then compares the
-    predictions of the test rows by the chains and by the run. NUTS uses all rows in every step, so it suits at most a
-    few thousand rows and a few thousand weights. The progress bar shows the time that is left.
+    With a run, the command draws chains from the exact posterior of the run's network. The command then predicts the
+    test rows with the chains and with the run, and compares the predictions. NUTS uses all rows in every step, so it
+    suits at most a few thousand rows and a few thousand weights. The progress bar shows the time that is left.
 
     Without a run, the command compares seven methods with NUTS on a noisy sine with a gap in its data. The command
-    prints how far the predictions of each method are from those of the exact posterior: near the data, in the gap, and
+    prints how far the predictions of each method are from the predictions of NUTS near the data, in the gap, and
     outside the range of the data. This takes some minutes.
 
     The command writes tables, and a picture if there are curves to show. NUTS runs in C if there is a C compiler.

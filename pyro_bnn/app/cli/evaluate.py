@@ -7,9 +7,10 @@ For image sets, metrics.json has `num_test` and `num_unknown` (numbers of images
 is for one prediction, and has `name`, `accuracy`, `nll` (nats), `ece` and `brier`. Each item of `ood` is for one score
 that should detect unknown images, and has `auroc`, `aupr` and `fpr95`.
 
-For tables and arrays, these are `target`, `num_test`, `is_class`, `rows` with the `name` and `scores` of each
-prediction, and `calibration`. Without --calibrate, `calibration` is null. Otherwise it has `num_calibration` and `rows`
-with `level`, `name`, `inside` (a share), `width`, and `thirds` (a share for each third of the test rows).
+For tables and arrays, metrics.json has `target`, `num_test`, `is_class`, `rows` and `calibration`. Each item of `rows`
+has the `name` and the `scores` of one prediction. Without --calibrate, `calibration` is null. Otherwise it has
+`num_calibration` and `rows` with `level`, `name`, `inside` (a share), `width`, and `thirds` (a share for each third of
+the test rows).
 """
 
 from . import options

@@ -87,7 +87,7 @@ ALL = "pyro_bnn.help_all"  # key in the `meta` dictionary of Typer's context, pr
 
 
 class PlainFlags:
-    """Base class of commands. Their help shows no types of flags, and no parentheses around defaults in words."""
+    """Base class of commands. Their help omits the types of flags, and shows defaults in words without parentheses."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters of the command. Flags have no type in the help, and defaults have no parentheses."""
@@ -190,7 +190,7 @@ def read_names(text: str) -> tuple[str, ...]:
 
 
 def check_run(run: Path) -> None:
-    """Raise if there is neither a finished nor an unfinished folder of a run. The check needs no slow imports."""
+    """Raise if there is neither a finished nor an unfinished folder of a run. The check is fast."""
     part = run.parent / f".{run.name}.part"
     if not os.path.lexists(run) and not os.path.lexists(part) and run.parent.is_dir():
         runs = [path.parent.name for path in run.parent.glob("*/manifest.json")]
@@ -198,7 +198,7 @@ def check_run(run: Path) -> None:
 
 
 def check_rows(rows: Path) -> None:
-    """Raise if the file with the rows does not exist. The check needs no slow imports."""
+    """Raise if the file with the rows does not exist. The check is fast."""
     if os.path.lexists(rows):
         return
     if not rows.parent.is_dir():
@@ -213,7 +213,7 @@ def check_rows(rows: Path) -> None:
 
 
 def check_target(table: Path, target: str) -> None:
-    """Raise if a table in a text file has no column `target`. The check needs no slow imports if the name is there."""
+    """Raise if a table in a text file has no column `target`. If the column exists, the check is fast."""
     if table.suffix.lower() == ".parquet" or not table.is_file():
         return
     with table.open(encoding="utf-8-sig", errors="replace") as file:
@@ -225,7 +225,7 @@ def check_target(table: Path, target: str) -> None:
 
 
 def check_file(out: Path, *, force: bool) -> None:
-    """Raise if the file `out` cannot be written or must not be replaced. Check this before anything is computed."""
+    """Raise if the file `out` cannot be written or must not be replaced. Call this before a long computation."""
     if out.is_dir():
         raise IsADirectoryError(f"--out must be a file, and {out} is a folder; name a file in it.")
     if out.exists() and not force:
@@ -235,7 +235,7 @@ def check_file(out: Path, *, force: bool) -> None:
 
 
 def check_folder(out: Path, *, force: bool) -> None:
-    """Raise if `out` is a folder with files that must not be replaced. The check needs no slow imports."""
+    """Raise if `out` is a folder with files that must not be replaced. The check is fast."""
     is_readable = out.is_dir() and os.access(out, os.R_OK | os.X_OK)
     if is_readable and not force and out.resolve() not in [Path.cwd(), *Path.cwd().parents] and any(out.iterdir()):
         raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")

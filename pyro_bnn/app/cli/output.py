@@ -118,7 +118,7 @@ Cells = Sequence[Sequence[str]]  # of a table, row by row; the first row has the
 
 
 def fitted(block: str, width: int) -> str:
-    """Return a table in the first of four layouts that fits the width: aligned, stacked, transposed, or a list."""
+    """Try four layouts of a table (aligned, stacked, transposed, list), and return the first that fits the width."""
     lines = block.splitlines()
     title, body = (lines[:1], lines[1:]) if lines[0].endswith(":") else ([], lines)
     cells = cells_of(body)
@@ -168,7 +168,7 @@ def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
 
 
 def _listed(cells: Cells) -> list[str]:
-    """Return the lines of a list: for each row of a table its first cell, and below it a line for each other cell."""
+    """Turn a table into the lines of a list: the first cell of each row, and below it a line for each other cell."""
     lines = [cells[0][0]] if cells[0][0] else []
     for name, *row in cells[1:]:
         lines += [f"{name}:", *aligned([(f"  {head}", cell) for head, cell in zip(cells[0][1:], row, strict=True)])]

@@ -158,7 +158,10 @@ def predict(
 
 
 def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPosterior") -> list[str]:
-    """Return a note on a run's fault, after the first words of its verdict if that is known; [] if the run is good."""
+    """Return a note on the fault of a run, or [] if the run is good.
+
+    A known verdict gives the first words of the note.
+    """
     from .. import chains, runs  # imported late: importing takes long
 
     level: str = "note"

@@ -1,7 +1,7 @@
 """`pyro-bnn prune`.
 
 The JSON of `prune` has `folder`, `pictures` (file names), `report`, `gains` and `pruned`. For each share of removed
-weights, `report` has the scores, and `gains` the size in bytes and the times in seconds, as in pruning.json. `pruned`
+weights, `report` has the scores. `gains` has the size in bytes and the times in seconds, as in pruning.json. `pruned`
 has the `folder` and the `status` of the pruned copy, or is null without --keep.
 """
 

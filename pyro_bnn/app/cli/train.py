@@ -3,7 +3,7 @@
 The JSON of `train` has these items:
 
 - `folder`, `config` (as in config.json), `status` (with `ok` and `message`), `seconds`, `classes`,
-- the numbers of rows `num_train`, `num_test` and `num_calibration`, and sentences for the user in `notes`,
+- `num_train`, `num_test` and `num_calibration` (numbers of rows), and `notes` (sentences for the user),
 - `last_epoch`, an object with `epoch`, `kl_weight`, `learning_rate`, `seconds`, `elbo`, `expected_log_likelihood` and
   `kl` (the last three in nats for all training rows, in the units of the target), or null for chains,
 - `accuracy`, which is null, or has lists `train` and `test` with a number for each epoch,
@@ -78,8 +78,8 @@ def train(
 ) -> None:
     """Train a Bayesian network on images, a table or arrays.
 
-    The settings, the history and the posterior are written to a folder. Chains, the default for
-    tables and arrays, are kept only when they are complete. A stopped variational run continues with --resume.
+    The settings, the history and the posterior are written to a folder. Tables and arrays are fitted with chains by
+    default. An interrupted run of chains keeps no draws; a variational run continues with --resume.
 
     Settings that you do not give come from the recipe. The default recipes of image sets train cold posteriors, which
     means that the KL weight is below 1. For tables and arrays, held-out training rows choose the network, its prior and

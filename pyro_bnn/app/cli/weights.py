@@ -2,7 +2,8 @@
 
 The JSON of `weights` has `folder`, `pictures` (file names) and the list `sites`. Each item describes a tensor of
 weights by `site` (its name), `num_weights`, `num_removed`, `mean_size`, `median_scale`, and `decibel` (the 5 %, 50 %
-and 95 % quantiles of the signal-to-noise ratio). The last three are null if all weights were removed.
+and 95 % quantiles of the signal-to-noise ratio). If all weights were removed, `mean_size`, `median_scale` and `decibel`
+are null.
 """
 
 from typing import Annotated

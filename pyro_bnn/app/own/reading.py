@@ -39,7 +39,7 @@ class Table:
         return Cells(name, self.shown, self.frame[name], self.separator)
 
     def require(self, names: Sequence[str], *, is_typed: bool = True) -> None:
-        """Raise ValueError if a name is no column of the table. Set `is_typed` if the user typed the names."""
+        """Raise ValueError if a name is no column of the table. `is_typed`: whether the user typed the names."""
         missing = [name for name in names if name not in self.frame]
         if missing:
             lower = {name.lower(): name for name in self.names}
@@ -158,7 +158,7 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
 
 
 def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str = "a value") -> Table:
-    """Return the rows with a value in each of the named columns. If `drop` is False, raise if other rows exist."""
+    """Return the rows with a value in each of the named columns. If `drop` is False, other rows raise an error."""
     missing = table.frame[[*dict.fromkeys(names)]].isna()
     lacking = missing.any(axis=1).to_numpy()
     where, empty = list(missing.columns[missing.any()]), list(missing.columns[missing.all()])

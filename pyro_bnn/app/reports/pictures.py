@@ -28,7 +28,7 @@ def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
 
 
 def save_picture(folder: Folder, name: str, ax: Any) -> str:
-    """Write the figure of axes to a file, remove those in other formats, and return the name of the file."""
+    """Write the figure of `ax` to a file, remove the same picture in other formats, and return the name of the file."""
     new = folder.in_format(name)
     with folder.new(new) as path:
         plotting.save(ax, path)
@@ -51,7 +51,7 @@ def panels(columns: int, height: float) -> Any:
 def observed_against_predicted(
     mean: Tensor, y: Tensor, low: Tensor, high: Tensor, *, name: str, level: float
 ) -> tuple[Any, int]:
-    """Plot observed numbers and intervals against means, all (N,). Return the axes, and how many rows are drawn."""
+    """Plot observed numbers and intervals against predicted means. Return the axes, and the number of drawn rows."""
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
     ax = panel(3.2)
@@ -69,12 +69,12 @@ def observed_against_predicted(
 
 @dataclass(frozen=True)
 class Drawing:
-    """The figure of matplotlib axes, drawn only when a page shows it, since verdicts alone need no drawings."""
+    """A figure of matplotlib, given by its axes. It is drawn only if a page shows it."""
 
     ax: Any
 
     def __str__(self) -> str:
-        """Return a data URL: a vector drawing if it is small, else pixels."""
+        """Return the picture as a data URL: as a vector drawing if the drawing is small, and as pixels otherwise."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "picture.svg"
             plotting.save(self.ax, path)

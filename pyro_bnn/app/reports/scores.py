@@ -78,7 +78,7 @@ def shown_name(name: str) -> str:
 
 
 def shown_score(name: str, value: float | None) -> str:
-    """Round the value of a score: shares are in per cent, other scores have four digits, and None is "-"."""
+    """Return the text for a score: a share in per cent, any other number with four digits, and "-" for None."""
     if value is None:
         return "-"
     return percent(value) if name == "accuracy" or name.startswith("coverage") else number(value)
@@ -210,7 +210,7 @@ def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
 
 
 def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Return the mean scores over chunks of rows, without the ECE. The mean RMSE is the root of the mean square."""
+    """Return the mean scores over chunks of rows, without the ECE. For the RMSE, average the squares."""
     means = {}
     for name in [name for name in parts[0][1] if name != "ece"] if parts else []:
         power = 2 if name == "rmse" else 1

@@ -135,7 +135,7 @@ TIMED_IMAGES = 1000  # rows that a timed call predicts
 
 @dataclass(frozen=True)
 class Gain:
-    """Savings from removing a share of the weights. Each time is the median for a prediction with the mean weights."""
+    """Savings for one share of removed weights. The times are median times of a prediction with the mean weights."""
 
     fraction: float
     file_bytes: int
@@ -145,7 +145,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class PruningGains:
-    """The savings from removing several shares of the weights, and the size of the file with all weights."""
+    """The savings for several shares of removed weights, and the size of the file with all weights."""
 
     rows: tuple[Gain, ...]
     num_images: int  # rows predicted in a timed call
@@ -181,7 +181,7 @@ def report_pruning(
 
 
 def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningReport:
-    """Convert a report to units of the target. The RMSE over several targets is not converted."""
+    """Convert a report to units of the target. With several targets, the RMSE stays in standardised units."""
     shift = sum(math.log(scale) for scale in target.scale)
     factor = target.scale[0] if len(target.scale) == 1 else 1.0
 

@@ -18,7 +18,7 @@ NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4  # number of chains in the fit, and in each
 
 @dataclass(frozen=True)
 class Lengths:
-    """Number of chains, and the steps of each."""
+    """Number of chains, and numbers of steps of each chain."""
 
     num_chains: int
     num_descent: int  # steps of Adam that find each chain's mode
@@ -76,7 +76,10 @@ class Deadline:
         return self.begin + share * self.seconds
 
     def left(self, share: float = 1.0) -> float:
-        """Return the seconds until the given share of the time is over; negative afterwards."""
+        """Return how many seconds of the given share of the time are left.
+
+        The number is negative if the share is used up.
+        """
         return self.at(share) - time.perf_counter()
 
     @property

@@ -71,7 +71,7 @@ def folds_of(x: Tensor, seed: int) -> Folds:
 
 
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
-    """Return the held-out rows whose inputs differ from those of all fitted rows, which a model remembers.
+    """Return the held-out rows whose inputs occur in no fitted row, since a model may remember fitted rows.
 
     If there are no such rows, return all held-out rows.
     """
@@ -90,7 +90,7 @@ def chosen_from(
     num_steps: int,
     seconds: float,
 ) -> Chosen:
-    """Return the result of a choice. `cuts` says what was left out; `seconds` is the time of the whole choice."""
+    """Return the result of a choice. `cuts` says what the choice left out; the choice took `seconds`."""
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
         ahead = f"log-density of held-out rows {scores[name] - others[0]:.3f} nats per row above that of the next"

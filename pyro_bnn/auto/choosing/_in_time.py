@@ -1,4 +1,4 @@
-"""Chooses a model and fits it by chains before a deadline. Comparisons and chains depend on measured times."""
+"""Chooses a model and fits it by chains before a deadline. Measured times decide what is compared."""
 
 import math
 import time
@@ -102,7 +102,7 @@ def fit_in_time(
 def _first(
     candidates: Mapping[str, Candidate], data: Rows, deadline: Deadline, seed: int
 ) -> tuple[str, BayesianModel, TimedChains]:
-    """Return the first model that chains can fit to all rows, with its name and the chains prepared for it."""
+    """Return the name of the first model that chains can fit to all rows, the model, and its prepared chains."""
     reason = UnsuitableError("there is no model")
     for name, make in candidates.items():
         model = make(len(data[0]))
@@ -130,7 +130,7 @@ def _time_left(chains: TimedChains, deadline: Deadline) -> float:
 
 
 def _lengths(chains: TimedChains, seconds: float, num_chains: int, most_steps: int) -> ChainLengths:
-    """Return lengths of chains that take `seconds` in all; fewer chains run if each would otherwise be too short."""
+    """Return the number and the lengths of chains that take `seconds` in all, with few chains if time is short."""
     while True:
         descent = min(int(DESCENT * seconds / (num_chains * chains.seconds_of_descent)), MOST_DESCENT)
         left = seconds / num_chains - descent * chains.seconds_of_descent
@@ -184,7 +184,7 @@ def _compared(
     seed: int,
     progress: bool | None,
 ) -> tuple[dict[str, float], int]:
-    """Return the mean log-density of held-out rows under each fitted model, and how many models C code cannot run."""
+    """Return each model's mean log-density of held-out rows, and the number of models that cannot run in C."""
     scores: dict[str, float] = {}
     num_not_in_c = 0
     num_fits = len(candidates) * len(folds)

@@ -19,7 +19,7 @@ MOST_NAMED = 3  # largest number of parameters that a message names
 
 
 class UnsuitableError(ValueError):
-    """Raised if chains in C cannot fit a model; `lacks_time` says whether they could in a longer time."""
+    """Raised if chains in C cannot fit a model; `lacks_time` says whether more time would suffice."""
 
     def __init__(self, reason: str, *, lacks_time: bool = False) -> None:
         super().__init__(reason)
@@ -65,7 +65,7 @@ def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
 
 
 def num_products(model: BayesianModel, x: Tensor) -> int:
-    """Count the multiplications for one row in matrix products and convolutions; at least the number of weights."""
+    """Count the multiplications for one row in products and convolutions, with the number of weights as the minimum."""
     values = {name: model.initial_value(name) for name in model.site_names}
     rows, counter = x[:NUM_TRIED].to(model.device), FlopCounterMode(display=False)
     with torch.no_grad(), ordinary_attention(), seeded(0, model.device), eval_mode(own := copied(model)), counter:

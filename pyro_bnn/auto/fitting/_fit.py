@@ -179,9 +179,10 @@ def fit(
         method: ``"auto"`` draws weights with Markov chains if they are possible (see the notes), and otherwise makes a
             variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if they are
             impossible. ``"ensemble"`` fits an ensemble.
-        time_limit: Seconds that the call may take, compilation included; not allowed for an ensemble. The status says
-            what was cut short, and the result depends on the machine. Without a limit, the length of chains depends
-            only on the numbers of rows and weights; on two cores, a thousand rows take half a minute.
+        time_limit: Seconds that the call may take, compilation included; not allowed for an ensemble. With a limit, the
+            result depends on the speed of the machine, and the status says what was cut short. Without a limit, the
+            length of chains depends only on the numbers of rows and weights. On two cores, a thousand rows then take
+            half a minute.
         num_members: Number of members of an ensemble; None means 5. By default, a prediction uses each member once.
         num_workers: Number of processes that fit members of an ensemble; the calling process counts as one of them. By
             default, the number is 1 on a GPU, with a loader, or if several processes share the fit by
@@ -212,10 +213,11 @@ def fit(
         seed: Seed of the fit.
 
     Returns:
-        The draws of the chains, the posterior of the fitted guide, or the ensemble, whose `members` are posteriors with
-        histories of their own. ``posterior.status`` says which method was chosen, with which settings, and why. The
-        status is not ok if a variational fit reached its largest number of epochs before a plateau, if a chain was too
-        short to explore its mode, or if too many steps of the chains diverged. It then says what to try.
+        The draws of the chains, the posterior of the fitted guide, or the ensemble. Each of the ensemble's `members` is
+        a posterior with its own history. ``posterior.status`` says which method was chosen, with which settings, and
+        why. The status is not ok if a variational fit reached its largest number of epochs before a plateau, if a chain
+        was too short to explore its mode, or if too many steps of the chains diverged. In these cases the status also
+        says what to try.
 
     Raises:
         ValueError: If arguments cannot be combined, if ``method="mclmc"`` and chains are impossible, or if a layer has
@@ -306,7 +308,7 @@ def fit(
 
 
 def _require_method(method: object) -> None:
-    """Raise unless `method` is in :data:`METHODS`. The error names the call for a similar name in :data:`OTHERS`."""
+    """Raise unless `method` is in :data:`METHODS`. If another function has the method, name it in the error."""
     name = str(method).lower()
     near = name if name in OTHERS else nearest(name, [*METHODS, *OTHERS])
     if method not in METHODS and near in OTHERS:

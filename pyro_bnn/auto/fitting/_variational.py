@@ -67,7 +67,7 @@ def is_flat(trend: svi.Trend) -> bool:
 class Plateau:
     """A callback that ends a fit at the last plateau of its objective.
 
-    At each earlier plateau, it reduces :attr:`factor`, the factor of the learning rate.
+    At each earlier plateau, the callback reduces :attr:`factor`, by which the learning rate is multiplied.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class EarlyStopping:
 
     @property
     def best_epoch(self) -> int:
-        """Number of epochs before the check with the largest log-density; 0 if there was no check."""
+        """Number of epochs after which the log-density was largest in a check; 0 if there was no check."""
         return self.every * (self._best_look + 1)
 
     @property
@@ -280,7 +280,7 @@ def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data
 
 
 def _layers(network: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of nested sequences in order. Any other module is one layer."""
+    """Yield the layers of nested sequences in order. A module that is not a sequence counts as one layer."""
     if type(network) is nn.Sequential:
         for layer in network:
             yield from _layers(layer)

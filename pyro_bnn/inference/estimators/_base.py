@@ -26,7 +26,7 @@ class Estimator(ABC):
 
     Without an estimator, each weight is drawn once for the whole batch, so the noise of different rows is correlated.
     An estimator does not change the distribution of the output of a single row. So the expected ELBO stays the same,
-    but its gradient varies less.
+    but the gradient varies less.
 
     Pass an estimator to :func:`~pyro_bnn.fit_svi`, or wrap the training steps of your own script in :meth:`applied`. An
     estimator needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`. An estimator replaces
@@ -51,8 +51,8 @@ class Estimator(ABC):
             layer: A call of `linear`, `conv1d`, `conv2d` or `conv3d`.
 
         Returns:
-            A tensor with the shape of the layer's own output. For a given input, each row must have the same
-            distribution as if the weights were drawn from the guide. Rows may share noise.
+            A tensor with the shape of the layer's own output. The estimator may change the joint distribution of the
+            rows, but not the distribution of a single row, which must be as if the weights were drawn from the guide.
 
         Raises:
             ValueError: If the estimator does not support the layer.
@@ -69,9 +69,9 @@ class Estimator(ABC):
             guide: The guide of the model.
 
         Raises:
-            ValueError: If the estimator does not support the model or the guide. Inside the context: if the estimator
-                does not support a layer, if draws are vectorised, or if a call of the model uses other weights than the
-                last draw of the guide.
+            ValueError: If the estimator does not support the model or the guide. Calls inside the context raise this
+                error if the estimator does not support a layer, if draws are vectorised, or if the model does not use
+                the weights of the guide's last draw.
 
         Example:
             >>> import torch
@@ -89,8 +89,8 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        The network runs on `num_rows` rows, with one tensor in place of each random parameter. `random` maps the `id`
-        of the tensor to the parameter.
+        The network runs on `num_rows` rows. One tensor stands in for each random parameter, and `random` maps the `id`
+        of this tensor to the parameter.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 
@@ -123,8 +123,8 @@ class _Gaussian(dist.Normal):
 class Applied(AbstractContextManager[None]):
     """The context of :meth:`Estimator.applied`.
 
-    If `closed_form` is True, a weight equals its mean unless the estimator needs a draw of it or its KL has no closed
-    form.
+    If `closed_form` is True, a weight is drawn only if the estimator or the KL needs the draw. All other weights equal
+    their means.
     """
 
     def __init__(

@@ -205,7 +205,7 @@ def _group(site: str, per: Per) -> str:
 
 
 def _numbers(layout: Layout, groups: Mapping[str, str]) -> Tensor:
-    """Return the index of the group of each weight, shape (P,)."""
+    """Return for each weight the number of its group, shape (P,)."""
     order = list(dict.fromkeys(groups.values()))
     sizes = torch.tensor([shape.numel() for shape in layout.shapes.values()])
     return torch.tensor([order.index(groups[site]) for site in layout.shapes]).repeat_interleave(sizes)

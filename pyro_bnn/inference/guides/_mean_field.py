@@ -233,7 +233,7 @@ class MeanFieldGuide(GaussianGuide):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def locations(self) -> dict[str, Tensor]:
-        """Return the Gaussians' means in unconstrained space, ``{site: shape (*event)}``; 0 for removed weights."""
+        """Return the means in unconstrained space, ``{site: shape (*event)}``. Removed weights have the mean 0."""
         return self._or_zero(self.values("loc"))
 
     def scales(self) -> dict[str, Tensor]:
@@ -363,7 +363,8 @@ class MeanFieldState(FlatState):
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
         """Compute the gradient with respect to the scale, by the chain rule.
 
-        It comes from the gradient with respect to the draw or, with an estimator, with respect to its :class:`Noise`.
+        The chain rule starts at the gradient with respect to the draw. With an estimator, it starts at the gradient
+        with respect to the estimator's :class:`Noise`.
         """
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)

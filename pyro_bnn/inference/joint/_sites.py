@@ -36,7 +36,7 @@ class Site:
         start: Initial value: the network's weight if it is inside the support, else a median of the prior.
         transform: Bijection from real numbers to the support; None if the support is the whole real line.
         plates: The plates around the site, each as (name, size, dim).
-        is_fixed: Whether the prior depends on no other variable and is not learned.
+        is_fixed: Whether the prior is constant: it depends on no other variable, and nothing in it is learned.
 
     Example:
         >>> import torch
@@ -68,7 +68,10 @@ class Site:
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:
-        """Return a context with the site's plates. A new plate is kept in `plates` for the other sites."""
+        """Return a context with the site's plates.
+
+        Plates that are not yet in `plates` are added to it for the other sites.
+        """
         stack = ExitStack()
         for name, size, dim in self.plates:
             if name not in plates:

@@ -65,7 +65,7 @@ class Blocks:
     def bounds(self) -> list[tuple[int, int]]:
         """Return the first row of each block and the row after its last.
 
-        In all blocks but the last, the number of rows is a multiple of `STEP`.
+        The number of rows in each block is a multiple of `STEP`, except in the last block.
         """
         count, steps = math.ceil(self.num_rows / self.size), math.ceil(self.num_rows / STEP)
         ends = [min(number * steps // count * STEP, self.num_rows) for number in range(count + 1)]
@@ -85,10 +85,10 @@ class Blocks:
 
 
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
-    """Divide a recorded function into blocks; None if it has few rows, or if an operation may mix rows.
+    """Divide a recorded function into blocks. Return None if it has few rows, or if an operation may mix rows.
 
-    The first of `nodes` is the vector z. A constant has an axis of rows if the length of one of its axes is the number
-    of rows. The result of an operation has an axis of rows if an argument has one, unless the operation sums over the
+    The first of `nodes` is the vector z. If an axis of a constant is as long as the number of rows, it is an axis of
+    rows. The result of an operation has an axis of rows if an argument has one, unless the operation sums over the
     rows.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]

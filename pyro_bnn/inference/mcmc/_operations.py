@@ -1,8 +1,8 @@
 """Table of the torch operations that can be written in C. A density with another operation runs in torch.
 
 An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. Any other operation is a
-function of the writer, a tensor with the shape and dtype of the result, and the operation's arguments, with a
-:class:`Value` in place of each tensor.
+function. Its arguments are the writer, a tensor with the shape and dtype of the result, and the arguments of the
+operation, with a :class:`Value` in place of each tensor.
 """
 
 import operator
@@ -158,7 +158,7 @@ def _log_total(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _largest(writer: Writer, value: Value, axis: int) -> Value:
-    """Write the largest elements along one axis, which gets size 1. Infinite ones become 0, as in `logsumexp`."""
+    """Write the largest elements along one axis, which gets size 1. Infinite results become 0, as in `logsumexp`."""
     result = writer.memory([1 if a == axis else n for a, n in enumerate(value.shape)])
     with writer.loops(result.shape) as index:
         name = writer.name("max")
@@ -217,7 +217,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Copy the source into slices of zeros. torch 2.4 records this operation; later versions record padding."""
+    """Copy the source into a slice of zeros. Only torch 2.4 records this operation; later versions record padding."""
     memory = writer.memory(result.shape)
     writer.each(memory.shape, f"{memory.text} = 0.0f;")
     copy(writer, source, memory.sliced(source.shape, axis, begin, None, step))
@@ -241,7 +241,7 @@ def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: V
 
 
 def _picked(source: Value, indices: Sequence[Value | None]) -> Value:
-    """Return slices along one axis. Exactly one entry of `indices` is not None: the vector of their positions."""
+    """Return slices along one axis. The only entry of `indices` that is not None is the vector of their positions."""
     axes = [axis for axis, which in enumerate(indices) if which is not None]
     which = indices[axes[0]]
     if len(axes) != 1 or which is None or which.example is None:

@@ -19,8 +19,8 @@ class FreshInit(Init):
     """Points of freshly initialised networks: Gaussian weights that keep the scale of activations across ReLU layers.
 
     Weights have the standard deviation sqrt(2 / number of inputs). Variables with fewer than two axes have fixed
-    starts: 0 for unconstrained variables, such as biases, and the prior's median for constrained variables, such as
-    noise scales.
+    starting values. Unconstrained variables, such as biases, start at 0. Constrained variables, such as noise scales,
+    start at the median of the prior.
 
     References:
         He et al. (2015), https://arxiv.org/abs/1502.01852, section 2.2.

@@ -14,7 +14,8 @@ T = TypeVar("T")
 class Calibration(ABC):
     """A correction of a posterior's predictions, learned from rows that were not used in the fit.
 
-    :func:`~pyro_bnn.save_posterior` stores it in the posterior's file, as it stores subclasses of your own.
+    :func:`~pyro_bnn.save_posterior` stores a calibration in the posterior's file, also a calibration of a class of your
+    own.
     """
 
     @abstractmethod
@@ -44,7 +45,7 @@ def saved(value: Posterior | Calibration) -> Saved:
 
 
 def restored(values: Saved, destination: Destination) -> Posterior:
-    """Check a record, and return its posterior. The only change to `destination` is in its attribute `pending`."""
+    """Check a record, and return its posterior. In `destination`, only the attribute `pending` is changed."""
     kind: type[Posterior] = _kind_of(values, Posterior)  # type: ignore[type-abstract]  # its subclasses are found
     return kind.from_record(values.content, destination)
 

@@ -78,7 +78,7 @@ class Batches:
             )
 
     def first(self) -> Batch:
-        """Return an example batch. The first epoch of a loader contains it, too."""
+        """Return an example batch. If the data come from a loader, its first epoch contains this batch, too."""
         if self._loader is not None:
             return self._loader.first()
         assert self.tensors is not None
@@ -111,7 +111,7 @@ class Batches:
             )
 
     def order_state(self) -> list[Tensor]:
-        """Return the states of the generators that draw the order of the rows, except torch's own generator."""
+        """Return the states of the generators that draw the order of the rows, without torch's own generator."""
         return [generator.get_state() for generator in self._generators()]
 
     def restore_order(self, state: list[Tensor]) -> None:
@@ -158,7 +158,10 @@ def count_batches(data: Data, batch_size: int | None, *, num_data: int, executio
 
 
 def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
-    """Return the bounds of each batch. A last batch with too few rows for the processes joins the batch before it."""
+    """Return the bounds of each batch.
+
+    If the last batch has fewer rows than there are processes, its rows go into the batch before it.
+    """
     begins = list(range(0, num_rows, batch_size))
     if len(begins) > 1 and num_rows - begins[-1] < num_processes:
         begins.pop()
@@ -191,7 +194,7 @@ def _require_kind(data: object) -> None:
 
 
 class Loader:
-    """Batches of an iterable that is read once per epoch. If it has an exact length, it must give that many batches."""
+    """Batches of an iterable that is read once per epoch. An exact length must be the number of batches."""
 
     def __init__(
         self, data: Iterable[object], arguments: Arguments, num_data: int | None, num_processes: int = 1
@@ -225,7 +228,7 @@ class Loader:
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
-        """Return the batches of an epoch without the first `skip`, which this call fetches and drops at once."""
+        """Return the batches of an epoch without the first `skip` batches. These are fetched and dropped at once."""
         for sampler in _samplers(self._data):
             set_epoch = getattr(sampler, "set_epoch", None)  # the order of a `DistributedSampler` depends on it
             if callable(set_epoch):

@@ -31,7 +31,7 @@ ROUNDINGS = 64
 
 
 def answers(prediction: Prediction) -> dict[str, Tensor]:
-    """Return the parts of a prediction of classes or numbers that are exported, by their names."""
+    """Return by name the parts of a prediction, of classes or numbers, that are exported."""
     if isinstance(prediction, ClassificationPrediction):
         names = ("probs", "aleatoric", "epistemic")
     elif isinstance(prediction, RegressionPrediction):
@@ -242,7 +242,7 @@ class PredictiveModule(nn.Module):
         )
 
     def forward(self, x: Inputs) -> dict[str, Tensor]:
-        """Return the parts of the prediction for x, by name. Names and units are those of the results of `predict`.
+        """Return the parts of the prediction for x, by name. The result of `predict` has the same names and units.
 
         Args:
             x: A tensor of shape (N, ...). For a network with several inputs, a tuple or a dictionary of such tensors.
@@ -331,7 +331,10 @@ def exported(module: PredictiveModule, x: Inputs) -> Any:
 
 @contextmanager
 def checks_kept() -> Iterator[None]:
-    """Restore the argument checks of distributions when the context ends. Torch turns the checks off to trace loops."""
+    """Restore the argument checks of distributions when the context ends.
+
+    To trace loops, torch turns these checks off.
+    """
     with EXCLUSIVE:
         before = Distribution._validate_args
         try:

@@ -92,7 +92,7 @@ class BNNEstimator(Advised, Settings):
         return (_dense(found[0]), found[1]) if targets else _dense(found)
 
     def _is_next(self) -> bool:
-        """Return whether an earlier part of the data was fitted. Raise if `method` has no partial fits."""
+        """Return whether an earlier part of the data was fitted. Raise if `method` does not support `partial_fit`."""
         if self.method not in PARTIAL:
             names = ", ".join(map(repr, PARTIAL))
             raise ValueError(f"`method` must be one of {names} for `partial_fit`, got {self.method!r}.")
@@ -117,7 +117,7 @@ class BNNEstimator(Advised, Settings):
         return rows, weights[rows]
 
     def _designs(self, choices: Sequence[Design], default: str, likelihood: str | None = None) -> list[Design]:
-        """Return the designs to compare; only one unless `method` is "auto". The user's parameters replace theirs."""
+        """Return the network designs to compare, changed as the user asks. Only the method "auto" has several."""
         _checks.one_of("method", self.method, [*METHODS])
         hidden, activation = self.hidden_layer_sizes, self.activation
         if isinstance(activation, str):
@@ -185,7 +185,7 @@ class BNNEstimator(Advised, Settings):
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
-        """Draw the seed of the fit. Return the rows for the fit and for calibration (None if there is none)."""
+        """Draw the seed, and return the rows for the fit and the rows for calibration (None without calibration)."""
         self._seed, self._deadline = self._drawn_seed(), Deadline.after(self.time_limit)
         fraction = self.calibration_fraction
         if fraction is None:
@@ -266,7 +266,7 @@ class BNNEstimator(Advised, Settings):
 
 
 def _wrong_shape(said: str, X: Any, *targets: Any) -> str:
-    """Return our own message if scikit-learn's message `said` is about wrong shapes, otherwise an empty text."""
+    """Return a clearer message if `said`, a message of scikit-learn, is about wrong shapes; otherwise an empty text."""
     if "Expected 2D array" in said or "Expected a 2-dimensional" in said:
         of_series = "X.to_frame()", "X.to_frame().T"
         column, row = of_series if hasattr(X, "to_frame") else ("np.reshape(X, (-1, 1))", "np.reshape(X, (1, -1))")

@@ -59,13 +59,14 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         prior: Prior of the weights. A distribution of one real number, such as ``dist.Normal(0.0, 1.0)``, is the prior
             of each weight. None means a Gaussian whose variance is inversely proportional to the number of inputs of
             the unit.
-        time_limit: Seconds that ``"auto"`` may take, compilation included; `status_` says what was cut short, and the
-            result depends on the speed of the machine. Without a limit (None), the number of steps is the same on every
-            machine. On two cores, ``"auto"`` then takes about half a minute for a thousand rows.
+        time_limit: Seconds that ``"auto"`` may take, compilation included. With a limit, the result depends on the
+            speed of the machine, and `status_` says what was cut short. Without a limit (None), the number of steps is
+            the same on every machine. On two cores, ``"auto"`` then takes about half a minute for a thousand rows.
         max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`. A fit ends earlier if it reaches a
             plateau. For ``"nuts"`` and ``"mclmc"``, `max_iter` is the number of draws of each chain, and also the
-            number of its warm-up draws. None then means 200 draws, and 200 (``"nuts"``) or 600 (``"mclmc"``) warm-up
-            draws. For ``"auto"``, `max_iter` is the largest number of draws, and of warm-up draws, of each chain.
+            number of its warm-up draws. For these methods, None means 200 draws, and 200 (``"nuts"``) or 600
+            (``"mclmc"``) warm-up draws. For ``"auto"``, `max_iter` is the largest number of draws, and of warm-up
+            draws, of each chain.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
         learning_rate: Initial learning rate. None means 0.02 for Adam, and 0.1 for natural gradients, where the rate is
             a fraction of a Newton step.
@@ -135,8 +136,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
         """Fit to a further part of the data, with the posterior of the earlier parts as the prior.
 
-        The first part determines the standardisation. Each call estimates the noise only from the rows of that call.
-        The method must be ``"svi"``, ``"auto"`` (which then means ``"svi"``) or ``"natural"``.
+        The first part determines the standardisation. Each call estimates the noise from its own rows only. The method
+        must be ``"svi"``, ``"auto"`` (which then means ``"svi"``) or ``"natural"``.
 
         Args:
             X: Inputs, shape (N, D).
@@ -144,7 +145,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             sample_weight: Weight of each row, shape (N,), as in :meth:`fit`.
 
         Raises:
-            ValueError: If the method has no partial fits, or for one of the reasons of :meth:`fit`.
+            ValueError: If the method has no partial fits, or if :meth:`fit` would raise this error.
 
         References:
             Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
@@ -271,7 +272,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             X: Inputs, shape (N, D).
 
         Returns:
-            A prediction of shape (N, O), also for a single target, in the units of the targets.
+            A prediction in the units of the targets. Its shape is (N, O), even if there is only one target.
         """
         return self._in_units(X, keep_draws=True)
 
@@ -285,12 +286,12 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return in_units(prediction, self._mean, self._scale)
 
     def _shaped(self, values: torch.Tensor) -> Floats:
-        """Convert a tensor of shape (..., O) to a numpy array. Remove the axis O if the targets had no such axis."""
+        """Convert a tensor of shape (..., O) to a NumPy array, without the axis O if the targets had the shape (N,)."""
         return (values if self._has_target_axis else values[..., 0]).numpy()
 
 
 def _require_numbers(y: Any) -> None:
-    """Raise if targets are texts or booleans, which scikit-learn would turn into numbers."""
+    """Raise if targets are texts or booleans, since scikit-learn would turn them into numbers."""
     values = np.asarray(y).ravel()
     others = (value for value in values if isinstance(value, str | bool | np.bool_))
     other = next(others, None) if values.dtype.kind in "OUSTb" else None

@@ -61,9 +61,10 @@ CALLS = {
 
 
 def nearest_call(value: object) -> str:
-    """Suggest a call that makes a likelihood, for a user who passed another object in its place; else return "".
+    """Suggest a call that makes a likelihood to a user who passed another object. Return "" if there is no suggestion.
 
-    If `value` is a text, the text is looked up; if not, the name of its class (or its own name if it is a class).
+    If `value` is a text, the text is looked up. If `value` is a class, the name of the class is looked up. For any
+    other object, the name of its class is looked up.
     """
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__
@@ -82,7 +83,7 @@ LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
 
 
 def make_likelihood(spec: str, suited: Collection[str] = LIKELIHOODS) -> Likelihood:
-    """Return the likelihood of a text, such as ``gaussian:0.5`` (noise scale) or ``mixture:5`` (components).
+    """Make the likelihood that a text names, such as ``gaussian:0.5`` (noise scale) or ``mixture:5`` (components).
 
     The text is a name in :data:`LIKELIHOODS`, or a name, a colon and a number. For an unknown name, the error message
     lists the names in `suited`.

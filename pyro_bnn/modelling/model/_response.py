@@ -22,7 +22,7 @@ Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]
 
 
 def check_input(x: Inputs, like: Tensor) -> None:
-    """Raise if x has no rows, is on another device than the weight `like`, or has another floating-point dtype."""
+    """Raise if x has no rows, or if its device or floating-point dtype differs from that of the weight `like`."""
     _require_tensors("x", x)
     for name, leaf in [("x", x)] if isinstance(x, Tensor) else named_leaves("x", x):
         if leaf.layout != torch.strided:
@@ -117,7 +117,7 @@ class Interception:
 
     @contextmanager
     def checking(self, check: Callable[[Tensor], None]) -> Iterator[None]:
-        """Call `check` once: with the output, shape ``(*draws, N, ...)``, of the first call of the network."""
+        """At the first call of the network, call `check` with the output, shape ``(*draws, N, ...)``."""
         self.check = check
         try:
             yield
@@ -152,7 +152,7 @@ class Response:
         return (*self.distribution.batch_shape[self.num_lead :], *self.distribution.event_shape)
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
-        """Check the targets, and return their distribution, weighted as in a fit, and the converted targets."""
+        """Check and convert targets. Return their distribution (weighted as in a fit) and the converted targets."""
         check_shapes(self.likelihood, self.target_shape, x, y)
         if len(y) > num_data:
             raise ValueError(

@@ -128,13 +128,13 @@ class PosteriorPrior(Prior):
     """Independent Gaussians, with a separate mean and standard deviation for every element.
 
     ``posterior.as_prior()`` makes such a prior from the posterior given earlier data, so that a model can learn from
-    new data. If both posteriors were exact, the new one would be the posterior given all data.
+    new data. If both posteriors were exact, the posterior after the new data would be the posterior given all data.
 
     Args:
         locations: Means, ``{site: shape of the parameter}``.
         scales: Standard deviations, above 0, ``{site: shape of the parameter}``.
-        otherwise: Prior of all other parameters, such as the output layer of a new task; if None, such parameters raise
-            an error.
+        otherwise: Prior of all other parameters, such as the output layer of a new task. If it is None, other
+            parameters raise an error.
 
     Raises:
         ValueError: If the sites or shapes of `locations` and `scales` differ, or if a scale is not above 0. A model

@@ -1,6 +1,6 @@
 """Fixed priors with the same settings for every parameter.
 
-The settings of a prior are checked once, when the prior is made, and not at every step of a fit.
+The settings of a prior are checked only once, when the prior is made.
 """
 
 import math
@@ -79,9 +79,9 @@ class NormalPrior(_ScalePrior):
 
 @dataclass(frozen=True)
 class NetworkNormalPrior(_ScalePrior):
-    r"""Gaussian prior :math:`N(w_0, \text{scale}^2)` of every weight, around its value :math:`w_0` in the network.
+    r"""Gaussian prior :math:`N(w_0, \text{scale}^2)` of every weight, where :math:`w_0` is its value in the network.
 
-    For a pretrained network this is the prior of MOPED: the weights are near those of an earlier training. If this used
+    For a pretrained network, this is the prior of MOPED. It keeps the weights near the pretrained weights. If this used
     the same data, the data count twice, and the posterior is too certain of the given weights. Compare models on data
     that were not used in either training.
 

@@ -147,7 +147,9 @@ class HorseshoePrior(HierarchicalPrior):
 
 @dataclass(frozen=True)
 class LearnedNormalPrior(HierarchicalPrior):
-    r""":math:`N(0, s^2)` on every element, with a standard deviation s that maximises the ELBO (empirical Bayes).
+    r""":math:`N(0, s^2)` for every element.
+
+    The fit learns the standard deviation s that maximises the ELBO (empirical Bayes).
 
     .. math:: \hat s = \arg\max_s \max_q \mathrm{ELBO}(q, s).
 

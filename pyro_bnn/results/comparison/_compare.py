@@ -46,7 +46,7 @@ COVERAGES = (0.5, 0.9)
 
 
 class ClassSummary:
-    """Class probabilities of a method: from all draws, and with each group of draws left out in turn."""
+    """Class probabilities of a method, from all draws and from the draws without each single group of draws."""
 
     def __init__(self, prediction: ClassificationPrediction, seed: int) -> None:
         assert prediction.logits is not None
@@ -149,7 +149,10 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """Return a score with its jackknife standard error, given its value and its values without one group of draws."""
+    """Return a score with its jackknife standard error.
+
+    `values` are the score and the scores without each group of draws.
+    """
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
@@ -175,7 +178,7 @@ def _points_last(values: Tensor) -> Tensor:
 def _cdf_sums(
     components: Distribution, prediction: RegressionPrediction, nodes: Tensor, groups: Tensor, seed: int
 ) -> Tensor:
-    """Sum the distribution functions of each group of draws at the nodes, shape (G, K, O, N)."""
+    """For each group of draws, return the sum of the distribution functions at the nodes, shape (G, K, O, N)."""
     sums = nodes.new_zeros(NUM_GROUPS, *nodes.shape)
     shape = prediction.mean.shape
     observations = None if has_cdf(components) else _observations(prediction, seed)
@@ -196,7 +199,7 @@ def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
 def _integration_nodes(predictions: Sequence[RegressionPrediction], seeds: Sequence[int]) -> Tensor:
     """Return the sorted values of y at which distributions are compared, shape (K, O, N).
 
-    They are quantiles of observations that were simulated from the predictions.
+    The values are quantiles of observations that were simulated from the predictions.
     """
     nodes = []
     for prediction, seed in zip(predictions, seeds, strict=True):
@@ -217,7 +220,7 @@ def _root_geometric_mean(ratios: Tensor) -> Tensor:
 def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> dict[str, Any]:
     """Summarise the predictions of each method.
 
-    Raise unless all methods predict classes or all predict numbers, and the predictions have the same shape.
+    Raise if some methods predict classes and others numbers, or if predictions have different shapes.
     """
     classes = {n: p for n, p in predictions.items() if isinstance(p, ClassificationPrediction)}
     numbers = {n: p.as_kind(RegressionPrediction) for n, p in predictions.items() if n not in classes}

@@ -52,13 +52,14 @@ class Scores:
         scores: Scores by name. For a method that predicts numbers: ``epistemic sd`` and ``total sd`` (means over
             points), and with targets also ``nll`` (mean per point, in nats), ``coverage_50`` and ``coverage_90``. For a
             method that predicts classes: ``entropy`` (in nats), and with targets also ``nll`` and ``accuracy``. For a
-            pair that predicts numbers: ``rms mean difference`` (root mean square over points), ``epistemic sd ratio``
-            and ``total sd ratio`` (method over reference, geometric means over points), and ``wasserstein`` (first
-            Wasserstein distance between predictive distributions, in the units of y, mean over points). The ``epistemic
-            sd ratio`` is 0 if the method is a point estimate, and infinite if the reference is a point estimate. Two
-            sets of draws from one posterior have a positive ``wasserstein``, which shrinks with the number of draws.
-            For a pair that predicts classes: ``agreement`` (fraction of points with the same most probable class),
-            ``total variation`` (half the summed absolute difference of probabilities, mean over points).
+            method and a reference that predict numbers: ``rms mean difference`` (root mean square over points),
+            ``epistemic sd ratio`` and ``total sd ratio`` (method over reference, geometric means over points), and
+            ``wasserstein`` (first Wasserstein distance between predictive distributions, in the units of y, mean over
+            points). The ``epistemic sd ratio`` is 0 if the method is a point estimate, and infinite if the reference is
+            a point estimate. Two sets of draws from one posterior have a positive ``wasserstein``, which shrinks with
+            the number of draws. For a pair that predicts classes: ``agreement`` (fraction of points with the same most
+            probable class), ``total variation`` (half the summed absolute difference of probabilities, mean over
+            points).
         reference: Name of the method with which `method` is compared; "" for a single method.
         seconds: Wall time of the inference; None for a pair, or if the time is unknown.
     """
@@ -77,7 +78,7 @@ class Scores:
 
 
 def in_words(pairs: Sequence[Scores]) -> str:
-    """Return a line for each region, which says how far the closest method is from the reference method."""
+    """Return lines that say, for each region, how far the closest method is from the reference method."""
     reference, methods = pairs[0].reference, {pair.method for pair in pairs}
     regions = list(dict.fromkeys(pair.region for pair in pairs))
     lines = []
@@ -113,19 +114,19 @@ def _in_words(pair: Scores) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Advised, Shown):
-    """Result of :func:`compare`: tables, and the predictions behind them.
+    """Result of :func:`compare`: tables, and the predictions from which the tables were computed.
 
-    `print` shows all methods, the pairs that include the first method, and :attr:`verdict`. The lines of the verdict
-    that begin with "NOT OK" are above the tables. :meth:`rows`, :meth:`to_csv` and :meth:`to_json` have all pairs. The
-    Python prompt shows only the pairs that include the first method. A notebook shows the pairs that include the first
-    method, and the scores of all methods.
+    `print` shows all methods, the pairs that include the first method, and :attr:`verdict`. If the verdict has lines
+    that begin with "NOT OK", `print` shows these lines first. :meth:`rows`, :meth:`to_csv` and :meth:`to_json` have all
+    pairs. The Python prompt shows only the pairs that include the first method. A notebook shows the pairs that include
+    the first method, and the scores of all methods.
 
     Args:
         methods: Scores of the methods, one row per region and method.
         pairs: Scores of the pairs, one row per region and pair of methods.
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
-        status: Status of the first method; the other methods are compared with this method.
+        status: Status of the first method, with which the other methods are compared.
         others: Statuses of the other methods by name.
     """
 
@@ -140,9 +141,9 @@ class Comparison(Advised, Shown):
     def verdict(self) -> str:
         """The result in words: a line for each method whose status is not ok, and then a line for each region.
 
-        A line about a status says what is wrong, and what to do; `status` and `others` have the whole statuses.
-        If several methods are compared with the first one, the line for a region is about the method that is closest to
-        the first. If the status of the first method is not ok, there are no lines about regions.
+        A line about a status says what is wrong, and what to do. The whole statuses are in `status` and `others`. With
+        more than two methods, the line for a region is about the method that is closest to the first method. If the
+        status of the first method is not ok, there are no lines about regions.
         """
         return "\n".join([*self._doubts, *([self.differences] if self.status else [])])
 
@@ -160,15 +161,12 @@ class Comparison(Advised, Shown):
 
     @property
     def differences(self) -> str:
-        """The lines of :attr:`verdict` that compare regions.
-
-        They are given even if the status of the first method is not ok.
-        """
+        """The lines of :attr:`verdict` that compare regions, even if the status of the first method is not ok."""
         return in_words(self._from_first)
 
     @property
     def tables(self) -> str:
-        """The scores of all methods, and of the pairs that include the first method, as text for each region."""
+        """The scores of each method, and its distances from the first method, as text for each region."""
         blocks = []
         for region in dict.fromkeys(row.region for row in self.pairs):
             pairs = [row for row in self._from_first if row.region == region]  # `rows` has all pairs
@@ -186,7 +184,7 @@ class Comparison(Advised, Shown):
 
     @property
     def _first(self) -> str:
-        """The name of the method with which the other methods are compared."""
+        """The name of the first method."""
         return self.pairs[0].reference
 
     @property
@@ -203,7 +201,10 @@ class Comparison(Advised, Shown):
         return Summary(self._title(), rows=rows, header=("region", "method", *names))
 
     def _notebook_summary(self) -> Summary:
-        """Return the verdict and a table of all scores. The other methods have distances from the first."""
+        """Return the verdict and a table of all scores.
+
+        The table also has the distance of each method from the first.
+        """
         pairs = {(row.region, row.method): row.scores for row in self._from_first}
         names, distances = list(self.methods[0].scores), list(self.pairs[0].scores)
         rows = []

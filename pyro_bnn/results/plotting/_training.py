@@ -81,7 +81,7 @@ def _history_of(posterior: Posterior) -> History:
 def accuracy_curves(
     train: Sequence[float], test: Sequence[float], *, width: Width = "column", ax: Axes | None = None
 ) -> Axes:
-    """Draw the accuracy at the mean weights against the epoch, on training and test data.
+    """Draw the accuracy of the network with mean weights after each epoch, on training and test data.
 
     Args:
         train: Accuracy on training data after each epoch, from 0 to 1.

@@ -31,8 +31,9 @@ def signal_to_noise(
 ) -> Sequence[Axes]:
     """Draw the density and the cumulative distributions of signal-to-noise ratios in decibels.
 
-    There is a cumulative distribution for all weights, and one for the weights of each layer. A ratio of zero is minus
-    infinity in decibels; the density leaves out such ratios, and a cumulative distribution has them at its left end.
+    There is a cumulative distribution for all weights, and another for the weights of each layer. A ratio of zero is
+    minus infinity in decibels. The density leaves out such ratios, and the cumulative distributions have them at the
+    left end.
 
     Args:
         ratios: A posterior, or ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``.
@@ -110,8 +111,8 @@ def pruning_curve(
 
     One curve shows the network at mean weights, and the other curve shows the ensemble. The axis of shares is
     logarithmic, with large shares at the left and small shares at the right. The share 0 has a separate mark at the
-    right end, since a logarithmic axis has no 0. The bars are standard errors over the data. All shares are scored on
-    the same data, so the differences between shares are more certain than the bars suggest.
+    right end, since a logarithmic axis has no 0. The bars are standard errors over the data. All shares have scores on
+    the same data, so their differences are more certain than the bars suggest.
 
     Args:
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
@@ -186,7 +187,7 @@ SHARES = (100, 50, 25, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 
 
 def _label_shares(ax: Axes, smallest: float, none_at: float | None) -> None:
-    """Set up a logarithmic axis of shares, from large to small, with a separate mark for the share 0 at the end."""
+    """Set up a logarithmic axis of shares, from large to small. The share 0 has a separate mark at the end."""
     marks = {share: f"{share:g}" for share in SHARES if share >= 0.99 * smallest}
     if none_at is not None:
         marks[none_at] = "0"

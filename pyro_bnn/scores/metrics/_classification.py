@@ -102,8 +102,8 @@ class CalibrationBins(Shown):
     def accuracy_interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         r"""Return the lower and upper ends of Wilson intervals of the accuracies, each of shape (B,).
 
-        In empty bins the ends are NaN. For a count of n, an accuracy of a and the two-sided normal quantile z, the ends
-        are
+        In empty bins the ends are NaN. For n inputs in a bin, the accuracy a, and the two-sided normal quantile z, the
+        ends are
 
         .. math::
 
@@ -138,8 +138,8 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
         y: Labels, shape (N,).
         num_bins: Number of bins B; bin b contains confidences in (b / B, (b + 1) / B].
         equal_mass: Whether the bins have equal numbers of inputs instead of equal width. With `equal_mass`, the input
-            of rank r, counted from 0, is in bin floor(r B / N). Inputs of equal confidence share a bin, so bins may
-            differ in size, or be empty.
+            of rank r, counted from 0, is in bin floor(r B / N). Inputs of equal confidence are in one bin, so bins may
+            have different numbers of inputs, or none.
 
     Example:
         >>> from pyro_bnn import metrics
@@ -205,8 +205,7 @@ def calibration_error_by_chance(
     r"""Return expected calibration errors that a perfectly calibrated classifier has by chance on N rows.
 
     Even a calibrated classifier has an error above 0, since in each bin the accuracy differs from the confidence by
-    chance. This function draws labels from the probabilities themselves, so that the probabilities are perfectly
-    calibrated:
+    chance. This function draws labels from the given probabilities, which are then perfectly calibrated:
 
     .. math:: E = \frac1N \sum_b \Big| \sum_{n \in b} (c_n - t_n) \Big|, \quad t_n \sim \mathrm{Bernoulli}(c_n),
               \quad c_n = \max_c p_{nc}.

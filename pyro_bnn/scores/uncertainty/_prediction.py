@@ -49,8 +49,8 @@ class Prediction(Advised, Shown, ABC):
 
     Args:
         num_samples: Number of weight draws, S.
-        log_density: Log-density or log-probability of the targets under the mixture of all draws, in nats, shape (N,),
-            jointly over the outputs of a row; None if no targets were given.
+        log_density: Log-density or log-probability of the targets under the mixture of all draws, in nats, shape (N,).
+            If a row has several outputs, it is their joint density. None if no targets were given.
         targets: Targets of `log_density`, N rows; None if no targets were given.
         seed: Seed of the weight draws, given to `predict` or drawn by it; None if unknown. Two predictions of one
             posterior use the same weight draws if they have the same seed and number of draws.
@@ -104,7 +104,7 @@ class Prediction(Advised, Shown, ABC):
         return replace(summary, notes=[*summary.notes, shown], rows=rows, header=("row", *names))
 
     def axes_in_words(self) -> str:
-        """Describe one row of the prediction, as in "10 classes"."""
+        """Describe the axes of one row of the prediction in words, such as "10 classes"."""
         return f"rows of shape {tuple(self.expectation.shape[1:])}"
 
     def uncertainty_in_words(self) -> str:
@@ -209,7 +209,7 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
 
 
 class Sliced(ABC):
-    """A distribution that selects and joins draws and rows itself: its parameters have no axes of draws and rows."""
+    """A distribution that selects and joins draws and rows itself. Its parameters have no axes of draws and rows."""
 
     @abstractmethod
     def taken(self, index: Tensor, dim: int) -> Distribution:
@@ -312,7 +312,7 @@ class ValuePrediction(Prediction):
 
     If the model returns a mean, `variance` is the epistemic part of the variance. If the values are observations, each
     draw of the latent variables gives one observation, and `variance` is the total variance. Only observations have a
-    log-density. The other arguments are those of :class:`Prediction`.
+    log-density. The other arguments are the same as for :class:`Prediction`.
 
     Args:
         mean: Mean of the values, shape ``(N, *O)``.

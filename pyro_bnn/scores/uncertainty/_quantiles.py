@@ -27,7 +27,7 @@ def levels_of(q: object) -> Tensor:
 
 
 def has_cdf(components: Distribution) -> bool:
-    """Return whether the components have a closed-form distribution function and known bounds for their quantiles."""
+    """Return whether the components have a distribution function in closed form, and quantiles with known bounds."""
     try:
         mean_cdf(components, components.mean[0])
     except NotImplementedError:

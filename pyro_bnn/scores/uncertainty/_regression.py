@@ -29,9 +29,9 @@ CRPS_DRAWS = 1000
 class RegressionPrediction(Prediction):
     """Mean and variances of the predictive mixture, which has one component per weight draw.
 
-    `total`, `aleatoric` and `epistemic` are variances. The square roots of these variances are `sd`, `aleatoric_sd` and
-    `epistemic_sd`, in the units of the targets. Variances are always in double precision, since squares of numbers
-    above 1e19 are infinite in single precision. The other arguments are those of :class:`Prediction`.
+    `total`, `aleatoric` and `epistemic` are variances. Their square roots are `sd`, `aleatoric_sd` and `epistemic_sd`,
+    in the units of the targets. Variances are always in double precision, since squares of numbers above 1e19 are
+    infinite in single precision. The other arguments are those of :class:`Prediction`.
 
     Args:
         mean: Predictive mean, shape ``(N, *O)``.
@@ -76,7 +76,10 @@ class RegressionPrediction(Prediction):
 
     @property
     def epistemic(self) -> Tensor:
-        """Unbiased variance of the draws' predictive means, shape ``(N, *O)``; needs at least two draws."""
+        """Unbiased variance of the predictive means of the draws, shape ``(N, *O)``.
+
+        There must be two or more draws.
+        """
         return require_variance(self.variance_of_means)
 
     @property
@@ -103,8 +106,8 @@ class RegressionPrediction(Prediction):
         """Return the lower and upper ends of central intervals, shape ``(2, N, *O)``.
 
         An observation lies inside its interval with probability `level`, and is as likely to lie below the interval as
-        to lie above it. For counts, an interval has at least the probability `level`, and the probabilities below and
-        above the interval may differ. The two ends are along the first axis, as in a result of :func:`torch.quantile`.
+        to lie above it. An interval for counts has at least the probability `level`, and need not have equal
+        probabilities below and above. The two ends are along the first axis, as in a result of :func:`torch.quantile`.
 
         Args:
             level: Probability of the interval, strictly between 0 and 1.
@@ -127,7 +130,7 @@ class RegressionPrediction(Prediction):
     def variances(self) -> dict[str, Tensor]:
         """Return the predictive variance and its parts by name, each of shape ``(N, *O)``.
 
-        A single draw has only the aleatoric part.
+        If there is only one draw, the result has only the aleatoric part.
         """
         if self.variance_of_means is None:
             return {"aleatoric": self.aleatoric}
@@ -160,15 +163,15 @@ class RegressionPrediction(Prediction):
         return frame(columns, len(self), index)
 
     def target_columns(self, outputs: Sequence[str] | None) -> dict[str, Any]:
-        """Return the targets as columns of a data frame, by name; without targets there are no columns."""
+        """Return the targets as columns of a data frame, by name. Without targets the dictionary is empty."""
         return {} if self.targets is None else by_output("target", self.targets, outputs)
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
         """Return scores against targets of shape ``(N, *O)``; see :meth:`Prediction.score`.
 
         Returns:
-            ``rmse``, in the units of y, and ``nll``, in nats per row. With `keep_draws` also ``crps``, in the units of
-            y. If y differs from the targets that were given to `predict`, ``nll`` needs `keep_draws`.
+            ``rmse``, in the units of y, and ``nll``, in nats per row. With `keep_draws` there is also ``crps``, in the
+            units of y. If y differs from the targets that were given to `predict`, ``nll`` needs `keep_draws`.
         """
         y = self._targets_for_score(y)
         if y.shape != self.mean.shape:
@@ -186,9 +189,9 @@ class RegressionPrediction(Prediction):
         """Return the continuous ranked probability score at targets y, averaged over rows and outputs.
 
         The score is in the units of y; lower is better. The score needs `keep_draws`. For Gaussians and mixtures of
-        Gaussians the score is exact, and the time grows with the square of the number of Gaussians
-        (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). For other distributions the score is estimated from 1000
-        draws, always with the same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
+        Gaussians the score is exact (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). The computing time grows with
+        the square of the number of Gaussians. For other distributions the score is estimated from 1000 draws, always
+        with the same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
 
         Args:
             y: Targets, shape ``(N, *O)``.
@@ -205,7 +208,7 @@ class RegressionPrediction(Prediction):
         return self.components
 
     def _gaussians(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return weights, means and scales if this is a mixture of Gaussians, each ``(N, *O, M)``; None otherwise."""
+        """Return weights, means and scales, each ``(N, *O, M)``, or None if this is not a mixture of Gaussians."""
         components = self._kept_components()
         if not isinstance(components, Normal):
             return None
@@ -248,7 +251,7 @@ class RegressionPrediction(Prediction):
         return torch.stack(results).reshape(*lead, *shape) if results else self.mean.new_zeros(*lead, *shape)
 
     def log_prob(self, y: Tensor) -> Tensor:
-        r"""Return the log-density or log-probability of y under the mixture, in nats, jointly over a row's outputs.
+        r"""Return the log-density (or log-probability) of each row of y under the mixture over draws, in nats.
 
         .. math:: \log p(y \mid x) = \log \tfrac1S \sum_s \prod_o p(y_o \mid f_{w_s}(x)).
 
@@ -287,8 +290,8 @@ class RegressionPrediction(Prediction):
     def cdf(self, y: Tensor) -> Tensor:
         """Return the probability that an observation is no larger than y, element by element.
 
-        If there is no closed form, this probability is estimated from 4000 draws, always with the same seed: it is the
-        share of draws that are no larger than y.
+        Without a closed form, the result is an estimate: the share of 4000 draws that are no larger than y. The draws
+        always have the same seed.
 
         Args:
             y: Values that broadcast to the shape ``(..., N, *O)``; the result has this shape.

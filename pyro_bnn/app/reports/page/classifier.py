@@ -46,7 +46,7 @@ SHOWN_IMAGES, MOST_VOTED = 2, 4  # images of each kind, and classes beside an im
 
 
 def accuracy_section(subject: Subject) -> Section | None:
-    """Make the section on accuracy, beside that of baselines, by class, and on the rows with the surest predictions."""
+    """Make the section on accuracy: of network and baselines, for each class, and for the surest predictions."""
     found = subject.classified
     if found is None:
         return None
@@ -115,7 +115,7 @@ def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]
 
 
 def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
-    """Return the accuracy on the rows with the lowest entropy, for each share of the rows in `SHARES`."""
+    """Return, for each share in `SHARES`, the accuracy on this share of the rows: those with the lowest entropy."""
     ordered, rows = is_right[entropy.argsort()], []
     for share in SHARES:
         surest = ordered[: max(1, round(share * len(ordered)))]
@@ -189,7 +189,7 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
 
 
 def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor, noun: str) -> Verdict:
-    """Judge whether the entropy of wrong predictions is larger than that of right ones."""
+    """Judge whether wrong predictions have a larger entropy than right predictions."""
     entropy, confidence = prediction.total.detach().cpu(), prediction.max_probability.detach().double().cpu()
     measured = metrics.ood_scores(entropy[is_right], entropy[~is_right])
     area, error = measured.auroc, measured.auroc_standard_error

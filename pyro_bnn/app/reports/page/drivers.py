@@ -43,7 +43,7 @@ def drivers_section(subject: Subject) -> Section | None:
 
 
 def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
-    """Say which column changes the predictions most (the first one), and which the epistemic uncertainty."""
+    """Say which column changes the predictions most, and which column changes the epistemic uncertainty most."""
     first, last = drivers[0], max(drivers, key=lambda driver: driver.epistemic)
     doubt = doubt_of(is_class=is_class)
     said = f"The predictions depend most on {first.name}. "
@@ -136,7 +136,7 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
 
 
 def _rounded(text: str) -> str:
-    """Return a long number with six digits, and any other text unchanged, such as that of a whole number."""
+    """Round a long number to six digits; return any other text unchanged, such as that of a whole number."""
     if len(text) > LONGEST_NUMBER and not text.isdigit():
         with suppress(ValueError):
             return f"{float(text):.6g}"

@@ -78,7 +78,7 @@ def training_section(subject: Subject) -> Section | None:
 
 
 def of_length(config: RunConfig, history: History, status: Status) -> Verdict:
-    """Judge whether a variational training was long enough. `train` and `report` both judge by this function."""
+    """Judge whether a variational training was long enough. The commands `train` and `report` call this function."""
     if done := cut_short(config, history):
         text, changes = f"{sentence(done)}. {more_time(config, history)}", {"time_limit": enough_time(config, history)}
         rule = "Reported if the time limit ended the training."
@@ -109,7 +109,10 @@ def of_temperature(history: History) -> tuple[Verdict, ...]:
 
 
 def has_settled(history: History, usual_steps: int = 0) -> Verdict:
-    """Judge whether the loss still fell at the end of training. `usual_steps` is the default number of steps, or 0."""
+    """Judge whether the loss still fell at the end of training.
+
+    `usual_steps` is the default number of steps, or 0 if there is no default.
+    """
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     epochs, steps = counted(num_epochs, "epoch"), counted(len(history.elbo), "step")
     rule = (

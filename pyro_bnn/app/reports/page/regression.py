@@ -117,7 +117,7 @@ def _root(squared: Tensor) -> tuple[float, float]:
 
 
 def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
-    """Draw observed against predicted numbers of one output, and return the picture with the values for its caption."""
+    """Draw observed against predicted numbers of one output. Return the picture and the values for its caption."""
     mean, y, name = found.prediction.mean[:, output], found.y[:, output], found.names[output]
     low, high = found.interval(HEADLINE)[..., output]
     ax, num_drawn = observed_against_predicted(mean, y, low, high, name=name, level=HEADLINE)
@@ -213,7 +213,7 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
 
 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Return the errors of groups of rows with similar predicted sds, and rank correlations of errors and sds."""
+    """Return the errors for groups of rows with similar predicted sds, and the rank correlation of errors and sds."""
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
     variances = (found.prediction.total, found.prediction.epistemic, found.squared_errors(found.prediction.mean))
     scale, epistemic, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)

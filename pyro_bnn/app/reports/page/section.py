@@ -21,7 +21,7 @@ Case: TypeAlias = tuple[bool, Level, str, str]  # whether it holds, its level, a
 
 @dataclass(frozen=True)
 class Verdict:
-    """A finding in words. Its text `short` is for the first line of the report, and empty if the finding is good."""
+    """A finding in words. The first line of the report shows `short`, which is empty if the finding is good."""
 
     level: Level
     about: About

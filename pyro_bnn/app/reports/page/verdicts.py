@@ -38,7 +38,7 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 def best_of(baselines: Mapping[str, P]) -> tuple[str, P]:
-    """Return the baseline with the lowest NLL, except trees: its name, as a sentence needs it, and its prediction."""
+    """Return the baseline with the lowest NLL, except trees: its name for use in a sentence, and its prediction."""
     others = [item for item in baselines.items() if item[0] != TREES]
     name, best = max(others, key=lambda item: _mean_density(item[1]))
     return IN_A_SENTENCE.get(name, name), best
@@ -57,9 +57,10 @@ def of_baseline(
 ) -> Verdict:
     """Judge whether a network predicts better than the best baseline.
 
-    `own` and `theirs` are their mean log-densities, in nats per row. `points` compares their errors in words,
-    `is_nearer` says whether the network has clearly smaller errors, and `unbeaten` names a score in which the baseline
-    is not clearly better. `guess` has the name and the mean log-density of a second baseline, which ignores the inputs.
+    `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` compares
+    their errors in words, `is_nearer` says whether the network has clearly smaller errors, and `unbeaten` names a score
+    in which the baseline is not clearly better. `guess` has the name and the mean log-density of a second baseline,
+    which ignores the inputs.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
@@ -104,7 +105,7 @@ def of_ways(
 ) -> list[Verdict]:
     """Judge the ensemble against a baseline and against a single network.
 
-    `lead` is the gain over the baseline, in accuracy or in mean squared error, and its standard error.
+    `lead` is the pair (gain over the baseline in accuracy or mean squared error, standard error of this gain).
     """
     ahead, noise = lead[0], NUM_ERRORS * lead[1]
     one, single = found.single
