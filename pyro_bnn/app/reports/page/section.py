@@ -74,7 +74,8 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     of_baseline = [verdict for verdict in verdicts if verdict.about == "baseline" and verdict.level != "good"]
     short_fits = [note for note in causes if unsure or note.about == "limit"]
     limits = [note for note in notes if note.about in ("predictions", "limit") and not note.is_cause]
-    limits = [*leaks, *([] if unsure or unclear else short_fits), *of_baseline, *limits]
+    # the last verdict on a baseline is that on trees, which says what to do
+    limits = [*leaks, *([] if unsure or unclear else short_fits), *reversed(of_baseline), *limits]
     first, rest = limits[:1], limits[1:]
     if unclear:
         start, first, reasons = UNCLEAR, [], [*unclear, *short_fits, *unsure, *limits]
