@@ -86,6 +86,18 @@ def test_a_terminal_shows_an_aligned_and_rounded_table(pyro_bnn, place, monkeypa
     assert predictions_in(out)[0]["mean"] not in printed
 
 
+def test_the_sentences_below_the_table_are_wrapped_between_words(pyro_bnn, place, monkeypatch):  # noqa: F811
+    rows = new_rows(place / "new.csv")
+    monkeypatch.setenv("COLUMNS", "60")
+    err = pyro_bnn("predict", place / "run", rows)[2]
+    assert "Scores of 5 rows: RMSE" in err
+    short = [line for line in err.splitlines() if str(place) not in line]  # a path is never broken
+    assert max(map(len, short)) <= 60
+    monkeypatch.delenv("COLUMNS")
+    assert " ".join(err.split()) == " ".join(pyro_bnn("predict", place / "run", rows)[2].split())
+    assert len(pyro_bnn("predict", place / "run", rows)[2].splitlines()) < len(err.splitlines())
+
+
 def test_predictions_are_those_of_the_library_in_the_targets_units(pyro_bnn, place):  # noqa: F811
     rows, out = new_rows(place / "new.csv", 4), place / "out.csv"
     assert pyro_bnn("predict", place / "run", rows, "--out", out, "--seed", 7, "--num-samples", 20)[0] == 0

@@ -156,6 +156,13 @@ def test_separators_are_found(tmp_path, separator, ending):
     assert columns_of(table) == {"x": ["1", "2"], "y": ["a b", "c"]}
 
 
+def test_columns_may_be_separated_by_white_space(tmp_path):
+    (tmp_path / "t.txt").write_text('a "b c"   y\n  1.5 2  3 \n4\t"x y" 6\n')
+    assert columns_of(read_table(tmp_path / "t.txt")) == {"a": ["1.5", "4"], "b c": ["2", "x y"], "y": ["3", "6"]}
+    (tmp_path / "t.txt").write_text("engine size\n1\n2\n")  # a column with a name of two words
+    assert columns_of(read_table(tmp_path / "t.txt")) == {"engine size": ["1", "2"]}
+
+
 def test_a_byte_order_mark_blank_lines_quotes_and_missing_values_are_understood(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(b'\xef\xbb\xbf"x","y, z"\r\n1, NA \r\n\r\n?,"a, b"\r\n')

@@ -20,6 +20,7 @@ from pyro_bnn.app.datasets import Dataset, Facts
 from pyro_bnn.app.folders import creating
 from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.recipes import OWN
+from pyro_bnn.app.reports.numbers import number
 from pyro_bnn.app.reports.page.fit import training_command
 from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
 from pyro_bnn.app.tracking import FitProgress
@@ -178,6 +179,15 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
     assert re.search(r"\nPredictions use (\d+) of the \1 draws\.\n", out)
     first, again = draws_of(made[0] / "run"), draws_of(tmp_path / "again")
     assert all(torch.equal(first[name], again[name]) for name in first)
+    assert pyro_bnn("evaluate", tmp_path / "again")[0] == 0
+    rmse = {
+        name.removeprefix("baseline: "): number(each["rmse"]) for name, each in scores_in(tmp_path / "again").items()
+    }
+    others = [name for name in rmse if name != "one draw" and not name.startswith("ensemble")]
+    own = next(rmse[name] for name in rmse if name.startswith("ensemble"))
+    compared = ", ".join(f"{name} {rmse[name]}" for name in others)
+    assert f" test rows: {own} ({compared}).\nThe network is trained" in out  # the good news comes first
+    assert len(others) == 3
 
 
 @pytest.mark.parametrize(

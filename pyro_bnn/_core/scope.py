@@ -260,9 +260,9 @@ def is_auxiliary(node: Any) -> bool:
 def filtered_warnings(
     action: Literal["ignore", "error"], message: str = "", category: type[Warning] = Warning
 ) -> Iterator[None]:
-    """In a `with` block, ignore or raise warnings.
+    """In a `with` block, ignore warnings or raise them as errors.
 
-    `message` is a regular expression for the beginning of their text.
+    `message` is a regular expression for the beginning of a warning's text.
     """
     with EXCLUSIVE, warnings.catch_warnings():  # blocks that overlap would leave one filter in place forever
         warnings.filterwarnings(action, message, category)
@@ -274,10 +274,7 @@ _is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 @contextmanager
 def silent_fits() -> Iterator[None]:
-    """In a `with` block, turn off this thread's warnings about how a fit ended.
-
-    The caller reports the status instead.
-    """
+    """In a `with` block, turn off this thread's warnings about how a fit ended, since the caller reports the status."""
     token = _is_silent.set(True)
     try:
         yield

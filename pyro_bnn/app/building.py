@@ -85,7 +85,7 @@ def _likelihood(spec: str, target: Target) -> Likelihood:
 
 
 def _first(config: RunConfig, x: Tensor) -> list[nn.Module]:
-    """Return the modules that process images before the layers. Other data are standardised and need no modules."""
+    """Return the modules that process images before the layers; none for other data, which are standardised."""
     return [*make_inputs(config.inputs, x)] if config.kind == "images" else []
 
 

@@ -108,21 +108,20 @@ def finding_on(modes: Modes | None, *, has_one_mode: bool) -> Finding:
     return "disagreeing" if has_one_mode else "in modes"
 
 
-def has_remark(posterior: MCMCPosterior) -> bool:
-    """Return whether chains have a fault, or could be longer."""
-    return posterior.statistics.has_many_diverging or posterior.modes is None or bool(posterior.status.remedy)
+def has_failed(posterior: MCMCPosterior) -> bool:
+    """Return whether chains diverged or are too short to be checked. Chains that could be longer often predict well."""
+    return posterior.statistics.has_many_diverging or posterior.modes is None
 
 
 def in_plain_words(posterior: MCMCPosterior) -> str:
     """Say how the fit went, for readers who do not know Markov chains."""
+    said = "The network is trained, and the sampler ran long enough."
     if posterior.statistics.has_many_diverging:
         said = "The network is trained, but many steps of the sampler failed."
     elif posterior.modes is None:
         said = "The network is trained, but there are too few draws to check the sampler."
     elif posterior.status.remedy:
         said = "The network is trained. The sampler would need longer to be exact."
-    else:
-        said = "The network is trained, and the sampler ran long enough."
     return f"{said} The scores on test rows tell how good it is."
 
 

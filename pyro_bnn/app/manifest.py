@@ -13,6 +13,7 @@ from typing import Any
 
 from .._core.files import DamagedFileError, check_name, write_atomically
 from .._core.records import record
+from .remedies import MANIFEST as MANIFEST
 from .validation import parsed
 
 try:
@@ -20,7 +21,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-MANIFEST = "manifest.json"
 CHECKPOINT, PROGRESS = "checkpoint", ".progress"  # names of files while a folder is unfinished
 PART = ".part-"  # beginning of the name of a file that is being written
 FORMAT, VERSION = "pyro_bnn folder", 1

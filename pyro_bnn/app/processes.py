@@ -52,7 +52,7 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
 
 @contextmanager
 def shared(folder: AbstractContextManager[Folder], processes: Processes) -> Iterator[Folder]:
-    """Yield a folder to which only the first process writes. If this process fails to open it, all processes exit."""
+    """Yield a folder to which only the first process writes. All processes exit if the folder cannot be opened."""
     if not processes.is_first:
         place: tuple[Path, Place] | None = processes.from_first(None)
         if place is None:

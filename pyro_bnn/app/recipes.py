@@ -3,9 +3,11 @@
 import math
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 from .._core.names import nearest
 from .config import RunConfig, settings
+from .specs import TABLES
 
 # The 2018 article "Weight Uncertainty in Neural Networks" on FashionMNIST, after Blundell et al. (2015),
 # https://arxiv.org/abs/1505.05424. KL weight 1 is the article's 1 / num_batches.
@@ -128,11 +130,18 @@ def find_recipe(dataset: str, name: str) -> RunConfig:
     if (dataset, name) in RECIPES:
         return RECIPES[dataset, name]
     if dataset not in DATA_SETS:
-        raise ValueError(
-            f"unknown data set {dataset!r}{near(dataset, DATA_SETS)}; choose {', '.join(DATA_SETS)}, or a file of "
-            "your own with its ending, such as table.csv."
-        )
+        raise unknown_data(dataset)
     raise ValueError(f"unknown recipe {name!r}{near(name, NAMES)}; choose one of {', '.join(sorted(NAMES))}.")
+
+
+def unknown_data(dataset: str) -> ValueError:
+    """Return the error for a data set of an unknown name. It names a file that has this name and an ending."""
+    files = sorted(f"{dataset}{ending}" for ending in (*TABLES, ".npz") if Path(f"{dataset}{ending}").is_file())
+    meant = f" (did you mean {files[0]!r}?)" if files else near(dataset, DATA_SETS)
+    return ValueError(
+        f"unknown data set {dataset!r}{meant}; choose {', '.join(DATA_SETS)}, or a file of your own: a table "
+        f"({', '.join(f'*{ending}' for ending in TABLES)}) or arrays (*.npz)."
+    )
 
 
 def near(name: str, names: Collection[str]) -> str:

@@ -9,6 +9,7 @@ from .config import RunConfig
 if TYPE_CHECKING:
     from ..inference.history import History  # loads torch, which `pyro-bnn --help` must not
 
+MANIFEST = "manifest.json"  # the file by which a folder of this program is recognised
 MORE = 4  # heuristic: multiple of their time, or of their draws, that chains which are too short should get
 TOO_EARLY = "the training stopped too early"
 MORE_EPOCHS = "Raise --epochs, or --lr."  # for a variational fit that still improved

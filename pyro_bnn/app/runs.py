@@ -61,7 +61,7 @@ def fit(
     deadline: Deadline | None = None,
     device: str = "cpu",
 ) -> tuple[BayesianModel, RunPosterior]:
-    """Train a model, and write its files to a folder, continuing from a checkpoint in it.
+    """Train a model, from the folder's checkpoint if there is one, and write its files to the folder.
 
     The method "auto" chooses the settings that are not named in `given`, and writes them into the configuration.
     Without `deadline`, the time limit of the configuration begins with this call.

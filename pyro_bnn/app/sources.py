@@ -114,7 +114,7 @@ def without_held_out(
 ) -> tuple[list[int], list[int]]:
     """Divide training rows into rows for the fit and rows for calibration.
 
-    With `cells`, the latest rows are for calibration; without `cells`, random rows are.
+    The rows for calibration are the latest rows if `cells` is given, else random rows.
     """
     if not config.calibrate:
         return [*training], []

@@ -102,7 +102,7 @@ def make_init(spec: str) -> Init:
 
 
 def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
-    """Return the modules that a specification, such as ``scaled:5/2``, puts in front of a network for x, (N, D)."""
+    """Return the modules that transform inputs x, shape (N, D), by a specification such as ``scaled:5/2``."""
     if spec == "raw":
         return []
     if spec == "standardized":
@@ -149,15 +149,15 @@ def make_estimator(spec: str) -> Estimator | None:
 
 def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.Parameter]], Optimizer]:
     """Return the function for `fit_svi` that makes the optimizer of a specification."""
+    name, colon, rest = spec.partition(":")
+    if spec not in ("adam", "sgd") and name != "natural":
+        raise ValueError(f"unknown optimizer {spec!r}; choose adam, sgd, natural or natural:DECAY,CLIP.")
     import torch  # imported late: importing takes long
 
     if spec == "adam":
         return functools.partial(torch.optim.Adam, lr=lr, fused=True)
     if spec == "sgd":  # unlike the others, its steps grow with the loss, which `fit_svi` multiplies by `num_batches`
         return functools.partial(torch.optim.SGD, lr=lr / num_batches, fused=True)
-    name, colon, rest = spec.partition(":")
-    if name != "natural":
-        raise ValueError(f"unknown optimizer {spec!r}; choose adam, sgd, natural or natural:DECAY,CLIP.")
     if not colon:
         return pb.optim.natural_gradient(lr)
     hessian_decay, clip = numbers_in(spec, rest, 2)

@@ -45,10 +45,7 @@ def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
 
 
 def owners(net: nn.Module) -> list[nn.Module]:
-    """Return the modules that own a parameter that needs gradients.
-
-    A module does not own the parameters of its submodules.
-    """
+    """Return the modules that have a trainable parameter of their own, not only in a submodule."""
     return [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
 
 

@@ -180,7 +180,7 @@ class Capped(ScaleMap):
         return Softplus().inverse(scale / (1 - scale / self.max_scale))
 
     def start(self, scale: Tensor) -> Tensor:
-        """Return the parameter for `scale`, or for nine tenths of the cap if `scale` is larger than this."""
+        """Return the parameter for `scale`, but at most for nine tenths of `max_scale`."""
         _checks.scale_in("max_scale", self.max_scale, scale.dtype)
         return self.inverse(scale.clamp(max=FIRST_SHARE * self.max_scale))
 

@@ -30,8 +30,8 @@ class StoredRecord:
 class StoredPosterior(Posterior):
     """A fixed set of draws. Each draw may have its own values of the network's learned parameters and buffers.
 
-    :meth:`of` makes a `StoredPosterior` from any posterior. All predictions use the same draws. This saves time if
-    draws are expensive, as from a :class:`~pyro_bnn.RefreshedPosterior`. A file of stored draws contains no training
+    :meth:`of` makes a `StoredPosterior` from any posterior. All predictions use the same draws. Stored draws save time
+    if a draw is expensive, as from a :class:`~pyro_bnn.RefreshedPosterior`. A file of stored draws contains no training
     data.
 
     Args:
@@ -89,8 +89,8 @@ class StoredPosterior(Posterior):
                 generator.
 
         Raises:
-            ValueError: If predictions with the posterior are linearised. Such predictions need a median, which stored
-                draws do not have.
+            ValueError: If predictions with the posterior are linearised. Linearised predictions need a median, which
+                stored draws do not have.
         """
         source = as_posterior(posterior)
         if source.is_linearised:

@@ -278,9 +278,9 @@ def resnet20(
         width: Number of channels of the first stage. With a width of 16, as in the article, there are 269,722
             parameters.
         norm: Function that takes a convolution's number of output channels and returns the layer that follows the
-            convolution. Batch normalisation predicts with running statistics. They come from the weight draws of the
-            fit, not from the weight draws of the prediction. ``functools.partial(nn.GroupNorm, 8)`` makes layers
-            without running statistics.
+            convolution. Batch normalisation predicts with running statistics. These statistics belong to the weights
+            drawn in the fit, not to the weights drawn for the prediction. ``functools.partial(nn.GroupNorm, 8)`` makes
+            layers without running statistics.
 
     Returns:
         A network from images of shape (N, D, H, W) to logits of shape (N, C).

@@ -134,7 +134,7 @@ def unwrapped(x: Any) -> Any:
 
 
 def num_rows(x: Inputs, name: str = "x") -> int:
-    """Return the number of rows; raise unless all tensors that are not shared have the same number."""
+    """Return the number of rows; raise if tensors that are not shared have different numbers of rows."""
     if isinstance(x, Tensor) and x.shape:
         return x.shape[0]
     first: tuple[str, int] | None = None
@@ -259,7 +259,7 @@ def logits_of(output: object) -> object:
 
 
 def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> None:
-    """Raise if the network's signature does not allow the arguments. Otherwise the network's code raised `error`."""
+    """Raise if the reason for `error` is that the network's signature does not allow the arguments."""
     signature = inspect.signature(net.forward)
     try:
         signature.bind(*arguments, **named)

@@ -169,9 +169,9 @@ class _Frame:
 class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records the calls of modules whose results are the same in every run.
 
-    Such a call uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor or attribute
-    that existed before. After any other call, the module is refused: its later calls are not recorded. But if only the
-    arguments of the call were computed from drawn weights, later calls can still be recorded.
+    A recorded call uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor or
+    attribute that existed before. After any other call, the module is refused: its later calls are not recorded. But if
+    only the arguments of the call were computed from drawn weights, later calls can still be recorded.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
@@ -324,7 +324,7 @@ def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
     """Return whether an operation is batch normalisation that changes its running statistics.
 
-    Some schemas of batch normalisation do not declare this change, so :func:`_written` does not find it.
+    Some schemas of batch normalisation do not declare the changed statistics, so :func:`_written` misses them.
     """
     if "batch_norm" not in func._schema.name:
         return False

@@ -1,7 +1,8 @@
 """`pyro-bnn evaluate`.
 
-The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the first line of `pyro-bnn report`, null for
-image sets), and the items of metrics.json.
+The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the first line of `pyro-bnn report`),
+`usability` (the word in `USABLE` that says the same), and the items of metrics.json. For image sets, `headline` and
+`usability` are null.
 
 For image sets, metrics.json has `num_test` and `num_unknown` (numbers of images), `rows` and `ood`. Each item of `rows`
 is for one prediction, and has `name`, `accuracy`, `nll` (nats), `ece` and `brier`. Each item of `ood` is for one score
@@ -46,7 +47,7 @@ def evaluate(
         from ..folders import updating
         from ..own.network import own_code
         from ..reports import evaluation, scores
-        from ..reports.page import verdicts_on
+        from ..reports.page import usability, verdicts_on
         from ..reports.page.subject import subject_of
         from ..reports.pictures import pictures_of
         from ..reports.trained import load_trained
@@ -65,12 +66,14 @@ def evaluate(
             output.say(f"(scores are for the {config.validation} validation images)")
         report = evaluation.report_evaluation(trained, folder) if is_image else scores.report_scores(trained, folder)
         pictures = pictures_of(folder, files)
-        headline = None if is_image else verdicts_on(subject_of(run, config, trained, has_drivers=False))[0]
-        if headline is not None:
+        headline, usable = None, None
+        if not is_image:
+            headline, verdicts, _ = verdicts_on(subject_of(run, config, trained, has_drivers=False))
+            usable = usability(verdicts)
             runs.write_verdict(folder, headline)
     output.table(f"{report}")
     more = "" if headline is not None else f" Whether the run is usable: pyro-bnn report {run}"
     output.say(f"\nMetrics and pictures in {run}.{more}")
     if headline is not None:
         output.say(f"{headline} Why: pyro-bnn report {run}", style="bold")
-    output.document(folder=run, pictures=pictures, headline=headline, **vars(report))
+    output.document(folder=run, pictures=pictures, headline=headline, usability=usable, **vars(report))

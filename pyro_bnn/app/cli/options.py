@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from .. import recipes
 from ..config import PICTURE_FORMATS, RunConfig, option_of, settings
-from ..remedies import no_run
+from ..remedies import MANIFEST, no_run
 from ..specs import TABLES
 
 MOST_NAMED = 5  # largest number of files in an error message
@@ -82,12 +82,13 @@ EvaluateDraws = Annotated[
 ]
 
 
-BRIEF = ("out", "target", "ignore", "hidden", "prior", "method", "time_limit", "epochs", "seed", "force", "help_all")
+OF_DATA, OF_FIT = ("target", "ignore", "calibrate"), ("hidden", "prior", "method", "time_limit", "epochs", "seed")
+BRIEF = ("out", *OF_DATA, *OF_FIT, "help_all")
 ALL = "pyro_bnn.help_all"  # key in the `meta` dictionary of Typer's context, present if `--help-all` was given
 
 
 class PlainFlags:
-    """Base class of commands. Their help omits the types of flags, and shows defaults in words without parentheses."""
+    """Base class of commands whose help omits the types of flags, and shows defaults in words without parentheses."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters of the command. Flags have no type in the help, and defaults have no parentheses."""
@@ -190,11 +191,18 @@ def read_names(text: str) -> tuple[str, ...]:
 
 
 def check_run(run: Path) -> None:
-    """Raise if there is neither a finished nor an unfinished folder of a run. The check is fast."""
-    part = run.parent / f".{run.name}.part"
-    if not os.path.lexists(run) and not os.path.lexists(part) and run.parent.is_dir():
-        runs = [path.parent.name for path in run.parent.glob("*/manifest.json")]
+    """Raise if a path is no folder of a run, neither a finished nor an unfinished one. The check is fast."""
+    if run.is_file():
+        is_of_run = (run.parent / MANIFEST).is_file()
+        folder = f"the folder: {run.parent}" if is_of_run else "a folder that `pyro-bnn train` wrote"
+        raise NotADirectoryError(f"{run} is a file; pass {folder}.")
+    if os.path.lexists(run.parent / f".{run.name}.part") or not run.parent.is_dir():
+        return
+    if not os.path.lexists(run):
+        runs = [path.parent.name for path in run.parent.glob(f"*/{MANIFEST}")]
         raise no_run(run, f": there is no such folder{recipes.near(run.name, runs)}")
+    if run.is_dir() and not (run / MANIFEST).is_file():
+        raise no_run(run, f": there is no {run / MANIFEST}")
 
 
 def check_rows(rows: Path) -> None:
@@ -212,16 +220,16 @@ def check_rows(rows: Path) -> None:
     raise FileNotFoundError(f"there is no file {rows}{recipes.near(rows.name, files) or found}.")
 
 
-def check_target(table: Path, target: str) -> None:
-    """Raise if a table in a text file has no column `target`. If the column exists, the check is fast."""
+def check_columns(table: Path, names: Sequence[str]) -> None:
+    """Raise if a table in a text file lacks one of the columns. If it lacks none, the check is fast."""
     if table.suffix.lower() == ".parquet" or not table.is_file():
         return
     with table.open(encoding="utf-8-sig", errors="replace") as file:
         first = next((line for line in file if line.strip()), "")
-    if target not in first:  # a name with quotes or a line break may still be in the table
+    if not all(name in first for name in names):  # a name with quotes or a line break may still be in the table
         from ..own.reading import read_table
 
-        read_table(table).require([target])
+        read_table(table).require(names)
 
 
 def check_file(out: Path, *, force: bool) -> None:

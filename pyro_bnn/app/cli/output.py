@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 import typer
@@ -15,16 +16,21 @@ import pyro_bnn
 
 from ..reports.numbers import together
 
+UNKNOWN_WIDTH = 80  # of a terminal that does not tell its width
+
 
 class Output:
-    """Writes text to standard output; with `--json`, text to standard error, and a JSON document to standard output."""
+    """Writes text to standard output; with `--json`, text to standard error, and a JSON document to standard output.
 
-    def __init__(self, command: str, *, as_json: bool) -> None:
-        self._command, self._as_json = command, as_json
+    With `only_notes`, text goes to standard error even without `--json`.
+    """
+
+    def __init__(self, command: str, *, as_json: bool, only_notes: bool = False) -> None:
+        self._command, self._as_json, self._only_notes = command, as_json, only_notes
 
     @property
     def _stream(self) -> TextIO:
-        return sys.stderr if self._as_json else sys.stdout
+        return sys.stderr if self._as_json or self._only_notes else sys.stdout
 
     def say(self, text: str = "", *, style: str = "", wraps: bool = True, indent: int = 0) -> None:
         """Write lines of text in one of rich's styles.
@@ -59,8 +65,13 @@ class Output:
 
     def _width(self) -> int:
         """Return the width of the terminal, or COLUMNS if it is set; 0 if lines may have any width."""
-        has_limit = self._stream.isatty() or os.environ.get("COLUMNS")
-        return shutil.get_terminal_size().columns if has_limit else 0
+        if os.environ.get("COLUMNS"):
+            return shutil.get_terminal_size().columns
+        if not self._stream.isatty():
+            return 0
+        with suppress(OSError):  # the stream is no file
+            return os.get_terminal_size(self._stream.fileno()).columns or UNKNOWN_WIDTH
+        return UNKNOWN_WIDTH
 
     def document(self, **content: Any) -> None:
         """Write the JSON document if the user asked for it. Numbers that are not finite become null in JSON."""

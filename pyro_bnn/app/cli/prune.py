@@ -49,11 +49,11 @@ def prune(
     as_json: options.Json = False,
     force: options.Force = False,
 ) -> None:
-    """Measure how removing weights changes scores, file size and speed.
+    """Measure how removing weights changes scores, file size and speed. Tables need `train --method svi`.
 
     For each share of removed weights, the command prints scores, the file size and the speed. The weights with the
     lowest signal-to-noise ratio |mean| / sd are removed first. Tables and pictures are written into the run's folder.
-    The run itself keeps all its weights. The run must be variational: trained with `train --method svi`, or on images.
+    The run keeps all its weights. The run must be variational: trained with `train --method svi`, or on images.
     """
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights to keep, and the folder for the copy.")

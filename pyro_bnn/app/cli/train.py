@@ -23,6 +23,7 @@ import typer
 from .. import recipes
 from ..config import settings
 from ..specs import TABLES
+from ..starting import check_given, new_config
 from . import options
 from .output import Output
 from .stopping import loading
@@ -99,14 +100,17 @@ def train(
     if given.get("time_limit") == 0:
         raise ValueError("--time-limit must be above 0 seconds, got 0; leave it out for a fit without a limit.")
     if dataset is not None and not Path(dataset).suffix:
-        recipes.find_recipe(dataset, recipe or "default")  # report a mistake before loading torch
+        recipes.find_recipe(dataset, recipe or "default")  # a mistake in the name is told first
     if resume is None and (dataset is None or out is None):
         what = "the data set" if dataset is None else "option --out"
         raise ValueError(f"Missing {what}. Example: {_completed(dataset, out, given)}")
-    if dataset is not None and Path(dataset).suffix:
-        options.check_rows(Path(dataset))
-        if Path(dataset).suffix in TABLES and "target" in given:
-            options.check_target(Path(dataset), given["target"])
+    if dataset is not None:
+        if Path(dataset).suffix:
+            options.check_rows(Path(dataset))
+        check_given(dataset, recipe, given)
+        names = [given.get("target"), given.get("split_by"), *given.get("features", ()), *given.get("ignore", ())]
+        if Path(dataset).suffix.lower() in TABLES:
+            options.check_columns(Path(dataset), [*filter(None, names)])
     if out is not None:
         options.check_folder(out, force=force)
     with loading():
@@ -114,11 +118,11 @@ def train(
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
-        from ..chains import has_remark, in_plain_words
+        from ..chains import has_failed, in_plain_words
         from ..folders import resuming, updating
         from ..manifest import CHECKPOINT
+        from ..own.network import own_code
         from ..processes import joined, run_folder, shared
-        from ..starting import new_config
 
         deadline = Deadline.after(given.get("time_limit") or None)  # it counts everything but imports
     output = Output("train", as_json=as_json)
@@ -154,7 +158,7 @@ def train(
                     f"{otherwise}."
                 )
         start = time.perf_counter()
-        _, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device)
+        model, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
     if not processes.is_first:
         return
@@ -173,7 +177,14 @@ def train(
                 notes.append(length.text)
                 output.say(length.text, style="yellow")
     else:
-        output.say(in_plain_words(posterior), style="yellow" if has_remark(posterior) else "green")
+        if len(known.x_test):
+            from ..reports.scores import in_brief
+            from ..reports.trained import Trained
+
+            count = runs.num_draws(posterior, None)
+            with own_code(config.net):
+                output.say(in_brief(Trained(model, posterior, known, num_samples=count)), style="bold")
+        output.say(in_plain_words(posterior), style="yellow" if has_failed(posterior) else "green")
         output.say(said.replace(". ", ".\n"), style="dim")  # a line for each fact
         output.say(f"Predictions use {runs.num_draws(posterior, None):,} of the {posterior.num_stored:,} draws.")
     if last is not None:

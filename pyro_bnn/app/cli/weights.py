@@ -38,7 +38,7 @@ def weights(
     picture_format: options.Format = "png",
     as_json: options.Json = False,
 ) -> None:
-    """Show the posterior of a trained network's weights.
+    """Show the posterior of a trained network's weights. Tables need `train --method svi`.
 
     The command prints a summary of each tensor of weights, and writes pictures of all tensors and of one weight into
     the run's folder. The run must be variational: trained with `train --method svi`, or on images.

@@ -23,7 +23,7 @@ PARTS = ("smallest", "middle", "largest")  # names of thirds of the rows by thei
 def interval_of(prediction: RegressionPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Return the ends of intervals with probability `level`, shape (2, N, O).
 
-    With a calibration, the intervals are calibrated. Without a calibration, they are central intervals.
+    The intervals are calibrated if `calibration` is given, and central otherwise.
     """
     if calibration is not None:  # valid in all units of the target, since conformal scores have none
         assert isinstance(calibration, ConformalIntervals)

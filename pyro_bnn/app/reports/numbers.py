@@ -25,8 +25,7 @@ def number(value: float, sign: str = "") -> str:
 def with_error(value: float, error: float, sign: str = "") -> str:
     """Return a number ± its standard error, with the same decimal places.
 
-    The number has four significant digits if the error then has two or three. If not, the decimal places are chosen so
-    that the error has two or three significant digits.
+    The error has two or three significant digits, and the number has four if this is possible.
     """
     if not (math.isfinite(error) and error >= 1e-12):
         return f"{number(value, sign)} ± {number(error)}"

@@ -121,6 +121,15 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
     return report
 
 
+def in_brief(run: Trained) -> str:
+    """Compare the accuracy or the RMSE of a run on its test rows with those of the baselines, in a sentence."""
+    target = run.rows.facts.target
+    score = "accuracy" if target.is_class else "rmse"
+    ways = {"": run.ensemble(), **run.baselines}
+    own, *others = (f"{name} {shown_score(score, scores_of(way, target)[score])}" for name, way in ways.items())
+    return f"{shown_name(score)} on {len(run.rows.x_test):,} test rows:{own} ({', '.join(others)})."
+
+
 def scores_of(
     prediction: Prediction,
     target: Target,

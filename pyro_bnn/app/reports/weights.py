@@ -67,10 +67,10 @@ def least_certain(rows: Sequence[SiteSummary]) -> str:
         return "All weights were removed."
     least = min(left, key=lambda row: row.decibel[1])
     middle = least.decibel[1]
-    size = "larger than its mean, so much of it can perhaps be removed (see `pyro-bnn prune`)"
+    said = f"Least certain is {least.site}: its median weight has {middle:.1f} dB, so the sd of that weight is"
     if middle >= 0:
-        size = "at most as large as its mean"
-    return f"Least certain is {least.site}: its median weight has {middle:.1f} dB, so the sd of that weight is {size}."
+        return f"{said} at most as large as its mean."
+    return f"{said} larger than its mean. Try how many weights can be removed: `pyro-bnn prune`."
 
 
 def report_weights(
@@ -223,7 +223,7 @@ def _gain(model: BayesianModel, posterior: GuidePosterior, x: Tensor, fraction: 
 
 @torch.no_grad()
 def _seconds(calls: Sequence[Callable[[], Tensor]], *, repeats: int = 7) -> list[float]:
-    """Return the median time of each call. The calls alternate, and the first round is not timed."""
+    """Return the median time of each call. The calls take turns, and the first round is not timed."""
     times: list[list[float]] = [[] for _ in calls]
     for repeat in range(repeats + 1):
         for call, taken in zip(calls, times, strict=True):

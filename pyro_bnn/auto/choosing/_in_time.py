@@ -1,4 +1,4 @@
-"""Chooses a model and fits it by chains before a deadline. Measured times decide what is compared."""
+"""Chooses a model and fits it by chains before a deadline. Measured times decide how many models are compared."""
 
 import math
 import time
@@ -130,7 +130,7 @@ def _time_left(chains: TimedChains, deadline: Deadline) -> float:
 
 
 def _lengths(chains: TimedChains, seconds: float, num_chains: int, most_steps: int) -> ChainLengths:
-    """Return the number and the lengths of chains that take `seconds` in all, with few chains if time is short."""
+    """Return how many chains, and of which lengths, take `seconds` in all; if time is short, the chains are few."""
     while True:
         descent = min(int(DESCENT * seconds / (num_chains * chains.seconds_of_descent)), MOST_DESCENT)
         left = seconds / num_chains - descent * chains.seconds_of_descent

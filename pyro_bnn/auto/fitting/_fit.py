@@ -216,7 +216,7 @@ def fit(
         The draws of the chains, the posterior of the fitted guide, or the ensemble. Each of the ensemble's `members` is
         a posterior with its own history. ``posterior.status`` says which method was chosen, with which settings, and
         why. The status is not ok if a variational fit reached its largest number of epochs before a plateau, if a chain
-        was too short to explore its mode, or if too many steps of the chains diverged. In these cases the status also
+        was too short to explore its mode, or if too many steps of the chains diverged. A status that is not ok also
         says what to try.
 
     Raises:

@@ -133,7 +133,7 @@ def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -
 def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
     """Compare the stacked network with the members' networks in double precision.
 
-    Return why it cannot replace them, or an empty text.
+    Return why the stacked network cannot replace the members' networks, or an empty text.
     """
     network = copied(stacked.network).double()
     assert isinstance(network, StackedNetwork)

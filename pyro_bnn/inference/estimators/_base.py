@@ -123,8 +123,8 @@ class _Gaussian(dist.Normal):
 class Applied(AbstractContextManager[None]):
     """The context of :meth:`Estimator.applied`.
 
-    If `closed_form` is True, a weight is drawn only if the estimator or the KL needs the draw. All other weights equal
-    their means.
+    If `closed_form` is True, a weight is drawn only if the estimator or the KL needs the draw. A weight that is not
+    drawn equals its mean.
     """
 
     def __init__(

@@ -258,7 +258,7 @@ def slopes_at(layer: nn.Module, slope: Tensor) -> Tensor:
 def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
     """Return whether, on 16 rows, the formulas of standard layers give the same gradients as autograd.
 
-    The gradients differ if a layer has its own forward pass, or if other code also uses its weight.
+    The formulas are wrong if a layer has its own forward pass, or if code outside the layer also uses its weight.
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
     if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):

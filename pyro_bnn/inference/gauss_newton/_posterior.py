@@ -94,10 +94,7 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def is_linearised(self) -> bool:
-        """Whether predictions linearise the network.
-
-        It is False if the network is already linear in its random weights.
-        """
+        """Whether predictions linearise the network; False if the network is already linear in its random weights."""
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:

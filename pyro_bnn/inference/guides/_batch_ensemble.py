@@ -195,7 +195,7 @@ def _layout_of_member(sites: Iterable[Site]) -> Layout:
 
 
 def _factors(shape: tuple[int, ...], scale: float | None) -> Tensor:
-    """Return initial factors. They are random signs, or Gaussian numbers of mean 1 if `scale` is given."""
+    """Return random signs as initial factors, or Gaussian numbers with mean 1 if `scale` is given."""
     return 2.0 * torch.randint(2, shape) - 1 if scale is None else 1 + float(scale) * torch.randn(shape)
 
 
@@ -214,7 +214,7 @@ def chosen(members: Tensor) -> Tensor:
 
 
 class BatchEnsembleState(FlatState):
-    r"""Computes the gradients of one member. The gradients of the other members are zero.
+    r"""Computes the gradients of one member, and sets the gradients of the other members to zero.
 
     With the gradient :math:`G` of :math:`L - \lambda \log p(w)` in the member's weight :math:`W \circ (r s^\top)`,
     where L is minus the log-likelihood,
@@ -311,7 +311,7 @@ class _SharedWeight:
     def pull_back(self, gradient: Tensor) -> None:
         """Compute the gradients of the factors and of the shared weight.
 
-        `gradient` must be the gradient of the member's weight. The method overwrites it with the gradient of the shared
+        `gradient` must be the gradient of the member's weight. It is overwritten with the gradient of the shared
         weight.
         """
         product = torch.mul(gradient, self._weight, out=self._product)

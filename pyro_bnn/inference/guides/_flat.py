@@ -121,7 +121,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
     def changes(self) -> str | None:
         """The reason why this guide, if called, may give another result than :meth:`flat`; None if there is no reason.
 
-        Two possible reasons are that the guide has a hook, and that a subclass overrides a method.
+        The results may differ if the guide has a hook, or if a subclass overrides a method.
         """
         if has_hooks(self):
             return "the model or the guide has hooks"

@@ -141,8 +141,8 @@ class NetworkInit(Init):
             This ratio replaces `scale` for unconstrained variables whose prior has a finite standard deviation.
         weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0. This ratio
             replaces `scale` for unconstrained variables. MOPED uses 0.05 to 0.2.
-        smallest: Smallest standard deviation that `weight_fraction` gives; it must be above 0. For example, a bias that
-            is 0 gets this standard deviation. The default is a heuristic: one hundredth of the default of `scale`.
+        smallest: Smallest standard deviation that `weight_fraction` gives; it must be above 0. For example, a bias of 0
+            gets the standard deviation `smallest`. The default is a heuristic: one hundredth of the default of `scale`.
 
     Raises:
         ValueError: If a number is not above 0, or if both fractions are given.

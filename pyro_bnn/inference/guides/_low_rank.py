@@ -226,7 +226,7 @@ class LowRankState(FlatState):
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
-        """Compute the gradients with respect to locations, scales, v and the stretch in one piece.
+        """Compute the gradients of one piece with respect to locations, scales, v and the stretch.
 
         Return what the piece contributes to the divergence.
         """

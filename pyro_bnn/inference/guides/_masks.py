@@ -63,9 +63,9 @@ def masks_of(guide: nn.Module) -> dict[str, Tensor]:
 class FlatMask:
     """Mask of the removed weights in the flat vectors of a step.
 
-    A removed weight gets the location 0, the noise 0 and the scale of its prior. Its term in the ELBO is a known
-    constant, which is subtracted. With the scale of the prior, this constant is small, so sums over all weights lose
-    few digits.
+    A removed weight gets the location 0, the noise 0 and the scale of its prior. So a removed weight adds a known
+    constant to the ELBO, which is subtracted. The constant is small, since the scale is that of the prior, so sums over
+    all weights lose few digits.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:

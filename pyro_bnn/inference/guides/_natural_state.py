@@ -38,8 +38,8 @@ class NaturalState(FlatState):
 
     The update of S contains the square of a noisy term, which raises S above its optimum by about
     :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, g contains noise from all weights, which would
-    raise S to many times its optimum. Hence for latent variables of the likelihood, the second derivative of L, which
-    needs no pass through the network, replaces :math:`g\,(w - m)\,S`.
+    raise S to many times its optimum. So for latent variables of the likelihood, :math:`g\,(w - m)\,S` is replaced by
+    the second derivative of L. This derivative needs no pass through the network.
 
     With `gauss_newton_every` k, :math:`B\,s^2 / N` replaces :math:`g\,(w - m)\,S` in every k-th step, and S stays the
     same in the other steps. Here s is the gradient of minus the log-likelihood of the whole data set, estimated from B
@@ -149,7 +149,7 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the data's part of each precision by `ratio`.
+        """Multiply the part of each precision that comes from the data by `ratio`.
 
         If `ratio` is above 1, negative parts stay as they are.
         """
@@ -352,7 +352,7 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace estimates in `products` by exact values. `products` belongs to the weights in the slice `part`."""
+        """Replace estimates by exact values in `products`, the products for the weights in the slice `part`."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

@@ -28,8 +28,8 @@ class GuidePosterior(Posterior):
     """The posterior that a guide approximates. The guide is a guide of this package or of Pyro, or a function.
 
     A guide that is a module draws with its own parameters, even if Pyro's global store has other parameters of the same
-    names. So after ``pyro.get_param_store().load(...)``, call such a guide once: the call copies the parameters from
-    the store.
+    names. If you load the store (``pyro.get_param_store().load(...)``), call the guide once, so that it copies its
+    parameters from the store.
 
     Args:
         guide: Function of the model's arguments that samples every latent variable. A fit changes the guide in place.

@@ -20,8 +20,8 @@ LARGE = 2**16
 class ParameterVector:
     """Moves the parameters of nested modules into one vector, until :meth:`close` gives them their own memory again.
 
-    A step over one vector allocates no memory; on a CPU, allocation often takes more time than the arithmetic. If the
-    tensor `memory` is given, it becomes the vector.
+    A step over one vector allocates no memory; on a CPU, allocation often takes more time than the arithmetic. The
+    parameters move into the tensor `memory` if it is given, else into a new tensor.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:
@@ -57,7 +57,7 @@ class ParameterVector:
         self._gradients = list(self._layout.views(gradient).values())
 
     def give_gradients(self) -> None:
-        """Set the `grad` of each parameter to its part of the vector of :meth:`set_gradient`, if there is one."""
+        """Set the `grad` of each parameter to its part of the gradient vector, if :meth:`set_gradient` has set one."""
         if self._gradients:
             self.give_once(self._gradients)
 

@@ -122,8 +122,8 @@ def _size_of(value: Tensor) -> float:
 def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     r"""Raise if autograd's gradient of the log-likelihood with respect to the random weights is wrong.
 
-    A network can hide part of its gradient, for example by ``detach()`` or by its own `autograd.Function`. A fit of
-    such a network would give a wrong result without an error.
+    A network can hide part of its gradient, for example by ``detach()`` or by its own `autograd.Function`. Without this
+    check, a fit of such a network would give a wrong result and no error.
 
     The derivative along a direction d of the weights is compared with a central difference,
 
@@ -180,7 +180,7 @@ class _WrongGradientError(Exception):
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:
     """Return two random directions for each site.
 
-    One changes only elements whose gradient is 0; one has the gradient's signs.
+    The first direction changes only elements whose gradient is 0. The second has the signs of the gradient.
     """
     hidden: dict[str, _Direction] = {}
     along_gradient: dict[str, _Direction] = {}

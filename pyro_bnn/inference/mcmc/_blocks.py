@@ -85,7 +85,7 @@ class Blocks:
 
 
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
-    """Divide a recorded function into blocks. Return None if it has few rows, or if an operation may mix rows.
+    """Divide a recorded function into blocks. Return None if there are few rows, or if an operation may mix rows.
 
     The first of `nodes` is the vector z. If an axis of a constant is as long as the number of rows, it is an axis of
     rows. The result of an operation has an axis of rows if an argument has one, unless the operation sums over the

@@ -166,10 +166,7 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest elements and their positions for the backward pass.
-
-    Unlike in torch, positions are inside windows.
-    """
+    """Return the largest elements and, for the backward pass, their positions inside the windows (not as in torch)."""
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     return _Windows(x, kernel, stride, padding).largest()

@@ -98,8 +98,8 @@ def fit_mcmc(
 
     Returns:
         The chains, with `status`, `statistics` and `path`. The status judges divergences and, if ArviZ is installed,
-        R-hat and effective sample sizes of predictions at up to 50 inputs. It does not judge weights: if hidden units
-        are permuted or change their signs, the weights differ, but the predictions do not.
+        R-hat and effective sample sizes of predictions at up to 50 inputs. The status does not judge weights: if hidden
+        units are permuted or change their signs, the weights differ, but the predictions do not.
 
     Raises:
         ValueError: If the data do not match the model, if the model is random even for fixed weights (dropout), if no

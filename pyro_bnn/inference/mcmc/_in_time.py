@@ -59,7 +59,7 @@ class Compiled(Sampler):
 class TimedChains:
     """Chains of MCLMC that start at trained networks, in C and in single precision. The chains may end early.
 
-    The constructor compiles the C code in at most `timeout` seconds. Then it measures two wall times:
+    The constructor compiles the C code in at most `timeout` seconds. Then the constructor measures two wall times:
     `seconds_of_descent` is the time of a step of Adam, and `seconds_of_step` is the time of a step of a chain. The
     chains run at the same time, so both times are divided by the number of chains. `compile_seconds` is the time of the
     C compiler, about 0 if it compiled the same code before, and `seconds` is the rest of the constructor's time.

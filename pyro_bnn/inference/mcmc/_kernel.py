@@ -211,7 +211,7 @@ class Kernel(ABC):
 
 
 class NotInCError(ValueError):
-    """Raised for ``compile=True`` if C cannot compute the draws. `reason` says why, in a clause."""
+    """Raised for ``compile=True`` if C cannot compute the draws. `reason` is a clause that says why C cannot do it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

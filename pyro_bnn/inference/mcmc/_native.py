@@ -100,7 +100,7 @@ class Native:
 
     @functools.cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """The threads that evaluate the potential. Each thread evaluates it at some of the points."""
+        """The threads that evaluate the potential, each at some of the points."""
         return ThreadPoolExecutor(torch.get_num_threads())
 
     def _evaluate_part(self, z: Tensor, value: Tensor, gradient: Tensor) -> None:

@@ -1,8 +1,8 @@
 """Table of the torch operations that can be written in C. A density with another operation runs in torch.
 
-An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. Any other operation is a
-function. Its arguments are the writer, a tensor with the shape and dtype of the result, and the arguments of the
-operation, with a :class:`Value` in place of each tensor.
+The entry of an elementwise operation is C text, with `{0}`, `{1}` and so on for the arguments. The entry of any other
+operation is a function. The function gets the writer, a tensor with the shape and dtype of the result, and the
+arguments of the operation, with a :class:`Value` in place of each tensor.
 """
 
 import operator
@@ -115,7 +115,7 @@ def _filled(number: float) -> Operation:
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
-    """Write the logarithm of the sigmoid. The second result, which torch has as well, is not used."""
+    """Write the logarithm of the sigmoid. As in torch, there is a second result, which is not used."""
     return [writer.stored(combined("log_sigmoid_({0})", source.shape, source)), source]
 
 

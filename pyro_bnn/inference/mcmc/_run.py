@@ -283,7 +283,7 @@ def _require_same_settings(path: Path, before: Mapping[str, Any], now: Mapping[s
 
 
 def _require_same_densities(path: Path, before: Tensor, now: Tensor) -> None:
-    """Raise an error if the model has changed, which means that the density at the first positions has changed."""
+    """Raise an error if the density at the first positions has changed, since the model must then have changed."""
     if not torch.allclose(before, now, rtol=SAME_DENSITY, atol=SAME_DENSITY):
         raise ValueError(
             f"`resume` must be a file of the same model, but the posterior density differs from that in {path}: a "

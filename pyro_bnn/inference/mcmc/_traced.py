@@ -1,8 +1,8 @@
 """Records functions as graphs of tensor operations; constant tensors become additional arguments of the graphs.
 
 Samplers that do not run in C run the recorded potential. So they do not run the Python code of the model, of Pyro and
-of autograd at each step. For small tensors this code takes more time than the operations themselves. Recording needs no
-compiler. The table shows the time of one leapfrog step of NUTS for 100 rows of data on one thread, in microseconds.
+of autograd at each step. For small tensors this Python code takes more time than the tensor operations. Recording needs
+no compiler. The table shows the time of one leapfrog step of NUTS for 100 rows of data on one thread, in microseconds.
 
 =======  ======  =============  ================
 Weights  Chains  With a record  Without a record

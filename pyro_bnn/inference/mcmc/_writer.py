@@ -140,7 +140,7 @@ def combined(text: str, shape: Sequence[int], *parts: Value) -> Value:
 
 
 def order(shape: Sequence[int]) -> list[int]:
-    """Return the axes of a shape from the outermost loop to the innermost, which runs over the longest axis."""
+    """Return the order of the loops over the axes of a shape, outermost first. The longest axis is innermost."""
     return sorted(range(len(shape)), key=lambda axis: shape[axis])
 
 

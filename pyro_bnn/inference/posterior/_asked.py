@@ -27,7 +27,7 @@ SMALLEST = 0.1
 def num_members(model: Any, posterior: Posterior) -> int | None:
     """Return how many sets of weights a point estimate or an ensemble of point estimates has.
 
-    Return None for all other posteriors, and with MC dropout.
+    Return None for any other posterior, and for a model with MC dropout.
     """
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return None if any(isinstance(module, MCDropout) for module in modules) else posterior.num_points
@@ -38,9 +38,9 @@ def default_num_draws(
 ) -> int:
     """Return the default number of draws in a prediction.
 
-    A posterior that consists of points gives each point once, but at least 2 draws, since a single draw has no
-    epistemic uncertainty. A posterior with stored draws gives all of them, but at most `most_stored` (by default
-    `usual`). Other posteriors make `usual` draws.
+    For a posterior that consists of points, this is the number of points, but at least 2, since a single draw has no
+    epistemic uncertainty. For stored draws, it is their number, but at most `most_stored` (by default `usual`). For all
+    other posteriors, it is `usual`.
     """
     points = num_members(model, posterior)
     if points is not None:

@@ -145,7 +145,7 @@ class Posterior(Advised, Shown, ABC):
         raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
 
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """Return the points around which predictions linearise the network; draws take the points in turn.
+        """Return the points around which predictions linearise the network; each draw uses the next point.
 
         A prediction is not linearised for the draws that get None instead of a point.
 

@@ -217,7 +217,7 @@ class DirectStep(GradientStep):
 
 
 def _cut(batch: Batch, num_parts: int) -> list[tuple[Batch, float]]:
-    """Cut a batch into nearly equal parts. Return pairs of a part and its share of the rows."""
+    """Cut a batch into nearly equal parts, and return each part with its share of the rows."""
     if num_parts == 1:
         return [(batch, 1)]
     rows = num_rows(batch[0])

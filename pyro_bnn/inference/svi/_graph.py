@@ -90,7 +90,7 @@ class GraphStep:
         return num_warm >= NUM_WARMUP and is_again and len(self._recordings) < MOST_GRAPHS and not self._has_failed
 
     def _record(self, batch: Batch, kl_weight: float) -> Recording | None:
-        """Record a step. The recording runs the Python code of the step, so the optimizer counts it as a step."""
+        """Record a step by running its Python code, which the optimizer counts as a step."""
         inputs = tuple(map_inputs(torch.clone, part) for part in batch)
         result = torch.empty(4, dtype=torch.float64, device=leaves(inputs)[0].device)
         others = [*self._recordings.values(), *self._outdated]
@@ -133,7 +133,10 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 
 
 def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) -> torch.cuda.CUDAGraph:
-    """Record the kernels that a function launches, without running them. The graph shares the memory of `beside`."""
+    """Record the kernels that a function launches, without running them.
+
+    The new graph uses the same memory as the graph `beside`.
+    """
     graph = torch.cuda.CUDAGraph()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     state = generator.clone_state()

@@ -29,8 +29,8 @@ class Execution:
 
     Args:
         cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which is faster for small networks
-            (see :doc:`/how_to/gpu`). The Python code of the network then runs only in the first four steps for each
-            batch shape. The optimizer must be made by `natural_gradient`, or have ``fused=True``. With
+            (see :doc:`/how_to/gpu`). With CUDA graphs, the Python code of the network runs only in the first four steps
+            for each batch shape. The optimizer must be made by `natural_gradient`, or have ``fused=True``. With
             ``cuda_graph=None``, steps are recorded where possible, but only if all modules of network and likelihood
             come from torch or this package.
         num_parts: Number of parts into which each batch is cut, to save memory. The gradients of the parts are added

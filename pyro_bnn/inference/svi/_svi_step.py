@@ -91,7 +91,7 @@ class SVIStep:
     def prepared(self, *batch: Any) -> GradientStep | GraphStep:
         """Prepare the steps: run model and guide on an example batch.
 
-        Without this call, the first batch is the example.
+        If you do not call `prepared`, the first batch is the example.
 
         Returns:
             The inner step, a function of a batch (a tuple) and a KL weight.

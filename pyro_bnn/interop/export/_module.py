@@ -333,7 +333,7 @@ def exported(module: PredictiveModule, x: Inputs) -> Any:
 def checks_kept() -> Iterator[None]:
     """Restore the argument checks of distributions when the context ends.
 
-    To trace loops, torch turns these checks off.
+    Torch turns the checks off when it traces loops.
     """
     with EXCLUSIVE:
         before = Distribution._validate_args

@@ -79,8 +79,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             :meth:`partial_fit` or several labels for each row.
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; below
             1, the posterior is narrower.
-        num_samples: Number of weight draws in a prediction. None means each member once for ``"ensemble"``, all stored
-            draws (but at most 800) for chains, and 100 draws for all other methods.
+        num_samples: Number of weight draws in a prediction. By default (None), ``"ensemble"`` uses each member once,
+            chains use all stored draws (but at most 800), and all other methods use 100 draws.
         num_members: Number of members of ``"ensemble"``, and number of chains of ``"mclmc"``.
         num_chains: Number of chains of ``"nuts"``.
         random_state: Seed or numpy generator for everything random, including predictions. If None, each fit has a new
@@ -136,8 +136,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
         """Fit to a further part of the data, with the posterior of the earlier parts as the prior.
 
-        The first part determines the standardisation. Each call estimates the noise from its own rows only. The method
-        must be ``"svi"``, ``"auto"`` (which then means ``"svi"``) or ``"natural"``.
+        The first part determines the standardisation. Each call estimates the noise only from the rows of this call.
+        The method must be ``"svi"``, ``"auto"`` (which then means ``"svi"``) or ``"natural"``.
 
         Args:
             X: Inputs, shape (N, D).
@@ -272,7 +272,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             X: Inputs, shape (N, D).
 
         Returns:
-            A prediction in the units of the targets. Its shape is (N, O), even if there is only one target.
+            A prediction in the units of the targets, of shape (N, O) even if there is only one target.
         """
         return self._in_units(X, keep_draws=True)
 

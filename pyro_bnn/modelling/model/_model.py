@@ -156,7 +156,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
 
         Let g be the gradient of the second log-likelihood, N be `num_data`, B be the number of rows, and F be the
         diagonal of the Gauss-Newton matrix of the whole data set. Then the mean of :math:`g^2` over simulated targets
-        is :math:`(N / B)\,F`. Of y, the second log-likelihood uses only the row weights.
+        is :math:`(N / B)\,F`. The second log-likelihood uses the row weights in y, but not the targets in y.
 
         Returns:
             The two log-likelihoods in nats, shape (2,).

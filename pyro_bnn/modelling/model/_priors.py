@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _NoStatements(Messenger):
-    """A handler that raises an error at a Pyro statement in a prior, which would run only once."""
+    """A handler that raises an error at a Pyro statement in a prior, since the statement would run only once."""
 
     def _pyro_sample(self, msg: Any) -> NoReturn:
         raise ValueError(
@@ -33,7 +33,7 @@ class _NoStatements(Messenger):
 
 
 def _asked(method: Callable[..., T], *args: object) -> T:
-    """Call a method of a prior without Pyro's handlers. Raise an error if the method runs a Pyro statement."""
+    """Call a method of a prior without Pyro's handlers. Raise if the method runs a Pyro statement."""
     with EXCLUSIVE, poutine.block(), _NoStatements():
         return method(*args)
 

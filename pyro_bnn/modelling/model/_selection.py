@@ -59,8 +59,8 @@ class Selection:
     select, and ``a - b`` what a selects and b does not select. In each of these, b may also be a glob or a function.
 
     Args:
-        sites: Function that returns the sites of the selected parameters. Its first argument is a list of all
-            parameters; a parameter with two names occurs twice in the list. Its second argument is ``"where"`` or
+        sites: Function that returns the sites of the selected parameters. The first argument is a list of all
+            parameters, in which a parameter with two names occurs twice. The second argument is ``"where"`` or
             ``"exclude"``, for error messages.
         text: The rule as text.
         glob: The glob on names, if the rule is a glob.
@@ -199,7 +199,7 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Return why a function cannot be called with a name, a parameter and a layer. Return "" if no reason is found."""
+    """Return why a function cannot be called with a name, a parameter and a layer, or "" if it seems possible."""
     try:
         inspect.signature(function).bind("name", "parameter", "layer")
     except TypeError as error:
@@ -248,7 +248,10 @@ def make_random(net: nn.Module, where: object, exclude: object, declared: Iterab
 
 
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object) -> set[str]:
-    """Return the sites that `where` selects and `exclude` does not. `fixed` are random by the network's own code."""
+    """Return the sites that `where` selects and `exclude` does not.
+
+    The network's own code makes the parameters in `fixed` random.
+    """
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
         raise ValueError("`net` must have a parameter that can be random, got none; pass a network with weights.")

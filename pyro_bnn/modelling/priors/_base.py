@@ -94,9 +94,9 @@ class HierarchicalPrior(WeightPrior):
     """A prior that depends on latent variables (its parents), on learnable numbers, or on both.
 
     A subclass implements :meth:`elementwise_given`, and :meth:`parents` or :meth:`learned` or both. The parents become
-    sample sites of the model, which are drawn once per call, before the weights, and inferred together with them.
-    Learnable numbers become parameters of the model, ``model.prior_parameters``; a fit chooses the values that maximise
-    the ELBO.
+    sample sites of the model. A call of the model draws the parents once, before the weights, and a fit infers both
+    together. Learnable numbers become parameters of the model, ``model.prior_parameters``; a fit chooses the values
+    that maximise the ELBO.
     """
 
     @abstractmethod

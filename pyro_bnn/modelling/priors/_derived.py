@@ -79,7 +79,8 @@ class PriorByName(Prior):
             prior of each element of a parameter.
 
     Raises:
-        ValueError: If `priors` is not a dict of priors. A model raises it if one of its parameters matches no glob.
+        ValueError: If `priors` is not a dict of priors. A model raises a ValueError if one of its parameters matches no
+            glob.
 
     Example:
         >>> from pyro_bnn import NormalPrior, PriorByName, ScaleMixturePrior
@@ -133,8 +134,8 @@ class PosteriorPrior(Prior):
     Args:
         locations: Means, ``{site: shape of the parameter}``.
         scales: Standard deviations, above 0, ``{site: shape of the parameter}``.
-        otherwise: Prior of all other parameters, such as the output layer of a new task. If it is None, other
-            parameters raise an error.
+        otherwise: Prior of all other parameters, such as the output layer of a new task. If `otherwise` is None, a
+            model with other parameters raises an error.
 
     Raises:
         ValueError: If the sites or shapes of `locations` and `scales` differ, or if a scale is not above 0. A model

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -96,8 +97,8 @@ class PredictiveMoments(NamedTuple):
 
 NUMBER_STATISTICS: dict[str, Callable[[PredictiveMoments, PredictiveMoments], Tensor]] = {
     "rms mean difference": lambda method, reference: (method.mean - reference.mean).square().mean().sqrt(),
-    "epistemic sd ratio": lambda method, reference: _root_geometric_mean(method.epistemic / reference.epistemic),
-    "total sd ratio": lambda method, reference: _root_geometric_mean(method.total / reference.total),
+    "epistemic sd ratio": lambda method, reference: (method.epistemic.mean() / reference.epistemic.mean()).sqrt(),
+    "total sd ratio": lambda method, reference: (method.total.mean() / reference.total.mean()).sqrt(),
     "wasserstein": lambda method, reference: torch.trapezoid(
         (method.cdf - reference.cdf).abs(), method.nodes, dim=0
     ).mean(),
@@ -127,17 +128,23 @@ class NumberSummary:
     def pair_scores(self, reference: "NumberSummary", mask: Tensor) -> dict[str, Estimate]:
         """Return distances of means and distributions, and ratios of standard deviations; see :class:`Scores`."""
         own, its = ([PredictiveMoments(*(part[..., mask] for part in m)) for m in s.moments] for s in (self, reference))
-        return {
+        scores = {
             name: jackknife([float(statistic(*pair)) for pair in zip(own, its, strict=True)])
             for name, statistic in NUMBER_STATISTICS.items()
         }
+        for part in ("epistemic", "total"):
+            ratios = (getattr(own[0], part) / getattr(its[0], part)).sqrt().flatten()
+            low, high = ratios.quantile(ratios.new_tensor([0.1, 0.9])).tolist()
+            name = f"{part} sd ratio"
+            scores[name] = replace(scores[name], quantile_10=low, quantile_90=high)
+        return scores
 
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
         """Return standard deviations, the coverage of intervals, and the NLL; see :class:`Scores`."""
         prediction = self.prediction[mask]
         scores = {
-            "epistemic sd": over_points(prediction.epistemic.sqrt()),
-            "total sd": over_points(prediction.total.sqrt()),
+            "epistemic sd": _root_mean(prediction.epistemic),
+            "total sd": _root_mean(prediction.total),
         }
         if y is not None and not isinstance(prediction, CensoredPrediction):  # whose targets may be cut off
             for probability in COVERAGES:
@@ -162,6 +169,13 @@ def over_points(values: Tensor) -> Estimate:
     """Return the mean over points and its standard error. The standard error assumes independent points."""
     values = values.double().flatten()
     return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan)
+
+
+def _root_mean(variances: Tensor) -> Estimate:
+    """Return the root mean square over points of standard deviations, given their squares."""
+    mean = over_points(variances)
+    root = math.sqrt(mean.value)
+    return Estimate(root, mean.standard_error / (2 * root) if root else 0.0)
 
 
 def _groups(prediction: Prediction) -> Tensor:
@@ -211,10 +225,6 @@ def _integration_nodes(predictions: Sequence[RegressionPrediction], seeds: Seque
 
 def _nll(prediction: Prediction) -> dict[str, Estimate]:
     return {} if prediction.log_density is None else {"nll": over_points(-prediction.log_density)}
-
-
-def _root_geometric_mean(ratios: Tensor) -> Tensor:
-    return (0.5 * ratios.log().mean()).exp()
 
 
 def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> dict[str, Any]:

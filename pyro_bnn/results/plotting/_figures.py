@@ -137,8 +137,8 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
     Args:
         rows: Number of rows.
         columns: Number of columns.
-        size: Width and height of the whole figure, in inches. The width may also be a name: ``"column"`` is the width
-            of one column of a paper (3.4 inches), and ``"page"`` is the width of a page without margins (7 inches).
+        size: Width and height of the whole figure, in inches. The width may also be ``"column"``, the width of one
+            column of a paper (3.4 inches), or ``"page"``, the width of a page without margins (7 inches).
 
     Example:
         >>> from pyro_bnn import plotting

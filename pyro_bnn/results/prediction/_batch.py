@@ -97,7 +97,7 @@ class Block:
         self.size = 1  # number of draws in the next block
 
     def take(self, draw: Draw) -> None:
-        """Add a draw. The network runs for this draw at once, or later for several draws together."""
+        """Add a draw. The network runs immediately for this draw alone, or later for several draws together."""
         if not self._work:
             num_weights = sum(draw[name].numel() for name in self._model.site_names)
             self._work = max(num_weights * num_rows(self._x), 1)
@@ -157,7 +157,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """Call `run`, in which the network keeps and reuses results. If this fails, call `run` again without reuse."""
+    """Call `run`, in which the network keeps and reuses results. If `run` fails, call it again without reuse."""
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()

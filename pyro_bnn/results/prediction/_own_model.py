@@ -203,7 +203,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed: list[str]) -> None:
-    """Raise unless a model returns floats in `rows` rows. With several observed sites, the remedy is to pass `site`."""
+    """Raise unless a model returns floats in `rows` rows. With several observed sites, tell the user to pass one."""
     if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == (rows,):
         return
     got = f"shape {_checks.shape(value)}" if isinstance(value, Tensor) else _checks.described(value)
@@ -244,7 +244,7 @@ def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
 
 
 class _Sum:
-    """Adds up a model's predictions at a site. `part` computes each summand from the site's node in a trace."""
+    """Adds up a model's predictions at a site. `part` maps the site's node in a trace to a summand."""
 
     def __init__(
         self,

@@ -100,7 +100,7 @@ class _Labels:
     def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
         """Return the row with the largest gain.
 
-        `gains` has upper bounds, and is updated with the exact gains that were needed.
+        `gains` contains upper bounds. Exact gains replace the bounds of all rows whose gain had to be computed.
         """
         order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
         best, largest = order[0], -torch.inf

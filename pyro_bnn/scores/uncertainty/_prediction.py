@@ -209,7 +209,7 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
 
 
 class Sliced(ABC):
-    """A distribution that selects and joins draws and rows itself. Its parameters have no axes of draws and rows."""
+    """A distribution that selects and joins draws and rows itself, as its parameters lack axes for draws and rows."""
 
     @abstractmethod
     def taken(self, index: Tensor, dim: int) -> Distribution:

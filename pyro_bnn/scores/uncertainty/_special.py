@@ -65,7 +65,7 @@ class MixtureDensityPrediction(RegressionPrediction):
 
 @dataclass(frozen=True, repr=False)
 class CensoredPrediction(RegressionPrediction):
-    """A prediction of the values before censoring, which would be seen without limits or after full follow-up.
+    """A prediction of the values before censoring, as they would be seen without limits or after full follow-up.
 
     Mean, variances, quantiles, densities and draws describe the values before censoring; only `log_density` describes
     the censored targets. The probability of survival beyond a time t is ``1 - prediction.cdf(t)``.

@@ -15,6 +15,7 @@ from .drivers import change_of, drivers_section, surprises_section
 from .fit import about_section, command_with, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
 from .section import ELSEWHERE, Section, Verdict, first_line
+from .section import usability as usability
 from .subject import Subject
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (

@@ -59,6 +59,22 @@ def judged(about: About, rule: str, *cases: Case) -> Verdict:
     return next(Verdict(level, about, short, text, rule) for holds, level, short, text in cases if holds)
 
 
+USABLE = "usable", "usable with notes", "usable for predictions only", "too few rows to tell", "not usable"
+"""The words for whether a run is usable, as in the JSON of `evaluate` and `report`, from good to bad."""
+
+
+def usability(verdicts: Sequence[Verdict]) -> str:
+    """Return the word in `USABLE` that says the same as the first line of the report."""
+    problems = {verdict.about for verdict in verdicts if verdict.level == "problem"}
+    cases = (
+        (bool(problems & {"predictions", "fit"}), "not usable"),
+        (any(verdict.about == "unclear" and verdict.level == "note" for verdict in verdicts), "too few rows to tell"),
+        ("uncertainty" in problems, "usable for predictions only"),
+        (any(verdict.level != "good" for verdict in verdicts), "usable with notes"),
+    )
+    return next((word for holds, word in cases if holds), "usable")
+
+
 def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     """Return the first line of the report: a sentence with the decision, then reasons, and the scores (`usable`)."""
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]

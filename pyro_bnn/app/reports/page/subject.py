@@ -73,10 +73,7 @@ class Regressed:
         return (self.y - mean.to(self.y)).square()
 
     def interval(self, level: float) -> Tensor:
-        """Return the lower and upper ends of intervals, shape (2, N, O).
-
-        If there is a calibration, it corrects them.
-        """
+        """Return the ends of intervals, shape (2, N, O), corrected by the calibration if there is one."""
         return interval_of(self.prediction, level, self.calibration)
 
 

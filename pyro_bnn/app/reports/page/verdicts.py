@@ -58,9 +58,9 @@ def of_baseline(
     """Judge whether a network predicts better than the best baseline.
 
     `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` compares
-    their errors in words, `is_nearer` says whether the network has clearly smaller errors, and `unbeaten` names a score
-    in which the baseline is not clearly better. `guess` has the name and the mean log-density of a second baseline,
-    which ignores the inputs.
+    the errors of the two in words. `is_nearer` says whether the network has clearly smaller errors. `unbeaten` names a
+    score in which the baseline is not clearly better. `guess` has the name and the mean log-density of a second
+    baseline, which ignores the inputs.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
@@ -105,7 +105,7 @@ def of_ways(
 ) -> list[Verdict]:
     """Judge the ensemble against a baseline and against a single network.
 
-    `lead` is the pair (gain over the baseline in accuracy or mean squared error, standard error of this gain).
+    `lead` has the gain over the baseline in accuracy or mean squared error, and the standard error of this gain.
     """
     ahead, noise = lead[0], NUM_ERRORS * lead[1]
     one, single = found.single
