@@ -353,7 +353,8 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     assert next(line for line in verdicts if line.startswith("note:")) == f"note:     {found[1]}"  # before other notes
     assert "Most weights learned" not in out
     page = (tmp_path / "run" / "report.html").read_text()
-    command = html.unescape(re.search(r"<pre>(.*)$", page, re.MULTILINE)[1])
+    longer, command = (html.unescape(found) for found in re.findall(r"<pre>(pyro.*)$", page, re.MULTILINE))
+    assert f" --method svi --time-limit {found[3]} " in longer
     assert "--time-limit 0.5 " in command
     assert f"The time limit ended the fit after {found[2]} of 3000 epochs." in page
     code, out, _ = pyro_bnn(*shlex.split(command)[1:])

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from .folders import Folder, find_run
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .recipes import CHOSEN
-from .remedies import MORE_EPOCHS, more_time, no_run
+from .remedies import MORE_EPOCHS, TOO_EARLY, more_time, no_run
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyCurve, AccuracyTracker, FitProgress
 from .validation import parsed
@@ -159,7 +160,8 @@ def _fit_svi(
         done = f"completed after {len(posterior.history.epochs)} of {config.epochs} epochs{posterior.status.detail}."
         posterior.status = Status(True, done)  # without the ELBO, which `train` prints in the units of the target
     elif posterior.status.remedy == LONGER:
-        posterior.status = replace(posterior.status, remedy=MORE_EPOCHS)
+        early = f"{TOO_EARLY}: {posterior.status.message}"
+        posterior.status = replace(posterior.status, message=early, remedy=MORE_EPOCHS)
     folder.write_json(HISTORY, posterior.history.to_dict())
     with own_code(config.net):
         write_posterior(folder, model, posterior, data)
@@ -224,6 +226,11 @@ def load_accuracy(run: str | Path) -> AccuracyCurve | None:
 def write_verdict(folder: Folder, headline: str) -> None:
     """Write the first line of the report on a run, so that `predict` can quote it."""
     folder.write_json(VERDICT, {"headline": headline})
+
+
+def decision_of(headline: str) -> str:
+    """Return the first sentence of the report's first line."""
+    return re.split(r"(?<=[.]) (?=[A-Z0-9])", headline, maxsplit=1)[0]
 
 
 def known_verdict(run: str | Path) -> str:

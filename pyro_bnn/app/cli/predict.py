@@ -166,17 +166,14 @@ def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPost
     level: str = "note"
     if runs.is_chains(posterior):
         level, fault = chains.fault_of(posterior)
-    elif not posterior.status:
-        fault = posterior.status.message.rstrip(".")
     else:
         from ..reports.page.fit import of_length  # imported late: it also loads what draws pictures
 
-        fault = of_length(config, facts.in_units(posterior.history)).short
-    known = runs.known_verdict(run)
-    if known and (fault or not known.startswith("Usable: ")):
-        verdict = known.partition(": ")[0].rstrip(".")
-        named = f"; {fault}" if fault and fault not in verdict else ""
-        return [f"Verdict on the test rows: {verdict}{named}. Why: pyro-bnn report {run}"]
+        fault = of_length(config, facts.in_units(posterior.history), posterior.status).short
+    known = runs.decision_of(runs.known_verdict(run)).rstrip(".")
+    if known and (fault or known != "Usable"):
+        named = f"; {fault}" if fault and fault not in known else ""
+        return [f"Verdict on the test rows: {known}{named}. Why: pyro-bnn report {run}"]
     if not fault:
         return []
     unusable = ", so the run is not usable as it is" if level == "problem" else ""

@@ -172,7 +172,7 @@ def train(
         if posterior.status:  # otherwise the status itself says what to do
             from ..reports.page.fit import of_length
 
-            length = of_length(config, known.facts.in_units(posterior.history))
+            length = of_length(config, known.facts.in_units(posterior.history), posterior.status)
             if length.level != "good":
                 notes.append(length.text)
                 output.say(length.text, style="yellow")

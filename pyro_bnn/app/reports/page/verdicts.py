@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -17,7 +16,6 @@ P = TypeVar("P", bound=Prediction)
 NUM_ERRORS = 2.0  # standard errors that a difference must exceed, which happens by chance in one of twenty
 SMALL_GAIN = 0.01  # heuristic: a smaller difference in NLL, in nats per row, counts as a tie
 LARGE_LOSS = 0.1  # heuristic: a network is unusable if a baseline's NLL is lower by this, in nats per row
-MUCH_BETTER = 0.5  # heuristic: trees are much better below this share of the network's mean error
 WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's mistakes or squared errors
 IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", "shares of the classes")}  # guesses
 SINGLE = {"mean weights": "the mean weights", "one draw": "one of them"}  # in sentences
@@ -83,8 +81,7 @@ def of_baseline(
         better, by_guess = [name, guess[0]], f"{by_guess} and {number(-guess[1])}"
         beats = f"{beats} So does {guess[0]}, which ignores all inputs: NLL {number(-guess[1])}."
     about: About = "baseline" if is_tied or (is_beaten and gain > -LARGE_LOSS) else "predictions"
-    is_first = is_beaten and is_nearer and (theirs if guess is None else guess[1]) - own > LARGE_LOSS
-    verdict = judged(
+    return judged(
         "uncertainty" if is_beaten and is_nearer else about,
         "The baseline with the lowest NLL is compared. Problem: its NLL is lower than that of the network by more than "
         f"{NUM_ERRORS:g} standard errors of the difference, and by more than {SMALL_GAIN:g} nats per row. If it is "
@@ -95,7 +92,6 @@ def of_baseline(
         (is_nearer, "problem", f"probabilities worse than those of {' and of '.join(better)} (NLL {by_guess})", worse),
         (True, "problem", f"beaten by {' and '.join(better)}{where}", beats),
     )
-    return replace(verdict, is_first=is_first)
 
 
 def of_ways(
@@ -159,17 +155,17 @@ def of_trees(found: Classified | Regressed) -> list[Verdict]:
         f"{sentence(TREES)} are more accurate here: {score} {values[1]}, this run {values[0]}. If you need predictions "
         "only, and no uncertainty, take scikit-learn's HistGradientBoosting with its defaults."
     )
-    verdict = judged(
-        "baseline",
-        "Trees of scikit-learn with default settings are fitted to the same training rows. Note: their mean error "
-        f"(squared error of a number, mistakes for a class) is lower by more than {NUM_ERRORS:g} standard errors of "
-        "the difference.",
-        (is_tied, "good", "", f"The network is as accurate as {TREES}, within chance ({numbers})."),
-        (gain > 0, "good", "", f"The network is more accurate than {TREES} ({numbers})."),
-        (True, "note", f"{TREES} are more accurate ({score} {values[1]})", better),
-    )
-    is_much = not is_tied and float(theirs.mean()) < MUCH_BETTER * float(own.mean())
-    return [replace(verdict, is_first=is_much)]
+    return [
+        judged(
+            "baseline",
+            "Trees of scikit-learn with default settings are fitted to the same training rows. Note: their mean error "
+            f"(squared error of a number, mistakes for a class) is lower by more than {NUM_ERRORS:g} standard errors "
+            "of the difference.",
+            (is_tied, "good", "", f"The network is as accurate as {TREES}, within chance ({numbers})."),
+            (gain > 0, "good", "", f"The network is more accurate than {TREES} ({numbers})."),
+            (True, "note", f"for predictions alone, take {TREES}", better),
+        )
+    ]
 
 
 def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
