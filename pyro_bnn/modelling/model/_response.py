@@ -1,6 +1,5 @@
 """The response of a network to inputs (its output and the distribution of the targets), and checks of the data."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from ..._core import functional as _functional
 from ..._core.devices import reads_wait
 from ..._core.inputs import Inputs, Shared, has_shared, leaves, named_leaves, num_rows, shapes
 from ..._core.reuse import Memory
+from ..._core.summary import counted
 from ..likelihoods import CategoricalLikelihood, Likelihood
 
 Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
@@ -74,15 +74,12 @@ def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: 
             f"`x` and `y` must have the same number of rows, got shapes {shapes(x)} and {_checks.shape(y)}."
         )
     if tuple(y.shape) != tuple(expected):
-        remedy = ""
-        if y.numel() == math.prod(expected):
-            remedy = (
-                "; call `y.squeeze(-1)`"
-                if y.dim() > len(expected)
-                else "; pass `y[:, None]`, or `y.to_frame()` of a Series"
-            )
-        elif isinstance(likelihood, CategoricalLikelihood) and y.dim() == len(expected) + 1:
+        remedy = _checks.reshaped(y, expected)
+        if not remedy and isinstance(likelihood, CategoricalLikelihood) and y.dim() == len(expected) + 1:
             remedy = ", one class number a row; call `y.argmax(-1)` if the rows are one-hot"
+        elif y.dim() == len(expected) == 2 and not likelihood.has_row_weights:
+            outputs = counted(likelihood.num_outputs(y.shape[1]), "output")
+            remedy = f"; a network for {counted(y.shape[1], 'target')} a row has {outputs}"
         if likelihood.has_row_weights and tuple(y.shape) == tuple(observed):
             remedy = ", values and weights; call `likelihood.join_weights(y, weights)`"
         raise ValueError(

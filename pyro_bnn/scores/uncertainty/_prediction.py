@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 from typing_extensions import TypeVar
 
 from ..._core import checks as _checks
+from ..._core.inputs import as_targets
 from ..._core.reflection import move_distribution
 from ..._core.remedies import Advised
 from ..._core.summary import Shown, Summary, counted
@@ -45,7 +46,7 @@ class Prediction(Advised, Shown, ABC):
     """Result of `predict`: probabilities of classes, or moments of numbers, depending on the subclass.
 
     ``prediction[rows]`` is the prediction of a part of the inputs, where `rows` is a boolean mask of shape (N,), a
-    vector of row numbers, or a slice.
+    vector or list of row numbers, a slice, or one row number, which gives a prediction of one row.
 
     Args:
         num_samples: Number of weight draws, S.
@@ -116,7 +117,7 @@ class Prediction(Advised, Shown, ABC):
         """Return scores of the prediction against targets, by name.
 
         Args:
-            y: Targets, one row per input; by default those given to `predict`.
+            y: Targets, one row per input: a tensor, array, list or data frame; by default those given to `predict`.
 
         Raises:
             ValueError: If there are no targets, or if they do not fit the prediction.
@@ -156,7 +157,10 @@ class Prediction(Advised, Shown, ABC):
     def __len__(self) -> int:
         return len(self.expectation)
 
-    def __getitem__(self: P, rows: Tensor | slice) -> P:
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("a prediction is not an array; pass one of its tensors, such as `prediction.expectation`.")
+
+    def __getitem__(self: P, rows: int | Sequence[int] | np.ndarray | Tensor | slice) -> P:
         index = _row_numbers(rows, len(self)).to(self.expectation.device)
         fields = vars(self).items()
         return type(self)(**{name: take(value, index, int(name in DRAWS_FIRST)) for name, value in fields})
@@ -164,8 +168,7 @@ class Prediction(Advised, Shown, ABC):
     def _targets_for_score(self, y: Tensor | None) -> Tensor:
         if y is None and self.targets is None:
             raise ValueError("a score needs targets; call `score(y)`, or `predict(..., y=y)` first.")
-        y = self.targets if y is None else y
-        return _checks.tensor("y", y).to(self.expectation.device)
+        return as_targets("y", self.targets if y is None else y, self.expectation).to(self.expectation.device)
 
 
 def require_variance(variance: Tensor | None) -> Tensor:
@@ -195,16 +198,17 @@ def concatenate(predictions: Sequence[P]) -> P:
 
 
 def _row_numbers(rows: object, num_data: int) -> Tensor:
-    with suppress(IndexError, TypeError, ValueError, NotImplementedError):  # torch's own error messages about indices
+    with suppress(IndexError, TypeError, ValueError, RuntimeError):  # torch's own error messages about indices
         if isinstance(rows, slice):
             return torch.arange(num_data)[rows]
-        if isinstance(rows, Tensor) and rows.dim() == 1:
-            return torch.arange(num_data)[(rows.long() if rows.dtype == torch.uint8 else rows).cpu()]
-    got = f"{rows.dtype} of shape {_checks.shape(rows)}" if isinstance(rows, Tensor) else f"{rows!r}"
-    raise ValueError(
-        f"rows of a prediction are chosen with a boolean mask of shape ({num_data},), a vector of row numbers below "
-        f"{num_data}, or a slice of whole numbers with a step above 0, got {got}; for one row write "
-        "`prediction[i : i + 1]`."
+        index = torch.as_tensor(None if isinstance(rows, tuple) else rows)  # a tuple would mean several axes
+        if index.dim() == 1 or (index.dim() == 0 and index.dtype not in (torch.bool, torch.uint8)):
+            return torch.arange(num_data)[(index.long() if index.dtype == torch.uint8 else index).cpu()].reshape(-1)
+    got = f"{rows.dtype} of shape {_checks.shape(rows)}" if isinstance(rows, Tensor) else _checks.got(rows)
+    kind = IndexError if isinstance(rows, int) else ValueError  # an `IndexError` ends a loop over the rows
+    raise kind(
+        f"rows of a prediction are chosen with a boolean mask of shape ({num_data},), a row number below {num_data}, a "
+        f"vector of such numbers, or a slice of whole numbers with a step above 0, got {got}."
     )
 
 

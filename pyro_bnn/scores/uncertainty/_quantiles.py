@@ -21,8 +21,9 @@ def levels_of(q: object) -> Tensor:
         levels = torch.zeros(0)
     levels = _checks.tensor("q", levels)
     if isinstance(q, bool) or levels.numel() == 0 or not bool(((levels > 0) & (levels < 1)).all()):
-        got = f"shape {_checks.shape(q)}" if isinstance(q, Tensor) and q.numel() > 9 else _checks.got(q)
-        raise ValueError(f"`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got {got}.")
+        raise ValueError(
+            f"`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got {_checks.got(q)}."
+        )
     return levels
 
 

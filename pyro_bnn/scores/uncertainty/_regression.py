@@ -11,6 +11,7 @@ from torch.distributions import Distribution, Normal
 
 from ..._core import checks as _checks
 from ..._core.gaussian_mixture import mixture_cdf, mixture_icdf
+from ..._core.inputs import as_targets
 from ..._core.scope import seeded
 from ..._core.summary import counted, share
 from .. import metrics
@@ -173,9 +174,7 @@ class RegressionPrediction(Prediction):
             ``rmse``, in the units of y, and ``nll``, in nats per row. With `keep_draws` there is also ``crps``, in the
             units of y. If y differs from the targets that were given to `predict`, ``nll`` needs `keep_draws`.
         """
-        y = self._targets_for_score(y)
-        if y.shape != self.mean.shape:
-            raise ValueError(f"`y` must have shape {_checks.shape(self.mean)}, got {_checks.shape(y)}.")
+        y = self._whole_targets(y)
         scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}
         if self.log_density is not None and self.targets is not None and torch.equal(y.to(self.targets), self.targets):
             scores["nll"] = self.nll
@@ -196,11 +195,17 @@ class RegressionPrediction(Prediction):
         Args:
             y: Targets, shape ``(N, *O)``.
         """
-        gaussians = self._gaussians()
-        _checks.tensor("y", y)
+        y, gaussians = self._whole_targets(y), self._gaussians()
         if gaussians is None:
             return metrics.crps_from_draws(self.sample(CRPS_DRAWS, seed=0), y)
         return metrics.crps_of_normal_mixture(*gaussians, y)
+
+    def _whole_targets(self, y: Tensor | None) -> Tensor:
+        found, expected = self._targets_for_score(y), _checks.shape(self.mean)
+        if found.shape != expected:
+            remedy = _checks.reshaped(found, expected)
+            raise ValueError(f"`y` must have shape {expected}, got {_checks.shape(found)}{remedy}.")
+        return found
 
     def _kept_components(self) -> Distribution:
         if self.components is None:
@@ -229,17 +234,17 @@ class RegressionPrediction(Prediction):
     def _aligned(self, y: Tensor) -> Tensor:
         """Broadcast the values y to the shape ``(..., N, *O)``."""
         expected, wanted = self.mean.shape, f"`y` must have shape (..., {', '.join(map(str, self.mean.shape))})"
-        if not isinstance(y, Tensor):
-            raise ValueError(f"{wanted}, got {type(y).__name__}.")
+        y = y if isinstance(y, Tensor) else as_targets("y", y, self.mean)
         _checks.finite("y", y)
         if y.is_complex():
             raise ValueError(f"`y` must be real, got {y.dtype}; call `y.real`.")
+        given = y
         try:
             y = y.to(self.mean).expand(torch.broadcast_shapes(y.shape, expected))
         except RuntimeError:
             raise ValueError(f"{wanted}, got {_checks.shape(y)}.") from None
         if y.shape[y.dim() - len(expected) :] != expected:
-            raise ValueError(f"{wanted}, got one that broadcasts to {_checks.shape(y)}.")
+            raise ValueError(f"{wanted}, got {_checks.shape(given)}{_checks.reshaped(given, expected)}.")
         return y
 
     def _for_each(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
