@@ -13,6 +13,7 @@ from ..._core import checks as _checks
 from ..._core.inputs import Inputs, as_inputs
 from ..._core.remedies import Advised
 from ..._core.scope import EXCLUSIVE, Stream
+from ..._core.signatures import explained
 from ..._core.summary import NOT_OK, SITE_COLUMNS, Shown, Summary, counted, in_time, shape_row
 from ...modelling.model import SITE_PREFIX, BayesianModel
 from ...modelling.priors import PosteriorPrior, Prior
@@ -168,6 +169,7 @@ class Posterior(Advised, Shown, ABC):
             *args: Arguments of the model, for guides that use them.
         """
 
+    @explained("posterior.sample(100)")
     def sample(self, num_samples: int, *, seed: int | None = None) -> Draw:
         """Return all draws at once, ``{site: value of shape (S, *event)}``. Memory grows with `num_samples`.
 

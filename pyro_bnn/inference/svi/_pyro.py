@@ -112,8 +112,9 @@ def as_module(name: str, value: object) -> nn.Module:
         arguments = "model" if name == "guide" else "..."
         raise ValueError(f"`{name}` must be an instance, got the class; pass `{value.__name__}({arguments})`.")
     if not callable(value):
+        example = ", such as `MeanFieldGuide(model)` or `LowRankGuide(model)`" if name == "guide" else ""
         raise ValueError(
-            f"`{name}` must be a module or a function, got {_checks.described(value)}; pass a Pyro {name}."
+            f"`{name}` must be a module or a function, got {_checks.described(value)}; pass a Pyro {name}{example}."
         )
     return PyroFunction(value)
 

@@ -11,6 +11,7 @@ from ..._core import checks as _checks
 from ..._core.extras import optional
 from ..._core.files import write_atomically
 from ..._core.inputs import Inputs, as_inputs, named_leaves, num_rows, take
+from ..._core.signatures import explained
 from ...inference.posterior import Posterior
 from ...modelling.model import BayesianModel, require_bayesian
 from ...results.prediction import predict
@@ -23,6 +24,7 @@ MOST_BYTES = 2**31 - 2**20
 """Largest size of a file, in bytes. The format of ONNX files, protobuf, allows at most 2 GiB."""
 
 
+@explained('export_onnx(posterior, model, "model.onnx", x)')
 def export_onnx(
     posterior: Posterior | Callable[..., object],
     model: BayesianModel,

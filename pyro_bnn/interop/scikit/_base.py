@@ -128,7 +128,8 @@ class BNNEstimator(Advised, Settings):
                 raise ValueError(f"`activation` must be {names} or a function that makes one, got {activation!r}{hint}")
             activation = ACTIVATIONS[activation]
         if hidden is not None:
-            hidden = (hidden,) if isinstance(hidden, int) else tuple(_checks.items("hidden_layer_sizes", hidden, SIZES))
+            sizes = [hidden] if isinstance(hidden, int) else _checks.items("hidden_layer_sizes", hidden, SIZES)
+            hidden = tuple(_checks.at_least("hidden_layer_sizes", size, 1) for size in sizes)
         choices = choices if self.method == "auto" else [replace(DEFAULT, likelihood=default)]
         return open_designs(choices, hidden=hidden, activation=activation, prior=self.prior, likelihood=likelihood)
 
@@ -231,6 +232,10 @@ class BNNEstimator(Advised, Settings):
         tags.input_tags.sparse = True
         return tags
 
+    def __str__(self) -> str:
+        fit = self._fit_summary()
+        return repr(self) if fit is None else f"{self!r}\n{fit.text()}"
+
     def _repr_html_inner(self) -> str:
         return f"{super()._repr_html_inner()}{self._fit_as_html()}"
 
@@ -241,9 +246,13 @@ class BNNEstimator(Advised, Settings):
         return bundle
 
     def _fit_as_html(self) -> str:
-        """Return the fitted network and the status of the fit as HTML; an empty text before a fit."""
+        fit = self._fit_summary()
+        return "" if fit is None else fit.html()
+
+    def _fit_summary(self) -> Summary | None:
+        """Return the fitted network and the status of the fit; None before a fit."""
         if "posterior_" not in vars(self):
-            return ""
+            return None
         layers = [layer for layer in self.model_.network.modules() if isinstance(layer, nn.Linear)]
         units = " + ".join(str(layer.out_features) for layer in layers[:-1]) or "no"
         network = f"{counted(self.n_features_in_, 'input')}, {units} hidden units"
@@ -251,7 +260,7 @@ class BNNEstimator(Advised, Settings):
             f"network: {network}, prior {self.model_.prior!r}, likelihood {self.model_.likelihood!r}",
             f"{'ok' if self._status else NOT_OK}: {self._status}",
         ]
-        return Summary(f"Fit: {self.posterior_.method}", notes).html()
+        return Summary(f"Fit: {self.posterior_.method}", notes)
 
     @property
     def status_(self) -> str:

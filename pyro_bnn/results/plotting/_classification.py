@@ -32,6 +32,7 @@ IN_A_ROW: dict[Width, int] = {"column": 3, "page": 5}
 """Number of images in a row, chosen so that the names of the classes fit."""
 
 
+@explained("vote_histograms(images, prediction.votes, class_names)")
 @styled
 def vote_histograms(
     images: Tensor,
@@ -216,6 +217,7 @@ NUM_TICKS = 4
 InputScores = Mapping[str, Tensor] | ClassificationPrediction
 
 
+@explained("detection_curves(known, unknown)")
 @styled
 def detection_curves(
     known: InputScores, unknown: InputScores, *, width: Width = "page", axes: Sequence[Axes] | np.ndarray | None = None

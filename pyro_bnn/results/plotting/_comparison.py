@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.inputs import leaves
+from ..._core.signatures import explained
 from ...scores.uncertainty import RegressionPrediction
 from ..comparison import Comparison
 from ._figures import BLACK, DASHES, PALETTE, Width, figure_of_width, inches, new_axes, points_of, styled
@@ -16,6 +17,7 @@ LINES = (BLACK, *(color for color in PALETTE if color != BLACK))
 """Colours of the methods: black for the first method, with which the others are compared."""
 
 
+@explained("comparison(compare(model, posteriors, x))")
 @styled
 def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None, width: Width = "page") -> np.ndarray:
     """Draw the result of :func:`~pyro_bnn.compare` in one picture.

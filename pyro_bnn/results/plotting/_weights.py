@@ -13,6 +13,7 @@ from torch.distributions import Distribution, Normal
 
 from ..._core import checks as _checks
 from ..._core.signatures import explained
+from ..._core.summary import counted
 from ...inference.posterior import Moments, Posterior
 from ...modelling.model import SITE_PREFIX
 from ..pruning import PruningReport, decibel
@@ -25,6 +26,7 @@ FEW = 500
 """Largest number of weights for which a histogram has a linear scale. For more weights, the scale is logarithmic."""
 
 
+@explained("signal_to_noise(posterior)")
 @styled
 def signal_to_noise(
     ratios: Mapping[str, Tensor] | Posterior, axes: Sequence[Axes] | None = None, *, width: Width = "page"
@@ -103,6 +105,7 @@ def _moments_of_weights(posterior: Posterior) -> Moments:
     return Moments({name: found[name][0] for name in names}, {name: found[name][1] for name in names})
 
 
+@explained("pruning_curve(report)")
 @styled
 def pruning_curve(
     report: PruningReport, axes: Sequence[Axes] | None = None, *, width: Width = "page"
@@ -197,6 +200,7 @@ def _label_shares(ax: Axes, smallest: float, none_at: float | None) -> None:
     ax.set_xlim(130, 0.75 * min(smallest, none_at or smallest))
 
 
+@explained("weight_density(0.5, 0.1)")
 @styled
 def weight_density(
     loc: float,
@@ -318,7 +322,7 @@ def weight_histograms(
             ax.hist(shown, bins=60 if is_many else 20, color=color, alpha=0.8, log=is_many)
             if not is_many:
                 ax.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        axes[row, 0].set_title(f"{site}: {int(kept.sum()):,} weights", loc="left")
+        axes[row, 0].set_title(f"{site}: {counted(int(kept.sum()), 'weight')}", loc="left")
         axes[row, 0].set_ylabel("weights")
     axes[-1, 0].set_xlabel("posterior mean")
     axes[-1, 1].set_xlabel("posterior standard deviation")

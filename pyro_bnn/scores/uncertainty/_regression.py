@@ -13,6 +13,7 @@ from ..._core import checks as _checks
 from ..._core.gaussian_mixture import mixture_cdf, mixture_icdf
 from ..._core.inputs import as_targets
 from ..._core.scope import seeded
+from ..._core.signatures import explained
 from ..._core.summary import counted, share
 from .. import metrics
 from ._prediction import Prediction, array, by_output, frame, in_double, require_variance, take
@@ -184,6 +185,7 @@ class RegressionPrediction(Prediction):
             scores["crps"] = self.crps(y)
         return scores
 
+    @explained("prediction.crps(y)")
     def crps(self, y: Tensor) -> float:
         """Return the continuous ranked probability score at targets y, averaged over rows and outputs.
 
@@ -255,6 +257,7 @@ class RegressionPrediction(Prediction):
         shape = results[0].shape if results else function(self.mean).shape
         return torch.stack(results).reshape(*lead, *shape) if results else self.mean.new_zeros(*lead, *shape)
 
+    @explained("prediction.log_prob(y)")
     def log_prob(self, y: Tensor) -> Tensor:
         r"""Return the log-density (or log-probability) of each row of y under the mixture over draws, in nats.
 
@@ -275,6 +278,7 @@ class RegressionPrediction(Prediction):
 
         return self._for_each(log_prob, y)
 
+    @explained("prediction.sample(100)")
     def sample(self, num_samples: int, *, seed: int | None = None) -> Tensor:
         """Draw independent observations, shape ``(num_samples, N, *O)``.
 
@@ -292,6 +296,7 @@ class RegressionPrediction(Prediction):
             index = torch.randint(self.num_samples, (num_samples,), device=device)
             return take(components, index, 0).sample()
 
+    @explained("prediction.cdf(y)")
     def cdf(self, y: Tensor) -> Tensor:
         """Return the probability that an observation is no larger than y, element by element.
 
@@ -313,6 +318,7 @@ class RegressionPrediction(Prediction):
 
         return self._for_each(cdf, y)
 
+    @explained("prediction.quantile([0.05, 0.95])")
     def quantile(self, q: float | Sequence[Any] | Tensor) -> Tensor:
         """Return quantiles of the mixture, element by element, by bisection.
 
