@@ -41,6 +41,7 @@ OTHERS = {
     "sgld": "fit_sgmcmc(model, data, sampler=SGLD(lr=1e-4), ...)",
     "laplace": "fit_laplace(model, data)",
     "kronecker": "fit_gauss_newton(model, data)",
+    "natural": "fit_svi(model, guide, data, optimizer=optim.natural_gradient(0.1), ...)",
     "map": 'fit(model, data, method="svi", guide=DeltaGuide(model))',
     "swag": "fit_svi(model, guide, data, callbacks=[SWAG(guide)], ...)",
 }

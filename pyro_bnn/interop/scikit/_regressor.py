@@ -14,7 +14,14 @@ from sklearn.utils.validation import check_is_fitted
 from ..._core import checks as _checks
 from ..._core.signatures import explained
 from ...auto.choosing import OF_NUMBERS, has_few_values
-from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, make_likelihood
+from ...modelling.likelihoods import (
+    LIKELIHOODS,
+    NOISE_PRIOR,
+    GaussianLikelihood,
+    Likelihood,
+    make_likelihood,
+    name_of_likelihood,
+)
 from ...results.calibration import ConformalIntervals
 from ...results.units import in_units
 from ...scores.uncertainty import RegressionPrediction
@@ -53,7 +60,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         likelihood: Distribution of a target given the network's output, by name: ``"gaussian"`` with the same noise for
             all rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise
-            that depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
+            that depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts. A likelihood object of
+            these classes may be passed, too, such as ``GaussianLikelihood(0.1)``, for targets in standard units.
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes an activation module.
         prior: Prior of the weights. A distribution of one real number, such as ``dist.Normal(0.0, 1.0)``, is the prior
@@ -108,7 +116,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         True
     """
 
-    likelihood: str | None = field(default=None, kw_only=True)
+    likelihood: str | Likelihood | None = field(default=None, kw_only=True)
     _mean: torch.Tensor = field(init=False)
     _scale: torch.Tensor = field(init=False)
 
@@ -163,26 +171,27 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         fitted, calibrating = self._set_aside(len(rows), unfit)
         held_out = None if calibrating is None else (x[rows[calibrating]], y_all[rows[calibrating]])
         x, y_all = x[rows[fitted]], y_all[rows[fitted]]
-        num_targets = y_all.shape[1]
+        num_targets, likelihood = y_all.shape[1], self.likelihood
+        suited = [name for name, choice in LIKELIHOODS.items() if choice.targets != "classes"]
+        own = {name_of_likelihood(likelihood, suited): likelihood} if isinstance(likelihood, Likelihood) else {}
         if is_next:
             if num_targets != len(self._mean):
                 raise ValueError(f"`y` must have {len(self._mean)} columns, as in the first part, got {num_targets}.")
             designs = [self._design]
         else:
             self._has_target_axis = targets.ndim == 2
-            likelihood = self.likelihood
-            if likelihood is None and has_few_values(y_all):
-                likelihood = "gaussian"
-            designs = self._designs(OF_NUMBERS, "gaussian", likelihood)
+            name = next(iter(own)) if isinstance(likelihood, Likelihood) else likelihood
+            if name is None and has_few_values(y_all):
+                name = "gaussian"
+            designs = self._designs(OF_NUMBERS, "gaussian", name)
             self._design = designs[0]
-        suited = [name for name, choice in LIKELIHOODS.items() if choice.targets != "classes"]
-        likelihoods = {design.likelihood: make_likelihood(design.likelihood, suited) for design in designs}
+        likelihoods = own or {design.likelihood: make_likelihood(design.likelihood, suited) for design in designs}
         kind = LIKELIHOODS[next(iter(likelihoods)).partition(":")[0]].targets
         if kind == "classes":
             raise ValueError(
                 f"`likelihood` must be one of numbers or counts, got {self.likelihood!r}; use a BNNClassifier."
             )
-        if "gaussian" in likelihoods and num_targets > 1:  # one noise scale for each target
+        if "gaussian" in likelihoods and not own and num_targets > 1:  # one noise scale for each target
             scales = dist.LogNormal(*NOISE_PRIOR).expand([num_targets]).to_event(1)
             likelihoods["gaussian"] = GaussianLikelihood(scales)
         if not is_next:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pyro.distributions as dist
 
+from ..._core import checks as _checks
 from ..._core.names import nearest
 from ._base import Likelihood
 from ._classification import BernoulliLikelihood, CategoricalLikelihood
@@ -82,6 +83,17 @@ LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
 """The names of all likelihoods, as a part of a message."""
 
 
+def name_of_likelihood(likelihood: Likelihood, suited: Collection[str]) -> str:
+    """Return the name of a likelihood in :data:`LIKELIHOODS`; if it has none, raise an error with the suited names."""
+    for name, choice in LIKELIHOODS.items():
+        if type(choice.make()) is type(likelihood):
+            return name
+    raise ValueError(
+        f"`likelihood` must be {likelihoods_in_words(suited)}, or an object of one of these, got "
+        f"{type(likelihood).__name__}; for other likelihoods call `pyro_bnn.fit` with a BayesianModel."
+    )
+
+
 def make_likelihood(spec: str, suited: Collection[str] = LIKELIHOODS) -> Likelihood:
     """Make the likelihood that a text names, such as ``gaussian:0.5`` (noise scale) or ``mixture:5`` (components).
 
@@ -92,7 +104,8 @@ def make_likelihood(spec: str, suited: Collection[str] = LIKELIHOODS) -> Likelih
     if name not in LIKELIHOODS:
         near = nearest(name, suited, similar=0.6)
         hint = f"did you mean {near!r}? Choose" if near else "choose"
-        raise ValueError(f"unknown likelihood {spec!r}; {hint} {likelihoods_in_words(suited)}.")
+        got = repr(spec) if isinstance(spec, str) else _checks.described(spec)
+        raise ValueError(f"unknown likelihood {got}; {hint} {likelihoods_in_words(suited)}.")
     choice = LIKELIHOODS[name]
     if not colon:
         return choice.make()

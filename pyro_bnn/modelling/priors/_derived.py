@@ -11,11 +11,22 @@ from torch.distributions import Distribution, constraints
 
 from ..._core import checks as _checks
 from ..._core.globs import matches
+from ..._core.names import nearest
 from ..._core.reflection import move_distribution, unvalidated
 from ._base import Prior, WeightPrior
 
 PriorLike = WeightPrior | Distribution
 """A prior, or a distribution of one real number that is to be the prior of every element."""
+
+
+CALLS = {
+    "fan-in": "FanInNormalPrior(2.0)",
+    "hierarchical": "HierarchicalNormalPrior()",
+    "horseshoe": "HorseshoePrior()",
+    "laplace": "LaplacePrior(1.0)",
+    "mixture": "ScaleMixturePrior()",
+}
+"""Calls that make priors, by name. Other names suggest a normal prior."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +47,9 @@ def as_prior(name: str, value: object) -> WeightPrior:
     if not isinstance(value, Distribution):
         example = "a Prior, such as NormalPrior(1.0), or a distribution of one number, such as dist.Normal(0.0, 1.0)"
         if _checks.is_number(value) or isinstance(value, str):
-            scale = 1.0 if isinstance(value, str) else value
-            raise ValueError(f"`{name}` must be {example}, got {value!r}; write NormalPrior({scale}).")
+            kind = nearest(value, CALLS) if isinstance(value, str) else ""
+            call = CALLS.get(kind, f"NormalPrior({1.0 if isinstance(value, str) else value})")
+            raise ValueError(f"`{name}` must be {example}, got {value!r}; write {call}.")
         _checks.kind(name, value, WeightPrior, example)
         assert isinstance(value, WeightPrior)
         return value
