@@ -42,7 +42,7 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | os.PathLike) or not str(self.path):
-            raise ValueError(f"`checkpoint` must be a path or a Checkpoint, got {self.path!r}.")
+            raise ValueError(f"`checkpoint` must be a path or a Checkpoint, got {_checks.got(self.path)}.")
         if not _checks.as_float(self.minutes) >= 0:
             raise ValueError(f"`minutes` must be a number of at least 0, got {_checks.got(self.minutes)}.")
 
