@@ -359,7 +359,7 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
         ),
         ({"method": "variational"}, "got 'variational'; did you mean 'svi'"),
         ({"method": "NUTS"}, "got 'NUTS'; did you mean 'nuts'"),
-        ({"likelihood": "normal"}, "unknown likelihood 'normal'; did you mean 'gaussian'? Choose"),
+        ({"likelihood": "normal"}, "unknown likelihood 'normal'; did you mean 'gaussian'. Choose gaussian"),
         (
             {"likelihood": "gausian"},
             "did you mean 'gaussian'.* Choose gaussian.*, heteroscedastic, mixture.* or poisson",
