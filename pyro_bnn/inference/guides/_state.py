@@ -18,7 +18,7 @@ LARGE = 2**16
 
 
 class ParameterVector:
-    """Moves the parameters of nested modules into one vector, until :meth:`close` gives them their own memory again.
+    """Stores the parameters of nested modules in one vector; :meth:`close` gives each parameter its own memory again.
 
     A step over one vector allocates no memory; on a CPU, allocation often takes more time than the arithmetic. If the
     tensor `memory` is given, it becomes the vector.

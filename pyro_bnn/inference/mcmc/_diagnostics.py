@@ -241,7 +241,7 @@ class Modes(Shown):
 
     @property
     def unexplored(self) -> str:
-        """A clause that says how many chains are too short to explore their modes, without values of R-hat."""
+        """A clause that says how many chains are too short to explore their modes. It contains no R-hat."""
         verb = (
             "is too short to explore its mode" if self.num_unexplored == 1 else "are too short to explore their modes"
         )
@@ -349,7 +349,7 @@ def _spaced(values: Tensor, at_most: int | None) -> Tensor:
 
 
 class Judgement(NamedTuple):
-    """The status of chains. If each chain was judged by itself, `modes` says how well their predictions agree."""
+    """The status of chains. If each chain was judged by itself, `modes` says how well the chains' predictions agree."""
 
     status: Status
     modes: Modes | None = None

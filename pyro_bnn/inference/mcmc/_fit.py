@@ -60,8 +60,8 @@ def fit_mcmc(
     each chain learns its own step size and, except for MCLMC, a diagonal mass matrix.
 
     If `torch.distributed` is initialised, each process draws a share of the chains, writes its own checkpoint, with its
-    rank in the file's name, and returns all chains. Every process must make the call with the same arguments and all
-    data. The draws depend on the seed and on the number of processes.
+    rank in the file's name, and returns all chains. Every process must call this function with the same arguments and
+    with all rows of the data. The draws depend on the seed and on the number of processes.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Learnable parameters do not change.

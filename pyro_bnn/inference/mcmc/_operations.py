@@ -241,7 +241,7 @@ def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: V
 
 
 def _picked(source: Value, indices: Sequence[Value | None]) -> Value:
-    """Return slices along one axis. The only entry of `indices` that is not None is the vector of their positions."""
+    """Return slices along one axis. One of `indices` is the vector of the slices' positions; the others are None."""
     axes = [axis for axis, which in enumerate(indices) if which is not None]
     which = indices[axes[0]]
     if len(axes) != 1 or which is None or which.example is None:

@@ -117,7 +117,7 @@ class BNNEstimator(Advised, Settings):
         return rows, weights[rows]
 
     def _designs(self, choices: Sequence[Design], default: str, likelihood: str | None = None) -> list[Design]:
-        """Return the network designs to compare, changed as the user asks. Only the method "auto" has several."""
+        """Return the network designs to compare, with the user's settings. Only the method "auto" compares several."""
         _checks.one_of("method", self.method, [*METHODS])
         hidden, activation = self.hidden_layer_sizes, self.activation
         if isinstance(activation, str):

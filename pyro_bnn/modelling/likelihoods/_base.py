@@ -217,7 +217,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
         """Return the prior of a latent variable, given the `values` of other latent variables. No Pyro statement runs.
 
-        If the variable is a function of the other variables, return its value instead.
+        A variable that is a function of other variables has no prior; return the value of this function.
         """
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))

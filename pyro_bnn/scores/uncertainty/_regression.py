@@ -243,7 +243,7 @@ class RegressionPrediction(Prediction):
         return y
 
     def _for_each(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-        """Apply a function to the blocks, shape ``(N, *O)``, of y, shape ``(..., N, *O)``, and stack the results."""
+        """Apply a function to each block of shape ``(N, *O)`` in y, shape ``(..., N, *O)``; stack the results."""
         y = self._aligned(y)
         lead = y.shape[: y.dim() - self.mean.dim()]
         results = [function(values) for values in y.reshape(-1, *self.mean.shape)]
