@@ -155,7 +155,8 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
 
 class GaussianGuide(FlatGuide):
-    """A flat guide whose variables are Gaussian in unconstrained space. A scale map computes their scales."""
+    """A flat guide whose variables are Gaussian in unconstrained space. A scale map computes the standard
+    deviations."""
 
     scale_map: ScaleMap
 

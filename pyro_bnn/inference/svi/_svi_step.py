@@ -81,7 +81,7 @@ class SVIStep:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer. If a function makes it, this raises a `ValueError` before the first batch."""
+        """The optimizer. If a function makes the optimizer, reading this before the first batch is a `ValueError`."""
         if self._step is not None:
             return self._step.optimizer
         if isinstance(self._maker, Optimizer):

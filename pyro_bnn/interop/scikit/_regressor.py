@@ -75,8 +75,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         validation_fraction: Share of the rows that `early_stopping` holds out.
         calibration_fraction: Share of the rows for calibration, which take no part in the fit. They correct the
             intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets
-            of :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. Not with `sample_weight`,
-            :meth:`partial_fit` or several labels for each row.
+            of :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. This argument cannot be combined
+            with `sample_weight`, :meth:`partial_fit` or several labels for each row.
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; below
             1, the posterior is narrower.
         num_samples: Number of weight draws in a prediction. None means each member once for ``"ensemble"``, all stored

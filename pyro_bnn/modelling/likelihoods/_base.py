@@ -87,7 +87,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     def keep_exact(self, name: str, value: Tensor | None) -> None:
         """Register a buffer in double precision.
 
-        The buffer has its exact values again after the module was moved to single precision and back.
+        If the module is moved to single precision and back, the buffer gets its exact values back.
         """
         self.register_buffer(name, value)
         if value is not None:

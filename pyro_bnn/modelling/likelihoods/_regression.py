@@ -68,7 +68,7 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 
 
 class _Standardising(dist.Normal):
-    """A Gaussian whose log-density divides the error by the scale, and then squares.
+    """A Gaussian whose log-density divides the error by the scale, and then squares the quotient.
 
     torch divides the squared error by the variance, which can give infinity in single precision. For example, with an
     error of 3e5 and a scale of 1e-7, the true gradient with respect to the log variance is 5e24, but torch computes

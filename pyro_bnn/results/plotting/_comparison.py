@@ -22,8 +22,8 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
 
     If one number is predicted at one-dimensional inputs, each method has a panel with its predictive mean and epistemic
     band. Broken lines show the band of the first method, the reference. Another panel, below these panels, shows the
-    epistemic standard deviations of all methods. For all other predictions, the picture has a matrix for each score and
-    region, which shows all pairs of methods.
+    epistemic standard deviations of all methods. For all other predictions, the picture has a matrix of all pairs of
+    methods for each score and region.
 
     Args:
         result: The comparison.

@@ -57,7 +57,7 @@ def judged(about: About, rule: str, *cases: Case) -> Verdict:
 
 
 def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
-    """Return the first line of the report, which says whether the run is usable. `usable` has the scores in words."""
+    """Return the first line of the report, which says whether the run is usable. The text `usable` gives the scores."""
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
     causes = [note for note in notes if note.is_cause]
