@@ -155,7 +155,7 @@ def learned_encoding(
 
 
 def _why_identifier(cells: Cells) -> str:
-    """Return the reason why a column only numbers or names the rows, such as its name "id", or ""."""
+    """Return the reason to regard a column as an identifier, such as its name "id"; return "" if there is none."""
     if cells.is_missing.all():
         return ""
     found = cells.numbers()

@@ -1,4 +1,4 @@
-"""Finds the part of a recorded function that computes each row by itself; this part can then run on blocks of rows.
+"""Finds the operations of a recorded function that compute each row by itself, and thus can run on blocks of rows.
 
 All operations are computed for one block of rows, and then for the next, so the results stay in the processor's cache.
 The C code does not contain the number of rows, so it is compiled once for tables of any length.

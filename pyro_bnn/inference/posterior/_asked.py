@@ -89,7 +89,7 @@ def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
 
 
 def warn_of_shared_network(posterior: Posterior, model: BayesianModel) -> None:
-    """Warn if the members of an ensemble may have learned different network parameters that the draws do not have."""
+    """Warn if members of an ensemble may have learned different values of network parameters that are not random."""
     if not isinstance(posterior, EnsemblePosterior) or len(posterior.members) == 1 or posterior.carried:
         return
     random, named = random_paths(model), model.network.named_parameters()

@@ -81,9 +81,9 @@ class NormalPrior(_ScalePrior):
 class NetworkNormalPrior(_ScalePrior):
     r"""Gaussian prior :math:`N(w_0, \text{scale}^2)` of every weight, where :math:`w_0` is its value in the network.
 
-    For a pretrained network, this is the prior of MOPED. It keeps the weights near the pretrained weights. If this used
-    the same data, the data count twice, and the posterior is too certain of the given weights. Compare models on data
-    that were not used in either training.
+    For a pretrained network, this is the prior of MOPED. It keeps the weights near the pretrained weights. If the
+    pretraining used the data of the fit, these data count twice, and the posterior is too certain. Compare models on
+    data that neither training used.
 
     The means share the memory of the weights in the model's copy of the network.
 

@@ -157,7 +157,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """Call `run`, in which the network keeps and reuses results. If this fails, call `run` again without reuse."""
+    """Call `run`, and let the network reuse results. If this fails, call `run` again without reuse."""
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()

@@ -52,7 +52,8 @@ class Classified:
 
 @dataclass(frozen=True)
 class Regressed:
-    """Measurements of a regression, in units of the target. Each prediction has the targets' log-densities."""
+    """Measurements of a regression, in units of the target. Each prediction contains the log-densities of the
+    targets."""
 
     y: Tensor  # targets of the test rows, (N, O)
     names: tuple[str, ...]  # of the outputs
