@@ -1,5 +1,4 @@
-"""Table of the torch operations that can be written in C. A density with an operation that is not in the table runs in
-torch.
+"""Table of the torch operations that can be written in C. A density with any other operation runs in torch.
 
 An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. Any other operation is a
 function. Its arguments are the writer, a tensor with the shape and dtype of the result, and the arguments of the

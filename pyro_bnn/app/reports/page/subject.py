@@ -52,8 +52,7 @@ class Classified:
 
 @dataclass(frozen=True)
 class Regressed:
-    """Measurements of a regression, in units of the target. Each prediction contains the log-densities of the
-    targets."""
+    """Measurements of a regression, in units of the target. Predictions contain the targets' log-densities."""
 
     y: Tensor  # targets of the test rows, (N, O)
     names: tuple[str, ...]  # of the outputs
