@@ -185,7 +185,7 @@ def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float]:
 
 
 def _between_chains(nuts: Prediction, num_chains: int) -> float:
-    """Return the largest distance between the mean prediction of one chain and that of all other chains."""
+    """Return the largest distance between one chain's mean prediction and the mean prediction of all other chains."""
     if isinstance(nuts, ClassificationPrediction):
         assert nuts.logits is not None
         gaps = _gaps(nuts.logits.double().softmax(-1), num_chains)

@@ -37,7 +37,7 @@ class Folder:
     picture_format: str = "png"  # ending of the files of pictures
 
     def in_format(self, name: str) -> str:
-        """Return the name of a file. The ending of a picture is replaced by the folder's picture format."""
+        """Return a file's name, in which a picture has the ending of the folder's picture format."""
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
     @contextmanager

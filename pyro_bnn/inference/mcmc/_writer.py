@@ -268,7 +268,7 @@ Operation = Callable[..., Any]
 
 
 def elementwise(text: str, *, is_slow: bool = False) -> Operation:
-    """Make an elementwise operation from a text, in which `{0}`, `{1}` and so on stand for its arguments."""
+    """Make an elementwise operation from a C expression; `{0}`, `{1}` and so on stand for the arguments."""
     num_read = 1 + max(int(number) for number in re.findall(r"{(\d)}", text))
 
     def write(writer: Writer, result: Tensor, *arguments: Any) -> Value:

@@ -290,7 +290,8 @@ class Way:
 
 
 class Batch(Generic[P]):
-    """A batch of rows, and the prediction from all draws so far. `plan` says which modules' results may be reused."""
+    """A batch of rows, and the prediction from all draws so far. `plan` names the modules whose results may be
+    reused."""
 
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._way = model, x, y, way

@@ -282,7 +282,8 @@ def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any]
 
 
 def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """Split values of shape ``(N, *O)`` into columns, whose names end in the name or number of the output."""
+    """Split values of shape ``(N, *O)`` into one column for each output, with the output's name or number at the
+    end."""
     count = values.shape[1:].numel()
     flat = array(values).reshape(len(values), count)
     if outputs is not None:
