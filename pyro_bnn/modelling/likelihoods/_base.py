@@ -22,7 +22,7 @@ L = TypeVar("L", bound="Likelihood[Any]")
 
 
 class Weighted(TorchDistribution):
-    """A distribution whose log-densities are multiplied by weights. The draws are those of the base distribution."""
+    """A distribution whose log-densities are multiplied by weights. The weights do not change the draws."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
