@@ -129,7 +129,7 @@ class Cells:
         )
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """Return dates as days since 1970 (NaN if missing), and their format in `DATES`. Return None for other cells."""
+        """Return dates as days since 1970 (NaN if missing), and their format in `DATES`; None for other cells."""
         present = self.present
         if len(present) and present.str.fullmatch(DATE_LIKE).sum() <= MOSTLY * len(present):
             return None

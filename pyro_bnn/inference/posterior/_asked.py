@@ -39,7 +39,7 @@ def default_num_draws(
     """Return the default number of draws in a prediction.
 
     A posterior that consists of points gives each point once, but at least 2 draws, since a single draw has no
-    epistemic uncertainty. A posterior with stored draws gives all of them, but at most `most_stored` (by default
+    epistemic uncertainty. A posterior with stored draws gives all its draws, but at most `most_stored` (by default
     `usual`). Other posteriors make `usual` draws.
     """
     points = num_members(model, posterior)

@@ -290,8 +290,7 @@ class Way:
 
 
 class Batch(Generic[P]):
-    """A batch of rows, and the prediction from all draws so far. `plan` names the modules whose results may be
-    reused."""
+    """A batch of rows, and the prediction from all draws so far. Results of modules in `plan` may be reused."""
 
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._way = model, x, y, way

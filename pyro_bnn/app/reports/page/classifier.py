@@ -102,7 +102,7 @@ def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]
 
 
 def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
-    """Return, for each share in `SHARES`, the accuracy on this share of the rows: those with the lowest entropy."""
+    """Return the accuracy on the rows with the lowest entropy, for each share of the rows in `SHARES`."""
     ordered, rows = is_right[entropy.argsort()], []
     for share in SHARES:
         surest = ordered[: max(1, round(share * len(ordered)))]
@@ -112,7 +112,7 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """Return a text with the accuracy on all rows, and a higher accuracy on the surest rows if there is one."""
+    """Return a text with the accuracy on all rows and, if it is higher, the accuracy on the surest rows."""
     text = f"{percent(accuracy)} right"
     if not certainty:
         return text
