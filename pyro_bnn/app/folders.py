@@ -156,7 +156,7 @@ def resuming(run: str | Path) -> Iterator[Folder]:
 def updating(
     run: str | Path, *, command: str, writes: Sequence[str] = (), picture_format: str = "png"
 ) -> Iterator[Folder]:
-    """Yield a finished folder to write to. Raise FileExistsError if another program wrote one of the files `writes`."""
+    """Yield a finished folder to write to. Raise FileExistsError if another program wrote a file in `writes`."""
     place = Place.of(find_run(run))
     with locked(place, command):
         folder = Folder(place.real, place, Manifest.read(place.real), picture_format)

@@ -167,8 +167,8 @@ class Marginals:
 class Counts:
     """How many weights of a site are at the prior, silent or collapsed; see :class:`Diagnosis`.
 
-    A weight is silent if it is at a prior whose mean lies within one standard deviation of 0. A weight at
-    any other prior is not silent: such a prior carries information, for example if it was learned from other data.
+    A weight at the prior is silent if the prior's mean lies within one standard deviation of 0. Any other prior carries
+    information, for example if it was learned from other data.
     """
 
     marginals: Marginals

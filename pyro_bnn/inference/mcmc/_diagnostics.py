@@ -254,7 +254,7 @@ class Modes(Shown):
 
     @property
     def fault(self) -> str:
-        """A clause that says how many chains have not explored their modes; empty if all have."""
+        """A clause that says how many chains have not explored their modes; empty if there are no such chains."""
         bad = self.num_unexplored
         worst = f"R-hat of a chain's halves up to {self.within.max():.2f}, above {LARGEST_WITHIN}"
         return f"{bad} of {len(self.within)} chains have not explored their modes ({worst})" if bad else ""

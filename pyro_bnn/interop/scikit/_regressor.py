@@ -64,7 +64,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             the same on every machine. On two cores, ``"auto"`` then takes about half a minute for a thousand rows.
         max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`. A fit ends earlier if it reaches a
             plateau. For ``"nuts"`` and ``"mclmc"``, `max_iter` is the number of draws of each chain, and also the
-            number of its warm-up draws. For these methods, None means 200 draws, and 200 (``"nuts"``) or 600
+            number of its warm-up draws. For these two methods, None means 200 draws after 200 (``"nuts"``) or 600
             (``"mclmc"``) warm-up draws. For ``"auto"``, `max_iter` is the largest number of draws, and of warm-up
             draws, of each chain.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.

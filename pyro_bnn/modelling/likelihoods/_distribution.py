@@ -177,7 +177,7 @@ class DistributionLikelihood(MadeLikelihood):
         return self.make(*parts, **numbers)
 
     def check_output(self, output: Tensor) -> None:
-        """Raise unless `make` returns an allowed distribution, also for outputs with an axis of draws before rows."""
+        """Raise unless `make` returns an allowed distribution, with and without an axis of draws before the rows."""
         likelihood = self.for_checks(output)
         one = likelihood(output)
         values = {name: value.expand(2, *value.shape) for name, value in likelihood.present_numbers().items()}
