@@ -109,7 +109,7 @@ def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[Non
 
 
 def reseed(seed: int, device: torch.device | None) -> None:
-    """Seed the generators from which computations on a device draw, and no others."""
+    """Seed only the generators from which computations on a device draw."""
     torch.default_generator.manual_seed(_checks.seed(seed))
     if _draws_on_cuda(device):
         torch.cuda.manual_seed_all(seed)

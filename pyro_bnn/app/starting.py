@@ -39,7 +39,7 @@ def _naming_options() -> Iterator[None]:
 
 @_naming_options()
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
-    """Return the settings of a new run, and sentences that explain the settings that were chosen, not given."""
+    """Return the settings of a new run, and sentences that explain the automatically chosen settings."""
     settings = dict(given)
     if "net" in settings:
         if "hidden" in settings:

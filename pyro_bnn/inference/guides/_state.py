@@ -275,7 +275,7 @@ class FlatState(ABC):
             vector.close()
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """Return views of `vector` as new autograd leaves, one per site. Autograd adds their gradients to `gradient`.
+        """Return views of `vector` as new autograd leaves, one per site. Autograd adds the leaves' gradients to `gradient`.
 
         Every call should pass the same two tensors, since their views are kept for later calls.
         """

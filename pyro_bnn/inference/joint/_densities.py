@@ -61,7 +61,7 @@ class Density(ABC):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Return whether the formulas work for a prior's arguments: single numbers, or one number per weight."""
+        """Return whether the formulas work for these arguments of a prior (single numbers, or one per weight)."""
         return True
 
     @staticmethod

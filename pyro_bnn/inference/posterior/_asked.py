@@ -61,8 +61,7 @@ def with_learned(posterior: P, model: object) -> P:
 def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
     """Warn if learned parameters of a model have changed since one of its posteriors was made.
 
-    For an ensemble, the network's parameters are not compared. They are also not compared if some parameters have other
-    values in each draw.
+    The network's parameters are not compared for an ensemble, or if some parameters have other values in each draw.
     """
     parts = [part for part in _parts(posterior) if part.learned]
     if not parts:

@@ -78,8 +78,7 @@ class Batches:
             )
 
     def first(self) -> Batch:
-        """Return an example batch. If the data come from a loader, the loader's first epoch contains this batch,
-        too."""
+        """Return an example batch. For a loader, the first epoch contains this batch, too."""
         if self._loader is not None:
             return self._loader.first()
         assert self.tensors is not None

@@ -191,7 +191,7 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         r"""Return a bias for the last layer (``net[-1].bias.data``) that gives the components different means.
 
         All components start with the same probability. The mean of component m starts at the quantile :math:`(m -
-        \tfrac12) / M` of the targets, and each scale at :math:`1 / M` of their standard deviation.
+        \tfrac12) / M` of the targets. Each scale starts at :math:`1 / M` of the targets' standard deviation.
 
         Args:
             y: Training targets, shape (N, O).
