@@ -44,7 +44,7 @@ class Output:
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
-        """Write the tables and notes in `text`, which empty lines separate. Shrink tables that are too wide."""
+        """Write the tables and notes in `text`, separated by empty lines. Shrink tables that are too wide."""
         for number, block in enumerate(text.split("\n\n")):
             if number:
                 self.say()

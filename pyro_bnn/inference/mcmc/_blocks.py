@@ -87,9 +87,8 @@ class Blocks:
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
     """Divide a recorded function into blocks. Return None if it has few rows, or if an operation may mix rows.
 
-    The first of `nodes` is the vector z. If an axis of a constant is as long as the number of rows, it is an axis of
-    rows. The result of an operation has an axis of rows if an argument has one, unless the operation sums over the
-    rows.
+    The first of `nodes` is the vector z. An axis of a constant is an axis of rows if its length is the number of rows.
+    The result of an operation has an axis of rows if an argument has one, unless the operation sums over the rows.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}

@@ -148,7 +148,7 @@ LONGEST_TOTAL = 64
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:
-    """Write the logarithm of the sum of exponentials along one axis, which has size 1 in the result."""
+    """Write the logarithm of the sum of exponentials along one axis. In the result, this axis has size 1."""
     if value.shape[axis] > LONGEST_TOTAL:
         raise UnsupportedError(f"of {value.shape[axis]} elements")
     largest = _largest(writer, value, axis)

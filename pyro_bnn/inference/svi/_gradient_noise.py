@@ -51,7 +51,7 @@ class ParameterNoise:
 
 @dataclass(frozen=True, repr=False)
 class GradientNoise(Shown):
-    """Result of :func:`gradient_noise`, which has an example. Printing the result shows a table.
+    """Result of :func:`gradient_noise`. Printing the result shows a table.
 
     Args:
         parameters: Signal and noise of each learned parameter.

@@ -187,7 +187,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return num_targets
 
     def target_shape(self, observed: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the argument y, which includes row weights, for observed values of shape `observed`."""
+        """Return the shape of the argument y, row weights included, for observed values of shape `observed`."""
         return (*observed, 2) if self.has_row_weights else tuple(observed)
 
     def check_targets(self, output: Tensor, y: Tensor) -> None:

@@ -29,8 +29,8 @@ CRPS_DRAWS = 1000
 class RegressionPrediction(Prediction):
     """Mean and variances of the predictive mixture, which has one component per weight draw.
 
-    `total`, `aleatoric` and `epistemic` are variances. Their square roots are `sd`, `aleatoric_sd` and `epistemic_sd`,
-    in the units of the targets. Variances are always in double precision, since squares of numbers above 1e19 are
+    `total`, `aleatoric` and `epistemic` are variances. The standard deviations `sd`, `aleatoric_sd` and `epistemic_sd`
+    are in the units of the targets. Variances are always in double precision, since squares of numbers above 1e19 are
     infinite in single precision. The other arguments are those of :class:`Prediction`.
 
     Args:
