@@ -1,4 +1,4 @@
-"""Comparison of a run's posterior with NUTS on the same network and data, whether or not the chains have converged."""
+"""Compares a run's posterior with chains of NUTS (converged or not) on the same network and data."""
 
 import math
 from collections.abc import Callable

@@ -71,7 +71,7 @@ def fit_mcmc(
         sampler: The algorithm with its settings: :class:`~pyro_bnn.NUTS`, :class:`~pyro_bnn.HMC` or
             :class:`~pyro_bnn.MCLMC`. :class:`~pyro_bnn.MCLMC` is for an ensemble of modes.
         num_samples: Number S of draws that are kept from each chain.
-        num_warmup: Number of warm-up draws of each chain, which are not kept.
+        num_warmup: Number of warm-up draws of each chain. Warm-up draws are not kept.
         num_chains: Number K of chains. R-hat shows whether several chains agree.
         init: Distribution of the first points: ``"prior"``, the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
@@ -211,7 +211,7 @@ def fit_nuts(
         data: The pair (x, y) with all rows; for any other Pyro model, the tuple of its arguments.
         max_tree_depth: A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps; see :class:`~pyro_bnn.NUTS`.
         num_samples: Number S of draws that are kept from each chain.
-        num_warmup: Number of warm-up draws of each chain, which are not kept.
+        num_warmup: Number of warm-up draws of each chain. Warm-up draws are not kept.
         num_chains: Number K of chains. R-hat shows whether several chains agree.
         init: Distribution of the first points: ``"prior"``, an ``Init``, another posterior, or a ``Descent``.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.

@@ -27,8 +27,8 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 
     Args:
         scale: Standard deviation of the noise. A number fixes the scale. None makes the scale a learnable parameter
-            that starts at 1. A distribution over positive numbers, scalar or of event shape (O,), is the prior of the
-            latent variable ``likelihood.scale``.
+            that starts at 1. A distribution over positive numbers makes the scale a latent variable,
+            ``likelihood.scale``, with this prior. The distribution is scalar or has the event shape (O,).
 
     Raises:
         ValueError: If `scale` is a number that is not above 0, or a distribution whose support is not the positive
