@@ -226,7 +226,7 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """Return the absolute values; raise values below the lower quartile to the lower quartile.
+    """Return the absolute values, but replace values below the lower quartile by the lower quartile.
 
     A small output may be a difference of large terms, so its rounding error may be as large as that of a large output.
     """
