@@ -45,7 +45,7 @@ EXCLUSIVE = ProcessLock()
 
 
 class Stream:
-    """A stream of random numbers for one computation, whatever other threads draw between its `with` blocks.
+    """A stream of random numbers that does not depend on what other threads draw between its `with` blocks.
 
     All threads share torch's generators. A `with` block continues where the stream's last block stopped. At the end of
     a block, the generators get back the state that they had before the block. Other threads wait during the block. If
@@ -109,7 +109,7 @@ def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[Non
 
 
 def reseed(seed: int, device: torch.device | None) -> None:
-    """Seed the generators from which computations on a device draw, and no others."""
+    """Seed only the generators from which computations on a device draw."""
     torch.default_generator.manual_seed(_checks.seed(seed))
     if _draws_on_cuda(device):
         torch.cuda.manual_seed_all(seed)
@@ -183,7 +183,7 @@ def own_parameters(*modules: object) -> Iterator[None]:
 
 
 class _NoContext(nullcontext[None]):
-    """A replacement for the Pyro context of a `PyroModule`, so that reading an attribute makes no Pyro statement."""
+    """Replaces the Pyro context of a `PyroModule`. Reading an attribute then runs no Pyro statement."""
 
     active, used = 0, True
 

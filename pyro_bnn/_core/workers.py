@@ -53,7 +53,7 @@ def side_by_side(
 
     The other processes get a copy of `job`. If `is_asked` returns True, the other processes get SIGTERM, and this
     function raises KeyboardInterrupt. `done` is called after each call of `job`. This function raises an error of `job`
-    as if this process had called `job`. If a process died, it raises a WorkerError.
+    as if this process had called `job`. If a process died, this function raises a WorkerError.
     """
     num_others = min(num_workers, count) - 1
     message = _pickled(job, num_threads) if num_others > 0 else b""

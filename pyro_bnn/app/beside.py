@@ -1,4 +1,4 @@
-"""Comparison of a run's posterior with NUTS on the same network and data, whether or not the chains have converged."""
+"""Compares a run's posterior with chains of NUTS (converged or not) on the same network and data."""
 
 import math
 from collections.abc import Callable
@@ -210,7 +210,7 @@ def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float, str]:
 
 
 def _between_chains(nuts: Prediction, num_chains: int) -> float:
-    """Return the largest distance between the mean prediction of one chain and that of all other chains."""
+    """Return the largest distance between one chain's mean prediction and the mean prediction of all other chains."""
     if isinstance(nuts, ClassificationPrediction):
         assert nuts.logits is not None
         gaps = _gaps(nuts.logits.double().softmax(-1), num_chains)

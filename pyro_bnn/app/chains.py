@@ -63,7 +63,7 @@ def fit_chains(
 
 
 def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
-    """Return the status of chains. It says whether the chains were long enough and, if not, what to type."""
+    """Return the status of chains. The status says whether the chains were long enough and, if not, what to type."""
     status, modes, limit = chosen.posterior.status, chosen.posterior.modes, LARGEST_WITHIN
     if modes is None:
         return replace(status, remedy="")

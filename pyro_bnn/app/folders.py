@@ -37,7 +37,7 @@ class Folder:
     picture_format: str = "png"  # ending of the files of pictures
 
     def in_format(self, name: str) -> str:
-        """Return the name of a file. The ending of a picture is replaced by the folder's picture format."""
+        """Return a file's name, in which a picture has the ending of the folder's picture format."""
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
     @contextmanager
@@ -156,7 +156,7 @@ def resuming(run: str | Path) -> Iterator[Folder]:
 def updating(
     run: str | Path, *, command: str, writes: Sequence[str] = (), picture_format: str = "png"
 ) -> Iterator[Folder]:
-    """Yield a finished folder to write to. Raise FileExistsError if another program wrote one of the files `writes`."""
+    """Yield a finished folder to write to. Raise FileExistsError if another program wrote a file in `writes`."""
     place = Place.of(find_run(run))
     with locked(place, command):
         folder = Folder(place.real, place, Manifest.read(place.real), picture_format)

@@ -139,8 +139,7 @@ def locked(place: Place, command: str) -> Iterator[None]:
     """Hold the lock of a folder in a `with` block, so that no other command writes the folder.
 
     The system releases the lock if the process dies. Unlike lock libraries, this function removes the lock file at the
-    end. Another process may remove the file after this process has opened it. In this case, this process makes a new
-    lock file.
+    end. If another process removes the file after this process has opened it, this process makes a new lock file.
     """
     if fcntl is None:
         raise OSError(f"{place.shown} cannot be locked: this system has no POSIX file locks; on Windows, use WSL.")

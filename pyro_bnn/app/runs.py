@@ -99,8 +99,8 @@ def write_posterior(folder: Folder, model: BayesianModel, posterior: RunPosterio
 def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> RunCalibration | None:
     """Make a conformal calibration of class sets or intervals from held-out rows; None without held-out rows.
 
-    The scores of classes are randomised. Without this, the least probable class of a row would always have the score
-    1, so if it were the label of a few rows, every set would contain all classes.
+    The scores of classes are randomised. Otherwise the least probable class of a row would always have the score 1. If
+    a few rows had such labels, every set would contain all classes.
     """
     if data.held_out is None:
         return None

@@ -144,7 +144,7 @@ FIRST_SHARE = 0.9
 
 @dataclass(frozen=True)
 class Capped(ScaleMap):
-    r"""The scale :math:`\sigma = s / (1 + s / m)` with :math:`s = \log(1 + e^\rho)`. It never exceeds the cap m.
+    r"""The scale :math:`\sigma = s / (1 + s / m)` with :math:`s = \log(1 + e^\rho)`. The scale never exceeds the cap m.
 
     For scales far below the cap, this map is almost equal to :class:`Softplus`. The slope :math:`(\sigma / s)^2\, ds /
     d\rho` is above 0 everywhere, so a scale at the cap can decrease again, unlike a clamped scale. Initial scales are

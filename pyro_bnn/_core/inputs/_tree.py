@@ -1,6 +1,6 @@
 """Inputs of a network: one tensor, or several in tuples, lists and dictionaries.
 
-All tensors have the same number of rows. The tensors in a :class:`Shared` are an exception: all rows use them whole.
+All tensors have the same number of rows, except the tensors in a :class:`Shared`: each row uses these as a whole.
 Functions that transform inputs return lists as tuples, and mappings as dictionaries.
 """
 

@@ -311,7 +311,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _is_without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether an operation is attention without dropout, which is not random despite its tag in torch."""
+    """Return whether an operation is attention without dropout, which torch wrongly marks as random."""
     default = {a.name: a.default_value for a in func._schema.arguments if a.name == "dropout_p"}
     return bool(default) and (default | _named(func, args, kwargs))["dropout_p"] == 0
 

@@ -112,7 +112,7 @@ class PlainGroup(PlainFlags, TyperGroup):
 
 
 class BriefHelp(PlainCommand):
-    """The command `train`, of which `--help` shows only the options in `BRIEF`, and `--help-all` shows all options."""
+    """The command `train`. `--help` shows only the options in `BRIEF`, and `--help-all` shows all options."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help for the options in `BRIEF`, or for all options if `--help-all` was given."""

@@ -50,7 +50,7 @@ class Output:
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
-        """Write the tables and notes in `text`, which empty lines separate. Shrink tables that are too wide."""
+        """Write the tables and notes in `text`, separated by empty lines. Shrink tables that are too wide."""
         for number, block in enumerate(text.split("\n\n")):
             if number:
                 self.say()
@@ -165,7 +165,7 @@ def aligned(cells: Cells, *, num_left: int = 1) -> list[str]:
 
 
 def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
-    """Return the lines of a table in which wide headings are wrapped at spaces, but not before %."""
+    """Return the lines of a table. Wide headings are wrapped at spaces, except at a space before %."""
     heads, rows = [together(head) for head in cells[0]], cells[1:]
     words = [head.split(" ") for head in heads]
     widths = [max([*(len(row[i]) for row in rows), *map(len, parts)], default=0) for i, parts in enumerate(words)]
@@ -179,7 +179,7 @@ def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
 
 
 def _listed(cells: Cells) -> list[str]:
-    """Turn a table into the lines of a list: the first cell of each row, and below it a line for each other cell."""
+    """Turn a table into a list. A row gives a line with its first cell, and below this line one line per other cell."""
     lines = [cells[0][0]] if cells[0][0] else []
     for name, *row in cells[1:]:
         lines += [f"{name}:", *aligned([(f"  {head}", cell) for head, cell in zip(cells[0][1:], row, strict=True)])]

@@ -83,8 +83,8 @@ def train(
     default. An interrupted run of chains keeps no draws; a variational run continues with --resume.
 
     Settings that you do not give come from the recipe. The default recipes of image sets train cold posteriors, which
-    means that the KL weight is below 1. For tables and arrays, held-out training rows choose the network, its prior and
-    the kind of noise, except for those that you give (see --method).
+    means that the KL weight is below 1. For tables and arrays, the network, its prior and the kind of noise are chosen
+    by scores on held-out training rows, unless you give them (see --method).
 
     Numbers and dates in a table are standardised, and each category becomes an input. All results are in the units of
     the target.

@@ -58,7 +58,7 @@ class Cells:
     def first_text(self) -> str:
         """The first cell that is not a number such as 1234.5, in quotes and with its row.
 
-        If all cells are numbers, it is the first cell.
+        If all cells are numbers, the text shows the first cell.
         """
         texts = self.present[pd.to_numeric(self.present, errors="coerce").isna()]
         row, text = [*texts.items(), *self.present.items()][0]
@@ -103,7 +103,7 @@ class Cells:
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
-        """Return the values, their format, and all formats that would give other values; None if no format fits."""
+        """Return the values, their format, and all fitting formats that give other values; None if no format fits."""
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
             return None
@@ -129,7 +129,7 @@ class Cells:
         )
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """Return dates as days since 1970 (NaN if missing), and their format, a key of `DATES`; None if not dates."""
+        """Return dates as days since 1970 (NaN if missing), and their format in `DATES`; None for other cells."""
         present = self.present
         if len(present) and present.str.fullmatch(DATE_LIKE).sum() <= MOSTLY * len(present):
             return None

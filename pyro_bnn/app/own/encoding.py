@@ -22,7 +22,7 @@ LARGEST = 1e9  # heuristic: a larger standardised number is a mistake; squares o
 
 @dataclass(frozen=True)
 class Feature:
-    """The conversion of the cells of a column to inputs, which depends on the kind of the column.
+    """The conversion of a column's cells to inputs. The kind of the column determines the conversion.
 
     A ``number`` or ``date`` is standardised. A ``category`` has one input for each category of its column. The inputs
     of a ``text`` are computed from its letters. A missing cell has the inputs 0, except one input that marks missing
@@ -155,7 +155,7 @@ def learned_encoding(
 
 
 def _why_identifier(cells: Cells) -> str:
-    """Return the reason why a column only numbers or names the rows, such as its name "id", or ""."""
+    """Return the reason to regard a column as an identifier, such as its name "id"; return "" if there is none."""
     if cells.is_missing.all():
         return ""
     found = cells.numbers()

@@ -34,8 +34,8 @@ def interval_of(prediction: RegressionPrediction, level: float, calibration: Run
 def sets_of(prediction: ClassificationPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Return sets of classes with probability `level`, as a mask of shape (N, C).
 
-    With a calibration, the sets are calibrated. Without a calibration, each set has the most probable classes, as many
-    as are needed for a total probability of `level`.
+    If a calibration is given, it makes the sets. Otherwise each set has the fewest classes whose total probability
+    reaches `level`.
     """
     if calibration is not None:
         assert isinstance(calibration, ConformalSets)

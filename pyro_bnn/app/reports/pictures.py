@@ -69,7 +69,7 @@ def observed_against_predicted(
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of matplotlib, given by its axes. It is drawn only if a page shows it."""
+    """A figure of matplotlib, given by its axes. Only figures that a page shows are drawn."""
 
     ax: Any
 

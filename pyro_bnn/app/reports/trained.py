@@ -69,7 +69,7 @@ def _by_column(estimator: Any, x: np.ndarray, y: Tensor, x_test: np.ndarray) -> 
 
 
 def _mean_only(mean: Tensor, y: Tensor) -> Prediction:
-    """Make a prediction whose variance is unknown, so that it has no log-density."""
+    """Make a prediction with unknown variance and thus without a log-density."""
     return RegressionPrediction(
         num_samples=1,
         log_density=None,

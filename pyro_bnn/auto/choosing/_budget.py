@@ -76,9 +76,9 @@ class Deadline:
         return self.begin + share * self.seconds
 
     def left(self, share: float = 1.0) -> float:
-        """Return how many seconds of the given share of the time are left.
+        """Return the seconds until the given share of the time is over.
 
-        The number is negative if the share is used up.
+        The number is negative if the share is already over.
         """
         return self.at(share) - time.perf_counter()
 

@@ -90,7 +90,7 @@ def chosen_from(
     num_steps: int,
     seconds: float,
 ) -> Chosen:
-    """Return the result of a choice. `cuts` says what the choice left out; the choice took `seconds`."""
+    """Return the result of a choice. `cuts` says what the choice left out. `seconds` is the duration of the choice."""
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
         ahead = f"log-density of held-out rows {scores[name] - others[0]:.3f} nats per row above that of the next"

@@ -215,7 +215,7 @@ def _check_guide(guide: object) -> None:
 
 
 def _reason_for_one_process(model: BayesianModel, data: Data) -> str:
-    """Say why all members must be fitted in this process. Return an empty text if other processes may fit members."""
+    """Return the reason to fit all members in this process; return "" if other processes may fit members, too."""
     if model.device.type != "cpu":
         return f"the model is on {model.device}"
     if Processes.present().are_many:

@@ -182,12 +182,12 @@ def fit(
             impossible. ``"ensemble"`` fits an ensemble.
         time_limit: Seconds that the call may take, compilation included; not allowed for an ensemble. With a limit, the
             result depends on the speed of the machine, and the status says what was cut short. Without a limit, the
-            length of chains depends only on the numbers of rows and weights. On two cores, a thousand rows then take
-            half a minute.
+            length of chains depends only on the numbers of rows and weights. Without a limit, a thousand rows take half
+            a minute on two cores.
         num_members: Number of members of an ensemble; None means 5. By default, a prediction uses each member once.
         num_workers: Number of processes that fit members of an ensemble; the calling process counts as one of them. By
-            default, the number is 1 on a GPU, with a loader, or if several processes share the fit by
-            `torch.distributed`. Otherwise it is the smaller of `num_members` and torch's number of threads.
+            default, a single process fits all members on a GPU, with a loader, or if several processes share the fit by
+            `torch.distributed`. The default is otherwise the smaller of `num_members` and torch's number of threads.
         reset: Function that gives a network new initial weights in place, for an ensemble. None calls the method
             `reset_parameters` of each layer.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's
@@ -196,8 +196,8 @@ def fit(
         optimizer: Function from parameters to a torch optimizer, with or without a schedule. The default is Adam with a
             learning rate of 0.02.
         max_epochs: Largest number of epochs. None allows about 20,000 steps, and at least 50 epochs.
-        batch_size: Number of rows in each batch. By default, the rows are split into as few equal batches of at most
-            1000 rows as possible. A loader has its own batch size.
+        batch_size: Number of rows in each batch. The default splits the rows into equal batches of at most 1000 rows,
+            and makes as few batches as possible. A loader has its own batch size.
         validation: A pair (x, y) of rows that are used only for early stopping.
         elbo: The bound. The default is `TraceMeanField_ELBO` for this package's mean-field guide, and `Trace_ELBO` for
             other guides.

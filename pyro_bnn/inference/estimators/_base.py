@@ -162,7 +162,7 @@ class Applied(AbstractContextManager[None]):
         self._gaussians.clear()
 
     def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
-        """Return the distribution from which a site is drawn. If the site is a weight, also store its Gaussian."""
+        """Return the distribution from which a site is drawn. If the site is a weight, also store the Gaussian."""
         if site.name not in self._model.site_names:
             return base
         gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)

@@ -57,7 +57,7 @@ def fit_gauss_newton(
     progress: bool | None = None,
     seed: int | None = None,
 ) -> GaussNewtonPosterior:
-    r"""Fit a Gaussian around a trained network with Laplace's method, which takes a few passes over the data.
+    r"""Fit a Gaussian around a trained network by Laplace's method, in a few passes over the data.
 
     .. math:: q(w) = N\big(w^*, (G + \mathrm{diag}\,\delta)^{-1}\big), \qquad
               G = \sum_n J_n^\top \Lambda_n J_n,

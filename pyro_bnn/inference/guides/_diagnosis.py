@@ -167,8 +167,8 @@ class Marginals:
 class Counts:
     """How many weights of a site are at the prior, silent or collapsed; see :class:`Diagnosis`.
 
-    A weight is silent if it is at a prior whose mean lies within one standard deviation of 0. A weight at
-    any other prior is not silent: such a prior carries information, for example if it was learned from other data.
+    A weight at the prior is silent if the prior's mean lies within one standard deviation of 0. Any other prior carries
+    information, for example if it was learned from other data.
     """
 
     marginals: Marginals
@@ -239,7 +239,7 @@ def _counts(site: Marginals, num_data: int) -> Counts:
 def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     r"""Return the Gaussians at which the divergence from the prior has a local minimum, as (centre, scale).
 
-    The centre m is the prior's mean, or its mode if the mean is not finite. The divergence from the prior is
+    The centre m is the prior's mean, or the prior's mode if the mean is not finite. The divergence from the prior is
     :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` plus a constant. The scales s are the local minima of this
     divergence on a grid of log scales with steps of 0.1. The minima on the grid exceed the true minima by at most
     about 0.0025 nats.

@@ -29,8 +29,8 @@ Choice = Callable[[Site, dist.Normal], dist.Normal]
 class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     """A guide whose ELBO can be differentiated without effect handlers.
 
-    A subclass defines the same distribution twice: in `forward`, like any Pyro guide, and in :meth:`flat`, for fast
-    fits with all parameters in long vectors. Each parameter has the name of its site.
+    A subclass defines the same distribution twice. `forward` defines it as any Pyro guide does. :meth:`flat` defines it
+    for fast fits, with all parameters in long vectors. Each parameter has the name of its site.
     """
 
     sites: tuple[Site, ...]
@@ -46,9 +46,9 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
         Args:
             joint: The joint density of the model, over the sites of the guide.
-            noise: The quantity that an estimator needs in addition to the means. Without an estimator it is None, and
-                the network runs with drawn weights. A guide that does not support estimators raises an error if `noise`
-                is given.
+            noise: The quantity that an estimator needs in addition to the means. None means that there is no estimator,
+                and that the network runs with drawn weights. A guide that does not support estimators raises an error
+                if `noise` is given.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 
@@ -155,7 +155,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
 
 class GaussianGuide(FlatGuide):
-    """A flat guide whose variables are Gaussian in unconstrained space. A scale map computes their scales."""
+    """A flat guide with Gaussian variables in unconstrained space. A scale map computes the standard deviations."""
 
     scale_map: ScaleMap
 

@@ -128,7 +128,7 @@ class NormalInit(Init):
 
 @dataclass(frozen=True)
 class NetworkInit(Init):
-    r"""A rule that starts at the network's own weights.
+    r"""A rule by which a guide starts at the network's own weights.
 
     The initial standard deviations are all equal, or proportional to the prior's standard deviations, or proportional
     to the weights. With a `weight_fraction` :math:`\delta`, as in MOPED, the initial standard deviation of a weight w

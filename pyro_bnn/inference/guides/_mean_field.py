@@ -373,8 +373,8 @@ class MeanFieldState(FlatState):
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
         """Compute the gradient with respect to the scale, by the chain rule.
 
-        The chain rule starts at the gradient with respect to the draw. With an estimator, it starts at the gradient
-        with respect to the estimator's :class:`Noise`.
+        The chain rule starts at the gradient with respect to the draw. With an estimator, the chain rule starts at the
+        gradient with respect to the estimator's :class:`Noise`.
         """
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)

@@ -18,7 +18,7 @@ LARGE = 2**16
 
 
 class ParameterVector:
-    """Moves the parameters of nested modules into one vector, until :meth:`close` gives them their own memory again.
+    """Stores the parameters of nested modules in one vector; :meth:`close` gives each parameter its own memory again.
 
     A step over one vector allocates no memory; on a CPU, allocation often takes more time than the arithmetic. The
     parameters move into the tensor `memory` if it is given, else into a new tensor.
@@ -112,7 +112,7 @@ class DrawGradients:
         return site.name if site.name in self._large else None
 
     def leaves(self) -> dict[str, Tensor]:
-        """Return new autograd leaves, one per site, which are views of the draw. All gradients start at zero."""
+        """Return views of the draw, one per site, as new autograd leaves. All gradients start at zero."""
         self._own.clear()
         self._joined.zero_()
         self._leaves = {name: view.detach().requires_grad_() for name, view in self._draws.items()}
@@ -275,7 +275,7 @@ class FlatState(ABC):
             vector.close()
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """Return views of `vector` as new autograd leaves, one per site. Autograd adds their gradients to `gradient`.
+        """Return views of `vector` as autograd leaves, one per site. Autograd adds the leaves' gradients to `gradient`.
 
         Every call should pass the same two tensors, since their views are kept for later calls.
         """

@@ -61,7 +61,7 @@ class Density(ABC):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Return whether the formulas work for a prior's arguments: single numbers, or one number per weight."""
+        """Return whether the formulas work for these arguments of a prior (single numbers, or one per weight)."""
         return True
 
     @staticmethod
@@ -331,8 +331,8 @@ class Joint:
     def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
         """Divide the vector of weights into pieces, so that each piece has one prior density.
 
-        Neighbouring sites are in the same piece if they have equal densities, and the same label from `kind`. On a CPU,
-        pieces longer than `longest` are cut.
+        Neighbouring sites are in the same piece if both their densities and their labels from `kind` are equal. On a
+        CPU, pieces longer than `longest` are cut.
         """
         runs: list[Piece] = []
         for site in self.sites:

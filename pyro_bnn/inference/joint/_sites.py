@@ -166,7 +166,7 @@ def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
 
 
 class _AtStart(Messenger):
-    """Gives each latent variable its initial value, so that later priors are conditioned on this value."""
+    """Gives each latent variable its initial value. Priors of later variables then depend on this value."""
 
     def __init__(self, model: object) -> None:
         super().__init__()

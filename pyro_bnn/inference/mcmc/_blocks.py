@@ -1,4 +1,4 @@
-"""Finds the part of a recorded function that computes each row by itself; this part can then run on blocks of rows.
+"""Finds the operations of a recorded function that compute each row by itself, and thus can run on blocks of rows.
 
 All operations are computed for one block of rows, and then for the next, so the results stay in the processor's cache.
 The C code does not contain the number of rows, so it is compiled once for tables of any length.
@@ -87,9 +87,8 @@ class Blocks:
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
     """Divide a recorded function into blocks. Return None if there are few rows, or if an operation may mix rows.
 
-    The first of `nodes` is the vector z. If an axis of a constant is as long as the number of rows, it is an axis of
-    rows. The result of an operation has an axis of rows if an argument has one, unless the operation sums over the
-    rows.
+    The first of `nodes` is the vector z. An axis of a constant is an axis of rows if its length is the number of rows.
+    The result of an operation has an axis of rows if an argument has one, unless the operation sums over the rows.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}

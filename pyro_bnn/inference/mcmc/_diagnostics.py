@@ -241,7 +241,7 @@ class Modes(Shown):
 
     @property
     def unexplored(self) -> str:
-        """A clause that says how many chains are too short to explore their modes, without values of R-hat."""
+        """A clause that says how many chains are too short to explore their modes. It contains no R-hat."""
         verb = (
             "is too short to explore its mode" if self.num_unexplored == 1 else "are too short to explore their modes"
         )
@@ -254,7 +254,7 @@ class Modes(Shown):
 
     @property
     def fault(self) -> str:
-        """A clause that says how many chains have not explored their modes; empty if all have."""
+        """A clause that says how many chains have not explored their modes; empty if there are no such chains."""
         bad = self.num_unexplored
         worst = f"R-hat of a chain's halves up to {self.within.max():.2f}, above {LARGEST_WITHIN}"
         return f"{bad} of {len(self.within)} chains have not explored their modes ({worst})" if bad else ""
@@ -349,7 +349,7 @@ def _spaced(values: Tensor, at_most: int | None) -> Tensor:
 
 
 class Judgement(NamedTuple):
-    """The status of chains. If each chain was judged by itself, `modes` says how well their predictions agree."""
+    """The status of chains. If each chain was judged by itself, `modes` says how well the chains' predictions agree."""
 
     status: Status
     modes: Modes | None = None
@@ -367,8 +367,8 @@ def judge(
     """Judge chains, ``{site: shape (K, S, *event)}``, of the algorithm `sampler`, and warn of problems.
 
     If a model and inputs are given, predictions at up to 50 of the inputs are judged. Otherwise the latent variables
-    are judged. If `at_modes` is true, each chain began at its own mode. Such chains need not agree, so each chain is
-    judged by itself. A few divergent steps are tolerated.
+    are judged. If `at_modes` is true, each chain began at its own mode. Chains in different modes need not agree, so
+    each chain is judged by itself. A few divergent steps are tolerated.
     """
     num_divergences, done = statistics.num_diverging, in_short(samples, statistics, sampler)
     try:

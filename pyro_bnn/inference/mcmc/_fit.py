@@ -60,8 +60,8 @@ def fit_mcmc(
     each chain learns its own step size and, except for MCLMC, a diagonal mass matrix.
 
     If `torch.distributed` is initialised, each process draws a share of the chains, writes its own checkpoint, with its
-    rank in the file's name, and returns all chains. Every process must make the call with the same arguments and all
-    data. The draws depend on the seed and on the number of processes.
+    rank in the file's name, and returns all chains. Every process must call this function with the same arguments and
+    with all rows of the data. The draws depend on the seed and on the number of processes.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Learnable parameters do not change.
@@ -71,7 +71,7 @@ def fit_mcmc(
         sampler: The algorithm with its settings: :class:`~pyro_bnn.NUTS`, :class:`~pyro_bnn.HMC` or
             :class:`~pyro_bnn.MCLMC`. :class:`~pyro_bnn.MCLMC` is for an ensemble of modes.
         num_samples: Number S of draws that are kept from each chain.
-        num_warmup: Number of warm-up draws of each chain, which are not kept.
+        num_warmup: Number of warm-up draws of each chain. Warm-up draws are not kept.
         num_chains: Number K of chains. R-hat shows whether several chains agree.
         init: Distribution of the first points: ``"prior"``, the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
@@ -211,7 +211,7 @@ def fit_nuts(
         data: The pair (x, y) with all rows; for any other Pyro model, the tuple of its arguments.
         max_tree_depth: A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps; see :class:`~pyro_bnn.NUTS`.
         num_samples: Number S of draws that are kept from each chain.
-        num_warmup: Number of warm-up draws of each chain, which are not kept.
+        num_warmup: Number of warm-up draws of each chain. Warm-up draws are not kept.
         num_chains: Number K of chains. R-hat shows whether several chains agree.
         init: Distribution of the first points: ``"prior"``, an ``Init``, another posterior, or a ``Descent``.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.

@@ -151,7 +151,7 @@ class Kernel(ABC):
     def at(self, z: Tensor) -> "Kernel | None":
         """Return a kernel for the same potential at the positions z, shape (K, P).
 
-        None means that the caller must make it.
+        Return None if the caller must make the kernel.
         """
         return None
 

@@ -62,8 +62,8 @@ class MCLMC(Sampler):
         energy_error: Target at the end of warm-up: the mean squared energy error of a step, in squared nats, divided by
             the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
             square root of this error; the bias is small for a target of 5e-4.
-        first_energy_error: Target at the beginning of warm-up. During warm-up, the target changes linearly to
-            `energy_error`.
+        first_energy_error: Target at the beginning of warm-up. During warm-up, the target changes linearly from
+            `first_energy_error` to `energy_error`.
 
     References:
         Robnik et al. (2023), https://arxiv.org/abs/2212.08549; Robnik and Seljak (2023),

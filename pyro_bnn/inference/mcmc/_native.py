@@ -330,7 +330,7 @@ def _compile(text: str, timeout: float | None) -> ctypes.CDLL:
 
 
 def _called(command: Sequence[str], timeout: float | None) -> tuple[int, str]:
-    """Run a command, and return its exit status and its error output. A timeout stops it and its child processes."""
+    """Run a command, and return its exit status and error output. A timeout stops the command and its children."""
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(command, stdout=nothing, stderr=pipe, text=True, start_new_session=True) as process:
         try:

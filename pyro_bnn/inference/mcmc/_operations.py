@@ -1,4 +1,4 @@
-"""Table of the torch operations that can be written in C. A density with another operation runs in torch.
+"""Table of the torch operations that can be written in C. A density with any other operation runs in torch.
 
 The entry of an elementwise operation is C text, with `{0}`, `{1}` and so on for the arguments. The entry of any other
 operation is a function. The function gets the writer, a tensor with the shape and dtype of the result, and the
@@ -148,7 +148,7 @@ LONGEST_TOTAL = 64
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:
-    """Write the logarithm of the sum of exponentials along one axis, which has size 1 in the result."""
+    """Write the logarithm of the sum of exponentials along one axis. In the result, this axis has size 1."""
     if value.shape[axis] > LONGEST_TOTAL:
         raise UnsupportedError(f"of {value.shape[axis]} elements")
     largest = _largest(writer, value, axis)
@@ -241,7 +241,7 @@ def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: V
 
 
 def _picked(source: Value, indices: Sequence[Value | None]) -> Value:
-    """Return slices along one axis. The only entry of `indices` that is not None is the vector of their positions."""
+    """Return slices along one axis. One of `indices` is the vector of the slices' positions; the others are None."""
     axes = [axis for axis, which in enumerate(indices) if which is not None]
     which = indices[axes[0]]
     if len(axes) != 1 or which is None or which.example is None:

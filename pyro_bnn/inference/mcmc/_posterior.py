@@ -25,7 +25,7 @@ OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}
 
 @dataclass(frozen=True)
 class ModesRecord:
-    """The form in which a file stores :class:`Modes`. All fields are tensors, since an R-hat can be infinite."""
+    """The form in which a file stores :class:`Modes`. All fields are tensors, which can store an infinite R-hat."""
 
     within: Tensor
     between: Tensor

@@ -54,7 +54,7 @@ class Descent:
     """Starts at modes: Adam moves each chain from a random point to a nearby mode of the posterior density.
 
     Args:
-        num_steps: Number of steps of Adam, each on all data. In C they take seconds; see `compile` of
+        num_steps: Number of steps of Adam, each on all data. In C the steps take seconds; see `compile` of
             :func:`~pyro_bnn.fit_mcmc`.
         learning_rate: The initial learning rate; it falls to 0 along a cosine.
         init: Distribution of the random points; None is :class:`FreshInit`.

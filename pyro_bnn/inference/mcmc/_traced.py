@@ -132,8 +132,8 @@ def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
 class TorchKernel(Kernel):
     """A kernel in torch.
 
-    If `not_in_c` is empty, C computes the potential. If not, `not_in_c` is the reason why C cannot compute the
-    potential, and the kernel records the potential if possible.
+    If `not_in_c` is empty, C computes the potential. Any other `not_in_c` is the reason why C cannot compute the
+    potential; the kernel then records the potential if possible.
     """
 
     fields: tuple[str, ...] = ()

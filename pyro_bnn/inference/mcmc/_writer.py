@@ -89,9 +89,9 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Split the axes of two shapes into pairs of groups with equal numbers of elements, as small as possible.
+    """Yield pairs of groups of axes, with one group from each shape.
 
-    Axes of size 1 are left out.
+    Both groups of a pair have the same number of elements, and as few axes as possible. Axes of size 1 are left out.
     """
     from_axes, to_axes = ([axis for axis, n in enumerate(shape) if n > 1] for shape in (before, after))
     while from_axes:
@@ -135,7 +135,7 @@ def literal(number: float) -> str:
 
 
 def combined(text: str, shape: Sequence[int], *parts: Value) -> Value:
-    """Make a tensor from a C expression, in which `{0}`, `{1}` and so on stand for elements of `parts` (broadcast)."""
+    """Make a tensor from a C expression; `{0}`, `{1}` and so on stand for elements of the broadcast `parts`."""
     return Value(tuple(shape), text.format(*(part.broadcast(shape).text for part in parts)))
 
 
@@ -268,7 +268,7 @@ Operation = Callable[..., Any]
 
 
 def elementwise(text: str, *, is_slow: bool = False) -> Operation:
-    """Make an elementwise operation from a text, in which `{0}`, `{1}` and so on stand for its arguments."""
+    """Make an elementwise operation from a C expression; `{0}`, `{1}` and so on stand for the arguments."""
     num_read = 1 + max(int(number) for number in re.findall(r"{(\d)}", text))
 
     def write(writer: Writer, result: Tensor, *arguments: Any) -> Value:

@@ -61,8 +61,7 @@ def with_learned(posterior: P, model: object) -> P:
 def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
     """Warn if learned parameters of a model have changed since one of its posteriors was made.
 
-    For an ensemble, the network's parameters are not compared. They are also not compared if some parameters have other
-    values in each draw.
+    The network's parameters are not compared for an ensemble, or if some parameters have other values in each draw.
     """
     parts = [part for part in _parts(posterior) if part.learned]
     if not parts:
@@ -89,7 +88,7 @@ def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
 
 
 def warn_of_shared_network(posterior: Posterior, model: BayesianModel) -> None:
-    """Warn if the members of an ensemble may have learned different network parameters that the draws do not have."""
+    """Warn if members of an ensemble may have learned different values of network parameters that are not random."""
     if not isinstance(posterior, EnsemblePosterior) or len(posterior.members) == 1 or posterior.carried:
         return
     random, named = random_paths(model), model.network.named_parameters()

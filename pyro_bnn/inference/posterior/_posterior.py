@@ -151,7 +151,7 @@ class Posterior(Advised, Shown, ABC):
         A prediction is not linearised for the draws that get None instead of a point.
 
         Args:
-            everywhere: Whether to return the points even of a posterior whose :attr:`is_linearised` is false.
+            everywhere: Whether to return the points also if :attr:`is_linearised` is false.
 
         Raises:
             ValueError: If the posterior has no median.

@@ -55,7 +55,7 @@ class Status:
     def warning(self, name: str = "posterior.status") -> str:
         """Return the text of a warning.
 
-        It says what is wrong and what to try, and ends with the facts of the fit if they are short.
+        The text says what is wrong and what to try. If the facts of the fit are short, they are at the end of the text.
 
         Args:
             name: Name of the attribute that contains the whole status.

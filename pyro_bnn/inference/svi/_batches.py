@@ -78,7 +78,7 @@ class Batches:
             )
 
     def first(self) -> Batch:
-        """Return an example batch. If the data come from a loader, its first epoch contains this batch, too."""
+        """Return an example batch. For a loader, the first epoch contains this batch, too."""
         if self._loader is not None:
             return self._loader.first()
         assert self.tensors is not None
@@ -87,7 +87,7 @@ class Batches:
         return tuple(take(part, slice(0, self._batch_size)) for part in self.tensors)
 
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
-        """Return the batches of epoch `number` without the first `skip`. The call draws the order of the rows."""
+        """Return the batches of epoch `number` after the first `skip` batches. The call draws the order of the rows."""
         if self._loader is not None:
             return self._loader.epoch(number, skip)
         assert self.tensors is not None

@@ -129,8 +129,8 @@ def fit_svi(
 
     Warns:
         PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. If the objective fell or still
-            rises at the end, there is no warning, since a loop of short fits would repeat it; only `posterior.status`
-            is false and names the reason. :func:`~pyro_bnn.fit` with ``method="svi"`` warns in this case, too.
+        rises at the end, only `posterior.status` is false and names the reason, since loops of short fits would repeat
+        a warning. :func:`~pyro_bnn.fit` with ``method="svi"`` also warns in this case.
 
     Example:
         >>> import torch

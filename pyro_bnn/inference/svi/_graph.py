@@ -25,7 +25,7 @@ class RecordingError(ValueError):
 
 @dataclass(frozen=True)
 class Recording:
-    """A recorded step, with two kinds of tensors: the step reads its batch from `inputs`, and writes to `result`."""
+    """A recorded step. The step reads its batch from `inputs`, and writes to `result`."""
 
     inputs: Batch
     result: Tensor

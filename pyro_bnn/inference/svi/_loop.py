@@ -163,7 +163,8 @@ class Loop:
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
         """Check a batch of the first epoch; checks in every epoch would be too costly.
 
-        On a GPU, this checks the inputs and the targets. On a CPU, it checks the inputs and the network's first output.
+        On a GPU, the inputs and the targets are checked. On a CPU, the inputs and the network's first output are
+        checked.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):

@@ -303,7 +303,7 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """Return two contexts that apply the estimator: with a KL from draws, and with the kind of KL that `elbo` uses."""
+    """Return two contexts that apply the estimator. The first has a KL from draws; the second has the KL of `elbo`."""
     if estimator is None:
         return nullcontext(), nullcontext()
     assert isinstance(model, BayesianModel)

@@ -31,7 +31,7 @@ ROUNDINGS = 64
 
 
 def answers(prediction: Prediction) -> dict[str, Tensor]:
-    """Return by name the parts of a prediction, of classes or numbers, that are exported."""
+    """Return the exported parts of a prediction by their names."""
     if isinstance(prediction, ClassificationPrediction):
         names = ("probs", "aleatoric", "epistemic")
     elif isinstance(prediction, RegressionPrediction):

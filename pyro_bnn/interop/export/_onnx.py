@@ -44,7 +44,7 @@ def export_onnx(
 
     The input is named ``x``. If there are several inputs, their names are their keys in a dictionary, or ``x_0``,
     ``x_1``, ... in a tuple. For numbers, the outputs are ``mean``, ``aleatoric`` and ``epistemic`` (variances). For
-    classes, they are ``probs``, ``aleatoric`` and ``epistemic`` (nats). See also
+    classes, the outputs are ``probs``, ``aleatoric`` and ``epistemic`` (nats). See also
     :class:`~pyro_bnn.interop.PredictiveModule`. The number of draws and the seed are in the metadata of the file.
 
     Args:

@@ -72,7 +72,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             the same on every machine. On two cores, ``"auto"`` then takes about half a minute for a thousand rows.
         max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`. A fit ends earlier if it reaches a
             plateau. For ``"nuts"`` and ``"mclmc"``, `max_iter` is the number of draws of each chain, and also the
-            number of its warm-up draws. For these methods, None means 200 draws, and 200 (``"nuts"``) or 600
+            number of its warm-up draws. For these two methods, None means 200 draws after 200 (``"nuts"``) or 600
             (``"mclmc"``) warm-up draws. For ``"auto"``, `max_iter` is the largest number of draws, and of warm-up
             draws, of each chain.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
@@ -83,8 +83,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         validation_fraction: Share of the rows that `early_stopping` holds out.
         calibration_fraction: Share of the rows for calibration, which take no part in the fit. They correct the
             intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets
-            of :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. Not with `sample_weight`,
-            :meth:`partial_fit` or several labels for each row.
+            of :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. This argument cannot be combined
+            with `sample_weight`, :meth:`partial_fit` or several labels for each row.
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; below
             1, the posterior is narrower.
         num_samples: Number of weight draws in a prediction. By default (None), ``"ensemble"`` uses each member once,
@@ -232,8 +232,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         A new observation lies in its interval with probability `level`. A value below the interval is as probable as a
         value above the interval. For counts, an interval has at least the probability `level`, and the probabilities
-        below and above the interval may differ. As in MAPIE, the axis of the rows comes before the axis of the ends. In
-        ``prediction.interval`` the ends come first, as in torch.
+        below and above the interval may differ. As in MAPIE, the axis of the rows comes before the axis of the two
+        ends. In ``prediction.interval`` the axis of the two ends comes first, as in torch.
 
         Args:
             X: Inputs, shape (N, D).

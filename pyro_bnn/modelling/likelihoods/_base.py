@@ -22,7 +22,7 @@ L = TypeVar("L", bound="Likelihood[Any]")
 
 
 class Weighted(TorchDistribution):
-    """A distribution whose log-densities are multiplied by weights. The draws are those of the base distribution."""
+    """A distribution whose log-densities are multiplied by weights. The weights do not change the draws."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
@@ -87,7 +87,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     def keep_exact(self, name: str, value: Tensor | None) -> None:
         """Register a buffer in double precision.
 
-        The buffer has its exact values again after the module was moved to single precision and back.
+        If the module is moved to single precision and back, the buffer gets its exact values back.
         """
         self.register_buffer(name, value)
         if value is not None:
@@ -187,7 +187,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return num_targets
 
     def target_shape(self, observed: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the argument y, which includes row weights, for observed values of shape `observed`."""
+        """Return the shape of the argument y, row weights included, for observed values of shape `observed`."""
         return (*observed, 2) if self.has_row_weights else tuple(observed)
 
     def check_targets(self, output: Tensor, y: Tensor) -> None:
@@ -217,7 +217,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
         """Return the prior of a latent variable, given the `values` of other latent variables. No Pyro statement runs.
 
-        If the variable is a function of the other variables, return its value instead.
+        A variable that is a function of other variables has no prior; return the value of this function.
         """
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))

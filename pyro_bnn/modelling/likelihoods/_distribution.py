@@ -118,9 +118,9 @@ class DistributionLikelihood(MadeLikelihood):
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``
             or ``(*draws, N, O)``. ``make`` gets outputs of one draw or of many draws, so count axes from the end, as in
             ``out[..., 0]``. ``make`` must not draw random numbers.
-        num_parts: Number of equal parts into which the last axis of the output is split. If it is above 1, ``make``
-            gets `num_parts` tensors, each of shape ``(*draws, N, O)``, so the network needs `num_parts` outputs for
-            each target.
+        num_parts: Number of equal parts into which the last axis of the output is split. If `num_parts` is above 1,
+            ``make`` gets `num_parts` tensors, each of shape ``(*draws, N, O)``. The network then needs `num_parts`
+            outputs for each target.
         latent: Priors of latent variables, ``{name: prior}``, without batch shape. The variables are inferred together
             with the weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keyword arguments, which
             broadcast with a part of the output.
@@ -177,7 +177,7 @@ class DistributionLikelihood(MadeLikelihood):
         return self.make(*parts, **numbers)
 
     def check_output(self, output: Tensor) -> None:
-        """Raise unless `make` returns an allowed distribution, also for outputs with an axis of draws before rows."""
+        """Raise unless `make` returns an allowed distribution, with and without an axis of draws before the rows."""
         likelihood = self.for_checks(output)
         one = likelihood(output)
         values = {name: value.expand(2, *value.shape) for name, value in likelihood.present_numbers().items()}

@@ -44,9 +44,9 @@ class Maker:
 class MadeDistribution(TorchDistribution, Sliced):
     """The distribution that a `Maker` returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
-    To select or join draws or rows, the class selects or joins the outputs and numbers, and makes the distribution
-    again. So draws and rows of every distribution can be selected. A mean or a variance without closed form is
-    estimated from draws, always with the same seed.
+    Draws and rows of every distribution can be selected and joined: the class selects or joins the outputs and numbers,
+    and makes the distribution again. A mean or a variance without closed form is estimated from draws, always with the
+    same seed.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention

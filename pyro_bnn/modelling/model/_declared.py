@@ -99,8 +99,8 @@ def take_declared(net: nn.Module) -> dict[str, Statement]:
     """Replace every `PyroSample` of a network by a buffer with an initial value. Afterwards, no module uses Pyro.
 
     The initial values are medians of draws from the priors. Return ``{path of the new buffer: declaration}``. Each
-    declaration depends only on declarations before it. A `PyroSample` whose function computes a tensor from other
-    variables is not replaced.
+    declaration depends only on declarations before it. A `PyroSample` is not replaced if its function computes a tensor
+    from other variables.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:

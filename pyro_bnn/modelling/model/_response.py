@@ -62,7 +62,7 @@ def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
 
 
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
-    """Raise if y is on another device than x, or if its shape does not match the shape `observed` of a prediction."""
+    """Raise if y is on another device than x, or if y's shape does not match the shape `observed` of a prediction."""
     expected = likelihood.target_shape(observed)
     device = (x if isinstance(x, Tensor) else leaves(x)[0]).device
     _checks.kind("y", y, Tensor, "a tensor")
@@ -170,7 +170,7 @@ def respond(
     x: Inputs,
     interception: Interception,
 ) -> Response:
-    """Run a network, whose random parameters are buffers, with given weights, and apply a likelihood to its output."""
+    """Run a network with given weights in place of its buffers, and apply a likelihood to its output."""
     weights = {name: values[name] for name in paths}
     tensors = {path: weights[name] for name in paths for path in paths[name]}
     num_lead = _functional.num_lead_axes(net, tensors)

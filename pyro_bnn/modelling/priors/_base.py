@@ -19,7 +19,7 @@ def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
 
 
 class WeightPrior(ABC):
-    """The prior of a network's parameters, which may depend on latent variables and on learnable numbers.
+    """A prior of a network's parameters. The prior may depend on latent variables and on learnable numbers.
 
     To write a prior, subclass :class:`Prior` if the distribution is fixed, else :class:`HierarchicalPrior`.
 

@@ -92,7 +92,7 @@ class NetworkNormalPrior(_ScalePrior):
 
     References:
         Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
-        https://arxiv.org/abs/1906.05323; there, guides start as with ``NetworkInit(weight_fraction=0.1)``.
+        https://arxiv.org/abs/1906.05323. The guides of this paper start as with ``NetworkInit(weight_fraction=0.1)``.
 
     Example:
         >>> import torch

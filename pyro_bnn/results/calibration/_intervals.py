@@ -119,9 +119,8 @@ class ConformalIntervals(Shown, Calibration):
             level: Probability that an interval contains the target, strictly between 0 and 1.
 
         Returns:
-            The two ends, as in ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``, the
-            calibration could move the lower end of an interval above its upper end. Both ends are then the mean of the
-            two uncalibrated ends.
+            The two ends, as in ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``, both
+            ends are the mean of the uncalibrated ends if calibration would move the lower end above the upper end.
 
         Raises:
             ValueError: If there are too few calibration rows for the level.

@@ -6,8 +6,8 @@ writes the picture. If your program has imported ``matplotlib.pyplot``, new axes
 main thread, a figure is freed when your program no longer uses it.
 
 All pictures have the same :func:`style`, with letters of 7 or 8 points and colours that colour-blind people can
-distinguish. With ``width="column"`` a picture is as wide as one column of a paper (3.4 inches), and with
-``width="page"`` as wide as the text (7 inches), so that the picture needs no scaling.
+distinguish. With ``width="column"`` a picture is as wide as one column of a paper (3.4 inches). With ``width="page"`` a
+picture is as wide as the text (7 inches). So no picture needs scaling.
 """
 
 from ..._core.remedies import explain_missing

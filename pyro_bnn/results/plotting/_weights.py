@@ -277,7 +277,7 @@ def weight_histograms(
         width: Width of a new figure.
 
     Returns:
-        An array of axes with a row for each site. The first axes of a row show means, the second standard deviations.
+        An array of axes with a row for each site. Column 0 shows the means, and column 1 shows the standard deviations.
 
     Example:
         >>> import torch

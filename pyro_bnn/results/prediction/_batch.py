@@ -226,7 +226,7 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """Return the absolute values; raise values below the lower quartile to the lower quartile.
+    """Return the absolute values, but replace values below the lower quartile by the lower quartile.
 
     A small output may be a difference of large terms, so its rounding error may be as large as that of a large output.
     """
@@ -290,7 +290,7 @@ class Way:
 
 
 class Batch(Generic[P]):
-    """A batch of rows, and the prediction from all draws so far. `plan` says which modules' results may be reused."""
+    """A batch of rows, and the prediction from all draws so far. Results of modules in `plan` may be reused."""
 
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._way = model, x, y, way

@@ -275,7 +275,7 @@ class _Sum:
 
 
 class _Values:
-    """An accumulator for values instead of distributions. It keeps running moments of the values."""
+    """An accumulator of the running moments of values, not of distributions."""
 
     def __init__(self) -> None:
         self._moments, self._kept = RunningMoments(), list[Tensor]()

@@ -165,7 +165,7 @@ def _selected(
 
 
 def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel | None) -> list[Owned]:
-    """Return the weights of each site with their layer. Sites outside of the network have no layer."""
+    """Return each site's weights and layer. Sites outside of the network have no layer."""
     paths = {} if model is None else model.parameter_paths
     if model is not None and not {site.name for site in guide.sites} >= paths.keys():
         raise ValueError("`model` must be the guide's model, got one with other sites; pass the model that was fitted.")
@@ -217,7 +217,7 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Return masks of the weights to keep. Weights with the lowest ratios are removed; of equal ratios, the first."""
+    """Return masks that keep the weights with the largest ratios and, among equal ratios, the later weights."""
     flat = torch.cat([ratio.reshape(-1) for ratio in ratios.values()])
     num_removed = math.floor(fraction * len(flat) + 0.5)
     keep = torch.ones_like(flat, dtype=torch.bool)

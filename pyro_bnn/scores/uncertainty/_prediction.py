@@ -51,7 +51,7 @@ class Prediction(Advised, Shown, ABC):
     Args:
         num_samples: Number of weight draws, S.
         log_density: Log-density or log-probability of the targets under the mixture of all draws, in nats, shape (N,).
-            If a row has several outputs, it is their joint density. None if no targets were given.
+            For a row with several outputs, this is the joint log-density of all outputs. None if no targets were given.
         targets: Targets of `log_density`, N rows; None if no targets were given.
         seed: Seed of the weight draws, given to `predict` or drawn by it; None if unknown. Two predictions of one
             posterior use the same weight draws if they have the same seed and number of draws.
@@ -286,7 +286,7 @@ def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any]
 
 
 def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """Split values of shape ``(N, *O)`` into columns, whose names end in the name or number of the output."""
+    """Split values of shape ``(N, *O)`` into columns. Each name ends in the name or number of the output."""
     count = values.shape[1:].numel()
     flat = array(values).reshape(len(values), count)
     if outputs is not None:

@@ -31,8 +31,8 @@ CRPS_DRAWS = 1000
 class RegressionPrediction(Prediction):
     """Mean and variances of the predictive mixture, which has one component per weight draw.
 
-    `total`, `aleatoric` and `epistemic` are variances. Their square roots are `sd`, `aleatoric_sd` and `epistemic_sd`,
-    in the units of the targets. Variances are always in double precision, since squares of numbers above 1e19 are
+    `total`, `aleatoric` and `epistemic` are variances. The standard deviations `sd`, `aleatoric_sd` and `epistemic_sd`
+    are in the units of the targets. Variances are always in double precision, since squares of numbers above 1e19 are
     infinite in single precision. The other arguments are those of :class:`Prediction`.
 
     Args:
@@ -250,7 +250,7 @@ class RegressionPrediction(Prediction):
         return y
 
     def _for_each(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-        """Apply a function to the blocks, shape ``(N, *O)``, of y, shape ``(..., N, *O)``, and stack the results."""
+        """Apply a function to each block of shape ``(N, *O)`` in y, shape ``(..., N, *O)``; stack the results."""
         y = self._aligned(y)
         lead = y.shape[: y.dim() - self.mean.dim()]
         results = [function(values) for values in y.reshape(-1, *self.mean.shape)]

@@ -115,7 +115,7 @@ def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]
 
 
 def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
-    """Return, for each share in `SHARES`, the accuracy on this share of the rows: those with the lowest entropy."""
+    """Return the accuracy on the rows with the lowest entropy, for each share of the rows in `SHARES`."""
     ordered, rows = is_right[entropy.argsort()], []
     for share in SHARES:
         surest = ordered[: max(1, round(share * len(ordered)))]

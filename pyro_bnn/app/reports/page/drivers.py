@@ -144,7 +144,7 @@ def _rounded(text: str) -> str:
 
 
 def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], bool]]:
-    """Return the cells of each row, and whether its target lies outside the interval."""
+    """Return each row's cells, and whether the row's target lies outside the interval."""
     mean, y, (low, high) = found.prediction.mean, found.y, found.interval(HEADLINE)
     # Of several targets, a row shows the one with the largest error in predicted standard deviations.
     outputs = ((y - mean).abs() / found.prediction.total.sqrt()).argmax(-1).tolist()

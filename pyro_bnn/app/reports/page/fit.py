@@ -95,7 +95,7 @@ def of_length(config: RunConfig, history: History, status: Status) -> Verdict:
 
 
 def of_temperature(history: History) -> tuple[Verdict, ...]:
-    """Return a note if the KL weight was not 1, which makes the posterior colder or warmer than in Bayes' rule."""
+    """Return a note if the KL weight was not 1: the posterior is then colder or warmer than in Bayes' rule."""
     kl_weight = history.epochs[-1].kl_weight if history.epochs else 1.0
     if kl_weight == 1:
         return ()

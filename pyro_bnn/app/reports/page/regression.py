@@ -88,7 +88,7 @@ def errors_section(subject: Subject) -> Section | None:
 
 
 def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
-    """Judge whether the squared errors of the network, (N, O), are below those of the mean of the training targets."""
+    """Judge whether the network has smaller squared errors, (N, O), than the mean of the training targets."""
     root, error = _root(squared.mean(-1))
     guess = math.sqrt(float(guessed.mean()))
     gain, gain_error = mean_and_error((guessed - squared).mean(-1))

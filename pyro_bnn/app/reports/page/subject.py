@@ -52,7 +52,7 @@ class Classified:
 
 @dataclass(frozen=True)
 class Regressed:
-    """Measurements of a regression, in units of the target. Each prediction has the targets' log-densities."""
+    """Measurements of a regression, in units of the target. Predictions contain the targets' log-densities."""
 
     y: Tensor  # targets of the test rows, (N, O)
     names: tuple[str, ...]  # of the outputs
