@@ -138,7 +138,7 @@ def without_unknown_errors(result: Comparison) -> Comparison:
 
 
 def in_plain_names(result: Comparison) -> Comparison:
-    """Return a comparison of a run with NUTS in which the methods have the names "NUTS" and "the run"."""
+    """Return a copy of a comparison in which the two methods have the names "NUTS" and "the run"."""
     names = {result.pairs[0].reference: "NUTS", result.pairs[0].method: "the run", "": ""}
     return _with_rows(result, lambda row: replace(row, method=names[row.method], reference=names[row.reference]))
 

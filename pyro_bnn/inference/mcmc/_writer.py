@@ -89,9 +89,9 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Split the axes of two shapes into pairs of groups with equal numbers of elements, as small as possible.
+    """Split the axes of two shapes into groups, and yield pairs of groups with equal numbers of elements.
 
-    Axes of size 1 are left out.
+    The groups are as small as possible. Axes of size 1 are left out.
     """
     from_axes, to_axes = ([axis for axis, n in enumerate(shape) if n > 1] for shape in (before, after))
     while from_axes:

@@ -194,7 +194,10 @@ def _require_kind(data: object) -> None:
 
 
 class Loader:
-    """Batches of an iterable that is read once per epoch. An exact length must be the number of batches."""
+    """Batches of an iterable that is read once per epoch.
+
+    If the iterable has a length, and the length is not an estimate, each epoch must have this number of batches.
+    """
 
     def __init__(
         self, data: Iterable[object], arguments: Arguments, num_data: int | None, num_processes: int = 1

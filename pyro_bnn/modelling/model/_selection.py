@@ -139,7 +139,7 @@ def _by_function(chooser: Chooser, parameters: Sequence[Owned], argument: str) -
 def layers(*kinds: type[nn.Module]) -> Selection:
     """Select all parameters that layers of the given classes own directly.
 
-    Layers whose class is a subclass of these are selected, too. Parameters of a nested layer belong only to the nested
+    Layers of a subclass of these classes are selected, too. Parameters of a nested layer belong only to the nested
     layer. For example, `nn.MultiheadAttention` owns ``in_proj_weight``, but its inner linear layer owns the weight of
     the output projection.
 
@@ -248,7 +248,10 @@ def make_random(net: nn.Module, where: object, exclude: object, declared: Iterab
 
 
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object) -> set[str]:
-    """Return the sites that `where` selects and `exclude` does not. `fixed` are random by the network's own code."""
+    """Return the sites that `where` selects and `exclude` does not.
+
+    The parameters in `fixed` are always random, since the network declares them as random.
+    """
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
         raise ValueError("`net` must have a parameter that can be random, got none; pass a network with weights.")

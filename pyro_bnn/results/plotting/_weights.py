@@ -273,7 +273,8 @@ def weight_histograms(
         width: Width of a new figure.
 
     Returns:
-        An array of axes with a row for each site. The first axes of a row show means, the second standard deviations.
+        An array of axes with a row for each site. In each row, the left axes show the means, and the right axes show
+        the standard deviations.
 
     Example:
         >>> import torch

@@ -195,7 +195,7 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
-    """Return `guide`, or the guide of `guide` if it is a posterior; raise unless it is a mean-field guide."""
+    """Return the mean-field guide, given the guide or its posterior. Raise if the guide is of another kind."""
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
     assert isinstance(found, MeanFieldGuide)
