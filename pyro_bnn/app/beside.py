@@ -47,7 +47,7 @@ def compare_with_chains(
     seed: int = 0,
     report: Callable[[str, Status], None],
 ) -> Comparison:
-    """Draw four chains from the exact posterior of a run, and compare the predictions of the chains and the run."""
+    """Sample the exact posterior of a run with four chains, and compare their predictions with those of the run."""
     model, posterior = load_run(run, rows)
     model.requires_grad_(False)  # parameters without a posterior, such as a noise scale, keep what the run learned
     chains = fit_nuts(

@@ -136,7 +136,7 @@ def find_recipe(dataset: str, name: str) -> RunConfig:
 
 
 def near(name: str, names: Collection[str]) -> str:
-    """Return a question whether the most similar name is meant. Return "" if no name is similar."""
+    """Return a question that suggests the most similar name, or "" if no name is similar."""
     found = nearest(name, names)
     return f" (did you mean {found!r}?)" if found else ""
 

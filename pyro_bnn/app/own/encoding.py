@@ -88,7 +88,7 @@ class TableEncoding:
 
     @property
     def slices(self) -> dict[str, slice]:
-        """For each column, the positions of its inputs among all inputs."""
+        """The positions of each column's inputs among all inputs."""
         ends = accumulate(feature.width for feature in self.features)
         return {feature.name: slice(end - feature.width, end) for feature, end in zip(self.features, ends, strict=True)}
 

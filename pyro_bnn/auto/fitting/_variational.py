@@ -119,7 +119,7 @@ class TimeLimit:
 
     @property
     def factor(self) -> float:
-        """The largest number by which the initial learning rate may be multiplied now."""
+        """The largest learning rate that is allowed now, divided by the initial learning rate."""
         share = (time.perf_counter() - self._begin) / max(self._end - self._begin, 1e-9)
         return DECAYS[sum(share > late for late in LATE)]
 

@@ -332,7 +332,7 @@ class Joint:
         """Divide the vector of weights into pieces, so that each piece has one prior density.
 
         Neighbouring sites are in the same piece if they have equal densities, and the same label from `kind`. On a CPU,
-        pieces longer than `longest` are cut.
+        pieces have at most `longest` numbers.
         """
         runs: list[Piece] = []
         for site in self.sites:
@@ -350,7 +350,7 @@ class Joint:
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """Cut a piece into pieces of at most `longest` numbers, if the device is a CPU.
+    """Split a piece into parts of at most `longest` numbers, if the device is a CPU.
 
     A piece whose density has no `key` stays whole, since the density may have parameters for each weight.
     """

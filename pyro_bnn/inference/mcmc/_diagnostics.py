@@ -364,11 +364,11 @@ def judge(
     *,
     at_modes: bool = False,
 ) -> Judgement:
-    """Judge chains, ``{site: shape (K, S, *event)}``, of the algorithm `sampler`, and warn of problems.
+    """Judge chains of the algorithm `sampler`, and warn of problems.
 
-    If a model and inputs are given, predictions at up to 50 of the inputs are judged. Otherwise the latent variables
-    are judged. If `at_modes` is true, each chain began at its own mode. Such chains need not agree, so each chain is
-    judged by itself. A few divergent steps are tolerated.
+    The draws are `samples`, ``{site: shape (K, S, *event)}``. If a model and inputs are given, predictions at up to 50
+    of the inputs are judged. Otherwise the latent variables are judged. If `at_modes` is true, each chain began at its
+    own mode. Such chains need not agree, so each chain is judged by itself. A few divergent steps are tolerated.
     """
     num_divergences, done = statistics.num_diverging, in_short(samples, statistics, sampler)
     try:

@@ -127,7 +127,7 @@ class Comparison(Advised, Shown):
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
         status: Status of the first method, with which the other methods are compared.
-        others: Statuses of the other methods by name.
+        others: The status of each other method, by the name of the method.
     """
 
     methods: list[Scores]
