@@ -41,7 +41,7 @@ class ParameterVector:
 
     @torch.no_grad()
     def link(self) -> None:
-        """Make every parameter a view of the vector. First copy the values of other parameters into the vector."""
+        """Make every parameter a view of the vector. Keep the values of parameters that were no views before."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 if (parameter.dtype, parameter.device) != (view.dtype, view.device):
@@ -81,7 +81,7 @@ class ParameterVector:
 
 
 class DrawGradients:
-    """Gradients of the negative log-likelihood with respect to the drawn values. These values are views of `draw`.
+    """Gradients of the negative log-likelihood with respect to the drawn values. The drawn values are views of `draw`.
 
     The backward pass makes a new gradient tensor for each large site. Small sites share a vector, to which the backward
     pass adds their gradients. Sharing takes more memory and time, but then the small sites are updated together. On a
@@ -237,7 +237,7 @@ class FlatState(ABC):
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
-        """Compute gradients with respect to the parameters, of the loss plus `weight` times the divergence.
+        """Compute the gradients of the loss plus `weight` times the divergence, with respect to the parameters.
 
         Returns:
             The divergence in nats, in double precision.

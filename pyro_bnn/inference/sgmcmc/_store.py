@@ -158,7 +158,7 @@ class ChainState:
 
 
 def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
-    """Return the steps after which a draw is kept. They are evenly spaced among the steps at which a chain samples."""
+    """Return the steps after which a draw is kept, evenly spaced among the steps at which a chain samples."""
     sampling = [step for step in range(num_steps) if steps.stage(step, num_steps).is_sampling]
     if len(sampling) < num_samples:
         raise ValueError(

@@ -277,7 +277,7 @@ def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude:
 
 
 def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
-    """Return the sites of random parameters that the rules `where` select. `paths` has the paths of each site."""
+    """Return the sites of random parameters that the rules `where` select. `paths` maps a site to its paths."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     found = owned(net, ((path, net.get_buffer(path)) for path in sites))
     parameters = [replace(one, site=site) for one, site in zip(found, sites.values(), strict=True)]
@@ -288,9 +288,10 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 
 
 def _warn_of_a_part(argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str) -> None:
-    """Warn if a glob such as ``net.stage1.conv*.weight`` selects only some of the parameters of one kind in its block.
+    """Warn if a glob such as ``net.stage1.conv*.weight`` leaves out parameters of the kind that it selects.
 
-    The block is ``net.stage1``. If the glob has the full name of the layer, as in ``net.fc.*``, there is no warning.
+    The function looks only at the block ``net.stage1``. If the glob has the full name of the layer, as in ``net.fc.*``,
+    there is no warning.
     """
     *block, layer, leaf = ["", "", *glob.split(".")]  # padded for a glob with one component
     if leaf == "**" or not ("*" in layer or "?" in layer):

@@ -244,7 +244,7 @@ def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
 
 
 class _Sum:
-    """Adds up a model's predictions at a site. `part` computes each summand from the site's node in a trace."""
+    """Sums the predictions of many draws at a site. `part` computes each summand from the site's node in a trace."""
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ def mixture_quantile(components: Distribution, q: float) -> Tensor:
 
 
 def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
-    """Return for each of Q levels q the k-th smallest of S draws, k = q S rounded up; shape ``(Q, N, *O)``."""
+    """Return the k-th smallest of S draws for each of Q levels q, where k is q S rounded up; shape ``(Q, N, *O)``."""
     ordered, num_draws = draws.sort(0).values, len(draws)
     return torch.stack([ordered[max(-int(-level * num_draws // 1), 1) - 1] for level in levels.tolist()])
 
