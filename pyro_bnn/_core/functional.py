@@ -74,7 +74,7 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
     """Give a random embedding a dense gradient.
 
-    Raise if its layer would change the drawn weights or their gradients.
+    Raise if the layer would change the drawn weights or their gradients.
     """
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
@@ -280,7 +280,7 @@ def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | No
 
 
 def _linear(x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    """Return the outputs of a linear layer for K draws, (K, N, out), from x of shape (N, in) or (K, N, in)."""
+    """Return the outputs of a linear layer for K draws, shape (K, N, out). x has shape (N, in) or (K, N, in)."""
     weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
     if x.dim() == 2:  # the same rows for all draws take one product, with the draws side by side
         joined = nn.functional.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())

@@ -170,7 +170,7 @@ class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records the calls of modules whose results are the same in every run.
 
     Such a call uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor or attribute
-    that existed before. After any other call, the module is refused: its later calls are not recorded. But if only the
+    that existed before. After any other call of a module, later calls of this module are not recorded. But if only the
     arguments of the call were computed from drawn weights, later calls can still be recorded.
     """
 

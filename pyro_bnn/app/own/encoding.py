@@ -25,8 +25,8 @@ class Feature:
     """The conversion of the cells of a column to inputs, which depends on the kind of the column.
 
     A ``number`` or ``date`` is standardised. A ``category`` has one input for each category of its column. The inputs
-    of a ``text`` are computed from its letters. A missing cell has the inputs 0, except one input that marks missing
-    cells.
+    of a ``text`` are computed from its letters. For a missing cell, all inputs are 0 except one input that marks
+    missing cells.
     """
 
     name: str  # of the column

@@ -106,7 +106,7 @@ class BeforeAndAfter:
         return f"{percent(row['level'], 0)}, {row['name']}"
 
     def cells(self, row: Mapping[str, Any]) -> list[str]:
-        """Return the cells of one of `rows` in the order of the headings."""
+        """Return the cells of a row in `rows`, in the order of the headings."""
         return [percent(row["inside"]), number(row["width"]), *(percent(share) for share in row["thirds"])]
 
     def __str__(self) -> str:

@@ -96,7 +96,7 @@ class NaturalState(FlatState):
     def gradients(self) -> list[Tensor]:
         """The gradient with respect to the draw.
 
-        With several draws or processes, there is a second tensor: this gradient times (draw minus mean).
+        With several draws or processes, a second tensor is this gradient times the draw's deviation from the mean.
         """
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 

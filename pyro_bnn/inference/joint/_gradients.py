@@ -42,7 +42,7 @@ SMOOTH = 0.05
 
 @dataclass(frozen=True)
 class _Direction:
-    """A direction in weight space: the change of each site per unit step, and the slope that autograd gives."""
+    """A direction in weight space. A unit step changes the sites by `moves`, and `slope` is the slope from autograd."""
 
     moves: dict[str, Tensor]
     slope: float

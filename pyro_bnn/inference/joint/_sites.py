@@ -201,7 +201,7 @@ def _site(name: str, node: Any) -> Site:
 
 
 class Layout:
-    """Joins named tensors in a vector of P numbers: each tensor has its slice, and the slices are in order."""
+    """Joins named tensors, in order, into a vector of P numbers. `slices` has the slice of each tensor."""
 
     def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
         self.shapes = dict(shapes)

@@ -241,7 +241,7 @@ def leapfrog(
 
 
 class Sampler(ABC):
-    """An MCMC algorithm with its settings, an argument of :func:`~pyro_bnn.fit_mcmc`.
+    """An MCMC algorithm with its settings, for :func:`~pyro_bnn.fit_mcmc`.
 
     Subclasses are frozen dataclasses. Chains, warm-up and diagnostics are the same for all samplers.
     """

@@ -65,7 +65,7 @@ def traced(
 ) -> Traced:
     """Record a function as plain tensor operations, without Pyro and autograd.
 
-    `decompositions` maps some operations to functions that use simpler operations. The simpler operations are then
+    `decompositions` maps some operations to functions that compute them by simpler operations, and only these are
     recorded. Results that depend only on constants, such as the normaliser of a likelihood, are computed once, while
     recording.
     """

@@ -171,7 +171,7 @@ def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[in
 def is_whole(data: Data) -> bool:
     """Return whether data are a tuple or a list with all rows.
 
-    A list of tuples, lists or dictionaries counts as a loader: each item is a batch.
+    A list of tuples, lists or dictionaries counts as a loader whose items are batches.
     """
     return isinstance(data, tuple) or (
         isinstance(data, list) and not any(isinstance(item, (tuple, list, Mapping)) for item in data)

@@ -73,10 +73,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         early_stopping: Whether to hold out rows, and to score the predictions of these rows during the fit. The fit
             keeps the posterior with the best score. Markov chains ignore this argument.
         validation_fraction: Share of the rows that `early_stopping` holds out.
-        calibration_fraction: Share of the rows for calibration, which take no part in the fit. They correct the
-            intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets
-            of :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. Not with `sample_weight`,
-            :meth:`partial_fit` or several labels for each row.
+        calibration_fraction: Share of the rows for calibration, which take no part in the fit. These rows are used to
+            correct the intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or to
+            make the sets of :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. Not with
+            `sample_weight`, :meth:`partial_fit` or several labels for each row.
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; below
             1, the posterior is narrower.
         num_samples: Number of weight draws in a prediction. None means each member once for ``"ensemble"``, all stored

@@ -45,7 +45,7 @@ class MadeDistribution(TorchDistribution, Sliced):
     """The distribution that a `Maker` returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
     To select or join draws or rows, the class selects or joins the outputs and numbers, and makes the distribution
-    again. So draws and rows of every distribution can be selected. A mean or a variance without closed form is
+    again. This works for every distribution. A mean or a variance without closed form is
     estimated from draws, always with the same seed.
     """
 
@@ -212,7 +212,7 @@ KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
 
 
 def cdf(distribution: Distribution, value: Tensor) -> Tensor:
-    """Return the probability that a draw is no larger than a value; for classes in :data:`KNOWN`, without gradient."""
+    """Return the probability that a draw is at most `value`. For the classes in :data:`KNOWN`, there is no gradient."""
     for kind, function in KNOWN.items():
         if isinstance(distribution, kind):
             return function(distribution, value)

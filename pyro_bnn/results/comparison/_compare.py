@@ -133,7 +133,7 @@ class NumberSummary:
         }
 
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """Return standard deviations, the coverage of intervals, and the NLL; see :class:`Scores`."""
+        """Return the standard deviations, the coverage and the NLL, as :class:`Scores` describes them."""
         prediction = self.prediction[mask]
         scores = {
             "epistemic sd": over_points(prediction.epistemic.sqrt()),

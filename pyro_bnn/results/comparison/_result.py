@@ -72,7 +72,7 @@ class Scores:
 
     @property
     def cells(self) -> dict[str, str]:
-        """The seconds, if they are known, and the scores as text, by name."""
+        """The scores as texts, by name; the wall time also has a text if it is known."""
         seconds = {} if self.seconds is None else {"seconds": f"{self.seconds:.1f}"}
         return seconds | {name: str(estimate) for name, estimate in self.scores.items()}
 

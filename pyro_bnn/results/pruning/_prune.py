@@ -97,7 +97,7 @@ def prune(
         model: The guide's model, which is needed if `where` or `exclude` has layers or functions.
 
     Returns:
-        The posterior; its status says how many weights are removed.
+        The pruned posterior. Its status says how many weights were removed.
 
     Raises:
         ValueError: If both or neither of `fraction` and `threshold` are given, if a number is out of range, if no site

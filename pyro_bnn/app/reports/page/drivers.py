@@ -137,7 +137,7 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
 
 
 def _rounded(text: str) -> str:
-    """Round a number that is too long for a cell to six digits; return any other text unchanged."""
+    """Round a number to six digits if it is too long for a cell. Return any other text unchanged."""
     if len(text) > LONGEST_INPUT:
         with suppress(ValueError):
             return f"{float(text):.6g}"
