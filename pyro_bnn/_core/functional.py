@@ -28,7 +28,7 @@ def parameter_to_buffer(net: nn.Module, path: str) -> None:
 
 
 def buffer_to_parameter(net: nn.Module, path: str, parameter: nn.Parameter) -> None:
-    """Put a parameter, which may have another shape, in the place of a buffer."""
+    """Replace a buffer by a parameter, which may have another shape."""
     owner, attribute = _owner(net, path)
     owner._buffers.pop(attribute, None)  # None if already done: a module may have several names
     owner.register_parameter(attribute, parameter)
@@ -94,7 +94,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """Return a parameter's value as the forward pass uses it: the padding row of an embedding stays constant."""
+    """Return a parameter's value in the forward pass, where the padding row of an embedding stays constant."""
     return _with_padding(*_owner(net, path), value)
 
 

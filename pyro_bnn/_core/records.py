@@ -116,7 +116,7 @@ def check_finite(label: str, value: Tensor) -> None:
 
 
 def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor]:
-    """Return the detached state dict of a module. Raise unless all its values are tensors."""
+    """Return the detached state dict of a module. Raise unless all values are tensors."""
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(

@@ -25,8 +25,8 @@ def number(value: float, sign: str = "") -> str:
 def with_error(value: float, error: float, sign: str = "") -> str:
     """Return a number ± its standard error, with the same decimal places.
 
-    The number has four significant digits if the error then has two or three. If not, the decimal places are chosen so
-    that the error has two or three significant digits.
+    The number has four significant digits if the error then has two or three significant digits. If not, the decimal
+    places are chosen so that the error has two or three significant digits.
     """
     if not (math.isfinite(error) and error >= 1e-12):
         return f"{number(value, sign)} ± {number(error)}"

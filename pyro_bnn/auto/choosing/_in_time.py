@@ -125,7 +125,7 @@ def _prepared(model: BayesianModel, data: Rows, timeout: float, seed: int) -> Ti
 
 
 def _time_left(chains: TimedChains, deadline: Deadline) -> float:
-    """Return the seconds that chains may take, so that there is time left to judge and store them."""
+    """Return how many seconds chains may take if time must be left to judge and store them."""
     return deadline.left(1 - RESERVE) - chains.seconds / 2
 
 

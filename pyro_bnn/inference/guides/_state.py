@@ -262,7 +262,7 @@ class FlatState(ABC):
         return None
 
     def is_degenerate(self, site: str) -> bool:
-        """Return whether a scale of a site is not above 0, so that the site has no density."""
+        """Return whether a site has no density because one of its scales is 0 or negative."""
         return False
 
     def close(self) -> None:
@@ -310,7 +310,7 @@ def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
 
 
 class PriorOfPoint:
-    """Minus the log prior at a point. :meth:`pull_back` adds the gradient times `weight` to `gradients`."""
+    """Minus the log prior at a point. :meth:`pull_back` adds `weight` times its gradient to `gradients`."""
 
     def __init__(self, joint: Joint, gradients: DrawGradients, value: Tensor) -> None:
         self._gradients = gradients

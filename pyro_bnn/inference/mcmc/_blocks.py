@@ -63,7 +63,7 @@ class Blocks:
     with_rows: set[Node]  # nodes whose results have an axis of rows
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return the first row of each block and the row after its last.
+        """Return the first row of each block, and the row after the last row of the block.
 
         The number of rows in each block is a multiple of `STEP`, except in the last block.
         """

@@ -199,7 +199,7 @@ class Run:
 
     @property
     def num_warmup(self) -> int:
-        """The number of warm-up draws of the chain with the fewest warm-up draws."""
+        """The smallest number of warm-up draws in a chain."""
         return min(chain.num_warmup for chain in self._chains)
 
     @property

@@ -1,7 +1,7 @@
 """Records functions as graphs of tensor operations; constant tensors become additional arguments of the graphs.
 
-Samplers that do not run in C run the recorded potential. So they do not run the Python code of the model, of Pyro and
-of autograd at each step. For small tensors this code takes more time than the operations themselves. Recording needs no
+Samplers that do not run in C run the recorded potential. So the Python code of the model, of Pyro and of autograd does
+not run at each step. For small tensors this code takes more time than the operations themselves. Recording needs no
 compiler. The table shows the time of one leapfrog step of NUTS for 100 rows of data on one thread, in microseconds.
 
 =======  ======  =============  ================
@@ -65,9 +65,9 @@ def traced(
 ) -> Traced:
     """Record a function as plain tensor operations, without Pyro and autograd.
 
-    `decompositions` maps some operations to functions that compute them by simpler operations, and only these are
-    recorded. Results that depend only on constants, such as the normaliser of a likelihood, are computed once, while
-    recording.
+    `decompositions` maps some operations to functions, which compute them by simpler operations. The simpler operations
+    are recorded. Results that depend only on constants, such as the normaliser of a likelihood, are computed once,
+    while recording.
     """
     with unsupported_if_it_fails(), ordinary_attention():
         graph = make_fx(lambda *tensors: function(*tensors), decomposition_table=decompositions)(*example)

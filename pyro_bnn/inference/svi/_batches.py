@@ -111,7 +111,7 @@ class Batches:
             )
 
     def order_state(self) -> list[Tensor]:
-        """Return the states of the generators that draw the order of the rows, without torch's own generator."""
+        """Return the states of the generators that draw the order of the rows, except torch's own generator."""
         return [generator.get_state() for generator in self._generators()]
 
     def restore_order(self, state: list[Tensor]) -> None:
@@ -231,7 +231,7 @@ class Loader:
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
-        """Return the batches of an epoch without the first `skip` batches. These are fetched and dropped at once."""
+        """Return the batches of an epoch without the first `skip` batches. The skipped batches are read and dropped."""
         for sampler in _samplers(self._data):
             set_epoch = getattr(sampler, "set_epoch", None)  # the order of a `DistributedSampler` depends on it
             if callable(set_epoch):

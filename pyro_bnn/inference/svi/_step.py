@@ -182,7 +182,7 @@ class GradientStep(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Move each parameter from a shared vector into separate memory again."""
+        """Move each parameter back from a shared vector into its own memory."""
 
     @abstractmethod
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:

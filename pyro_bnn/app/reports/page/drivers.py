@@ -66,7 +66,7 @@ def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
 def doubt_after(driver: Driver) -> str:
     """Say how permuting a column changes the mean epistemic uncertainty, such as "2.500 times".
 
-    If the mean hardly changes, say how much the uncertainty changes in a row, such as "± 35 %".
+    If the mean hardly changes, say how much the uncertainty of a single row changes, such as "± 35 %".
     """
     if abs(driver.growth - 1) >= CLEAR:
         return f"{number(driver.growth)} times"
