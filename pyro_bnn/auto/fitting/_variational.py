@@ -304,7 +304,7 @@ def _batch_size(model: BayesianModel, data: svi.Data, batch_size: int | None) ->
 def _status(
     fitted: GuidePosterior, settings: str, plateau: Plateau, stopping: EarlyStopping | None, limit: TimeLimit | None
 ) -> Status:
-    """Return the status of a fit, with any problem that :func:`fit_svi` found."""
+    """Return the status of a fit, including problems that :func:`fit_svi` found."""
     before, num_epochs = fitted.status, len(fitted.history.epochs)
     said = f"{num_epochs} epochs, {settings}"
     if not before and before.remedy != svi.LONGER:

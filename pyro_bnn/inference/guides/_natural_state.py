@@ -88,7 +88,7 @@ class NaturalState(FlatState):
             precision.set_gradient(self._product)
 
     def continue_from(self, num_updates: int, weight: float | None) -> None:
-        """Continue after `num_updates` updates, the last of which multiplied the divergence by `weight`."""
+        """Continue after `num_updates` updates. The last update multiplied the divergence by `weight`."""
         self.num_updates, self.weight = num_updates, weight
         self._count.fill_(num_updates)
 

@@ -84,7 +84,7 @@ class DrawGradients:
     """Gradients of the negative log-likelihood with respect to the drawn values. The drawn values are views of `draw`.
 
     The backward pass makes a new gradient tensor for each large site. Small sites share a vector, to which the backward
-    pass adds their gradients. Sharing takes more memory and time, but then the small sites are updated together. On a
+    pass adds their gradients. Sharing takes more memory and time, but one operation then updates all small sites. On a
     GPU each operation costs time, so only sites of at least `large_on_gpu` elements are large. If `large_on_gpu` is
     None, all sites on a GPU are small.
     """
@@ -219,7 +219,7 @@ class FlatState(ABC):
         """Draw a value of each site for the network. The gradients of the drawn values start at zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (most states do not need it)
-        """Receive the loss, minus the log-likelihood of all or some rows, before the backward pass of the loss.
+        """Receive the loss (the negative log-likelihood of all or some rows) before its backward pass.
 
         Most states do nothing.
         """

@@ -1,4 +1,4 @@
-"""Replaces operations of networks, while a density is recorded, by simpler ones that can be written in C."""
+"""Replaces operations in a recorded density by simpler operations that can be written in C."""
 
 import functools
 import itertools

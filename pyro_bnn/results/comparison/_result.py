@@ -161,7 +161,7 @@ class Comparison(Advised, Shown):
 
     @property
     def differences(self) -> str:
-        """The lines of :attr:`verdict` that compare regions, even if the status of the first method is not ok."""
+        """The lines of :attr:`verdict` about the regions. They do not depend on the status of the first method."""
         return in_words(self._from_first)
 
     @property

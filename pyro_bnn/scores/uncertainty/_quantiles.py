@@ -66,7 +66,7 @@ def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
 
 
 def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[Tensor, Tensor]:
-    """Return a value below and one above the quantile. If there is no closed form, use Cantelli's inequality."""
+    """Return two values that enclose the quantile. If there is no closed form, use Cantelli's inequality."""
     quantiles = None if are_counts else _quantiles(components, q)
     if quantiles is not None:
         return quantiles.amin(0), quantiles.amax(0)
