@@ -36,7 +36,7 @@ def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tens
 
 
 def mixture_crps(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tensor:
-    r"""Return the continuous ranked probability score at y, of shape (...); the parameters have shape (..., M).
+    r"""Return the continuous ranked probability score at y. If y has shape (...), the parameters have shape (..., M).
 
     .. math:: \sum_i w_i A(y - \mu_i, \sigma_i^2) - \tfrac12 \sum_{ij} w_i w_j A(\mu_i - \mu_j, \sigma_i^2+\sigma_j^2)
 

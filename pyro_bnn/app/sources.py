@@ -47,7 +47,7 @@ def load(
 
 
 def _near(path: str | Path) -> Path:
-    """Return a path, which is relative for a file in the current folder, so that messages are short."""
+    """Return a short path for messages: relative if the file is in the current folder."""
     path, here = Path(path), Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 

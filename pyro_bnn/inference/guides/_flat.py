@@ -86,8 +86,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return constrained(self.sites, free)
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Make a `sample` statement for each site, with log-density 0, or minus the log Jacobian if `jacobian` is
-        true."""
+        """Make a `sample` statement for each site. Its log-density is 0, or minus the log Jacobian if `jacobian`."""
         values = self.constrained(free)
         for site in self.sites:
             value, log_density = values[site.name], 0.0

@@ -70,7 +70,7 @@ class Site:
     def enter(self, plates: dict[str, Any]) -> ExitStack:
         """Return a context with the site's plates.
 
-        Plates that are not yet in `plates` are added to it for the other sites.
+        New plates are added to `plates`, so that other sites can share them.
         """
         stack = ExitStack()
         for name, size, dim in self.plates:

@@ -227,7 +227,7 @@ class Modes(Shown):
     Args:
         within: Largest R-hat between the two halves of each chain, shape (K,); infinite for a chain that did not move.
         between: Largest R-hat between the chains.
-        share: Share of the quantities' variance, from 0 to 1, that comes from differences between the chains' means.
+        share: Share of the variance that comes from differences between the means of the chains, from 0 to 1.
     """
 
     within: Tensor

@@ -56,7 +56,8 @@ class Selection:
     """A rule that selects parameters of a network, for ``where`` and ``exclude`` of :class:`BayesianModel`.
 
     :func:`layers` makes a selection. Of two selections, ``a | b`` selects what a or b selects, ``a & b`` what both
-    select, and ``a - b`` what a selects and b does not select. In each of these, b may also be a glob or a function.
+    select, and ``a - b`` what a selects and b does not select. Instead of the selection b, you can use a glob or a
+    function.
 
     Args:
         sites: Function that returns the sites of the selected parameters. Its first argument is a list of all

@@ -123,7 +123,7 @@ class _Labels:
     def joined(self, probs: Tensor, limit: int, offset: Tensor) -> "_Labels":
         """Combine each combination of labels with each label of one more row.
 
-        From more than `limit` combinations, draw `limit` combinations at random.
+        If there are more than `limit` combinations, draw `limit` of them at random.
         """
         joint = (self.probs[:, None] * (self.draws @ probs)).flatten()  # (K C,)
         if len(joint) <= limit:
