@@ -133,8 +133,8 @@ class NormalDensity(Density):
     def expected_energy(self, loc: Tensor, precision: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         r"""Return half the sum of :math:`P / S + P (m - m_0)^2 - \log P`, for Gaussians with means m and precisions S.
 
-        This is minus the expected log-density under the prior, with mean :math:`m_0` and precision P, without a
-        constant.
+        The result is minus the expected log-density under the prior, up to a constant. The prior has the mean
+        :math:`m_0` and the precision P.
         """
         variance = torch.reciprocal(precision, out=scratch[0])
         deviation = self.centred(loc, scratch[1])

@@ -209,7 +209,7 @@ def _joined(directions: Mapping[str, _Direction]) -> _Direction:
 
 
 def _rounding(start: float, step: float) -> float:
-    """Return a heuristic bound on a difference quotient's rounding error: 1000 times the error that `start` causes."""
+    """Bound the rounding error of a difference quotient by 1000 times the error of `start` (heuristic)."""
     return 1e3 * torch.finfo(torch.float64).eps * max(abs(start), 1.0) / step
 
 

@@ -75,8 +75,9 @@ def convolution_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Compute the gradients of :math:`y = x * w` by convolutions.
 
-    For the gradient of w, x is convolved with the gradient of y; stride and dilation are exchanged. For the gradient of
-    x, zeros are put between the elements of the gradient of y, and the result is convolved with the reversed weights.
+    The gradient of w is the convolution of x with the gradient of y, with stride and dilation exchanged. For the
+    gradient of x, zeros are put between the elements of the gradient of y, and the result is convolved with the
+    reversed weights.
     """
     if transposed:
         return NotImplemented

@@ -125,7 +125,7 @@ class StepTerms:
     """The ELBO of a step, and the two terms of the ELBO.
 
     The values are in nats, refer to the whole data set, and are on the model's device. Reading a property does not wait
-    for a GPU; ``float(terms.elbo)`` does.
+    for a GPU, but ``float(terms.elbo)`` waits.
 
     Args:
         values: Expected log-likelihood, KL divergence, a flag, and the number of rows, shape (4,). The flag is 1 if all

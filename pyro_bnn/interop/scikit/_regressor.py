@@ -224,7 +224,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         A new observation lies in its interval with probability `level`. A value below the interval is as probable as a
         value above the interval. For counts, an interval has at least the probability `level`, and the probabilities
         below and above the interval may differ. As in MAPIE, the axis of the rows comes before the axis of the ends. In
-        ``prediction.interval`` the ends come first, as in torch.
+        ``prediction.interval`` the axis of the ends is the first axis.
 
         Args:
             X: Inputs, shape (N, D).

@@ -46,7 +46,7 @@ COVERAGES = (0.5, 0.9)
 
 
 class ClassSummary:
-    """Class probabilities of a method, from all draws and from the draws without each single group of draws."""
+    """Class probabilities of a method, from all draws, and with one group of draws after the other left out."""
 
     def __init__(self, prediction: ClassificationPrediction, seed: int) -> None:
         assert prediction.logits is not None

@@ -360,7 +360,7 @@ class Batch(Generic[P]):
             return self._model.observation(self._x)
 
     def add_taken(self) -> None:
-        """End a block of draws, and add the predictions from the draws in the block to the running sum."""
+        """End a block of draws, and add its predictions to the running sum."""
         self.memory.end_block()
         if self.block.draws:
             self._add(self._model.observe(*self.block.run()))
