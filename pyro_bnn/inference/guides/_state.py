@@ -41,7 +41,7 @@ class ParameterVector:
 
     @torch.no_grad()
     def link(self) -> None:
-        """Make every parameter a view of the vector. Keep the values of parameters that were no views before."""
+        """Make every parameter a view of the vector, and copy the parameter's value into the vector if necessary."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 if (parameter.dtype, parameter.device) != (view.dtype, view.device):

@@ -36,7 +36,7 @@ class IntervalRecord:
 
 
 class ConformalIntervals(Shown, Calibration):
-    r"""Intervals that contain a new target with at least a given probability (split conformal prediction).
+    r"""Intervals that have at least a given probability of containing a new target (split conformal prediction).
 
     The score :math:`s(x, y)` measures how badly a target y fits the prediction at x. The interval of a new row is
 
