@@ -355,7 +355,7 @@ def words(value: object) -> str:
 
 
 def digest(*tensors: Tensor) -> str:
-    """Return a text that depends on the dtypes, shapes and elements of some tensors."""
+    """Return a text with a checksum of the dtypes, shapes and elements of some tensors."""
     result = hashlib.sha256()
     for tensor in tensors:
         result.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())

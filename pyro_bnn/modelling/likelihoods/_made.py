@@ -45,8 +45,8 @@ class MadeDistribution(TorchDistribution, Sliced):
     """The distribution that a `Maker` returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
     To select or join draws or rows, the class selects or joins the outputs and numbers, and makes the distribution
-    again. This works for every distribution. A mean or a variance without closed form is
-    estimated from draws, always with the same seed.
+    again. This works for every distribution. A mean or a variance without closed form is estimated from draws, always
+    with the same seed.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
