@@ -209,7 +209,7 @@ def has_name_of_identifier(name: str) -> bool:
 
 
 def moments(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the scale of each column of `values`, shape (N, P), without NaN; a constant has scale 0."""
+    """Return the mean and the scale of each column of `values`, shape (N, P), ignoring NaN. A constant has scale 0."""
     from sklearn.preprocessing import StandardScaler  # imported late, since this takes long
 
     with np.errstate(over="ignore", invalid="ignore"):
