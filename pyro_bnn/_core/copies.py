@@ -38,7 +38,7 @@ def tree(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def plant(root: nn.Module, name: str, value: Tensor) -> None:
-    """Add a copy of a tensor to nested modules under a dotted name: a buffer for booleans, otherwise a parameter."""
+    """Add a copy of a tensor to nested modules under a dotted name, as a parameter, or as a buffer if it is Boolean."""
     *path, leaf = name.split(".")
     module = root
     try:

@@ -28,7 +28,7 @@ def parameter_to_buffer(net: nn.Module, path: str) -> None:
 
 
 def buffer_to_parameter(net: nn.Module, path: str, parameter: nn.Parameter) -> None:
-    """Put a parameter, which may have another shape, in the place of a buffer."""
+    """Replace a buffer by a parameter, which may have another shape."""
     owner, attribute = _owner(net, path)
     owner._buffers.pop(attribute, None)  # None if already done: a module may have several names
     owner.register_parameter(attribute, parameter)
@@ -53,7 +53,7 @@ def _present(net: nn.Module, path: str) -> Tensor:
 
 
 def present_values(net: nn.Module, paths: Iterable[str]) -> dict[str, Tensor]:
-    """Return the present values of parameters and buffers. Inside :func:`swapped`, the swapped tensors are returned."""
+    """Return the present values of parameters and buffers. Inside :func:`swapped`, these are the swapped tensors."""
     owners = {path: _owner(net, path) for path in paths}
     return {path: getattr(owner, attribute) for path, (owner, attribute) in owners.items()}
 
@@ -74,7 +74,7 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
     """Give a random embedding a dense gradient.
 
-    Raise if its layer would change the drawn weights or their gradients.
+    Raise if the layer would change the drawn weights or their gradients.
     """
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
@@ -94,7 +94,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """Return a parameter's value as the forward pass uses it: the padding row of an embedding stays constant."""
+    """Return a parameter's value in the forward pass, where the padding row of an embedding stays constant."""
     return _with_padding(*_owner(net, path), value)
 
 
@@ -280,7 +280,7 @@ def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | No
 
 
 def _linear(x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    """Return the outputs of a linear layer for K draws, (K, N, out), from x of shape (N, in) or (K, N, in)."""
+    """Return the outputs of a linear layer for K draws, shape (K, N, out). x has shape (N, in) or (K, N, in)."""
     weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
     if x.dim() == 2:  # the same rows for all draws take one product, with the draws side by side
         joined = nn.functional.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())

@@ -139,7 +139,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def few(names: Iterable[str], most: int = 3) -> str:
-    """Return a text with up to `most` of the names, and the number of the other names."""
+    """Return a text that lists the first `most` names and counts the remaining names."""
     names = list(names)
     rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest

@@ -48,7 +48,7 @@ def compare_with_chains(
     seed: int = 0,
     report: Callable[[str, Status], None],
 ) -> Comparison:
-    """Draw four chains from the exact posterior of a run, and compare the predictions of the chains and the run."""
+    """Sample the exact posterior of a run with four chains, and compare their predictions with those of the run."""
     model, posterior = load_run(run, rows)
     model.requires_grad_(False)  # parameters without a posterior, such as a noise scale, keep what the run learned
     chains = fit_nuts(
@@ -150,7 +150,7 @@ def without_unknown_errors(result: Comparison) -> Comparison:
 
 
 def in_plain_names(result: Comparison) -> Comparison:
-    """Return a comparison of a run with NUTS in which the methods have the names "NUTS" and "the run"."""
+    """Return a copy of a comparison in which the two methods have the names "NUTS" and "the run"."""
     names = {result.pairs[0].reference: "NUTS", result.pairs[0].method: "the run", "": ""}
     return _with_rows(result, lambda row: replace(row, method=names[row.method], reference=names[row.reference]))
 

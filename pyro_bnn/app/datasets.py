@@ -179,7 +179,7 @@ MOST_KNOWN = 0.01  # heuristic: largest share of test images that may be trainin
 
 
 def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:
-    """Raise if too many of the images `x` are also training images. The error message calls `x` by the text `name`."""
+    """Raise if too many of the images `x` are also training images. `name` is the word for `x` in the message."""
     trained = {row.tobytes() for row in x_train.float().numpy()}
     seen = sum(row.tobytes() in trained for row in x.float().numpy())
     if seen > MOST_KNOWN * len(x):

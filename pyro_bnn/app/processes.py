@@ -19,7 +19,7 @@ class Follower(Folder):
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """Yield a temporary path. A file that the caller writes to the temporary path is discarded."""
+        """Yield a temporary path. At the end of the `with` block, a file at this path is deleted."""
         with tempfile.TemporaryDirectory() as elsewhere:
             yield Path(elsewhere) / name
 

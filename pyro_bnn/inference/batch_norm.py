@@ -118,7 +118,7 @@ class CarryingPosterior(Posterior):
 
     @abstractmethod
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
-        """Return the parameters and buffers of the network, by name, that belong to a draw."""
+        """Return the network's parameters and buffers that belong to a draw, by name."""
 
     @torch.no_grad()
     def median(self) -> Draw:

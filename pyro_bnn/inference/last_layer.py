@@ -52,7 +52,7 @@ def owners(net: nn.Module) -> list[nn.Module]:
 def watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
     """Run a network, and return its output.
 
-    For each module in :func:`owners`, also return pairs (input, output) of its calls.
+    For each module in :func:`owners`, also return the input and the output of each call.
 
     The next layer gets a copy of each output, since a layer may change its input in place.
     """

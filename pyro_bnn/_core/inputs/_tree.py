@@ -82,7 +82,7 @@ Inputs = Tensor | Shared | Sequence["Inputs"] | Mapping[str, "Inputs"]
 
 
 def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs, *, with_rows: bool = False) -> Inputs:
-    """Apply a function to each tensor of the inputs; if `with_rows`, only to tensors that are not shared."""
+    """Apply a function to each tensor of the inputs. If `with_rows` is true, leave shared tensors unchanged."""
     if isinstance(x, Tensor):
         return function(x)
     if isinstance(x, Shared):
@@ -199,7 +199,7 @@ def to_device(x: Inputs, device: torch.device | None) -> Inputs:
 
 
 def shapes(x: Inputs) -> object:
-    """Return the shapes of inputs, as shown in a message."""
+    """Return the shapes of inputs in the form in which messages show them."""
     if isinstance(x, Tensor):
         return tuple(x.shape)
     if isinstance(x, Shared):

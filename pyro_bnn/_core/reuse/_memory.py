@@ -16,7 +16,7 @@ from ._recording import Call, Forward, RecordedOutput, Recorder, State
 class Plan:
     """Finds the modules of a network whose results may be kept: the modules without random or learned parameters.
 
-    `random` and `learned` are the paths of these parameters.
+    `random` and `learned` are the paths of the random and of the learned parameters.
     """
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:

@@ -39,7 +39,7 @@ def evaluate(
     """Measure how good and how calibrated the predictions on test rows or images are.
 
     The command prints the results, and writes metrics and pictures into the run's folder. For tables and arrays, the
-    last line says whether the run is usable; for images, `pyro-bnn report` says whether it is.
+    last line says whether the run is usable. For images, `pyro-bnn report` says whether the run is usable.
     """
     options.check_run(run)
     with loading():

@@ -155,7 +155,7 @@ def cells_of(lines: Sequence[str]) -> list[list[str]]:
 
 
 def aligned(cells: Cells, *, num_left: int = 1) -> list[str]:
-    """Return the lines of a table. The first `num_left` columns are aligned on the left, the others on the right."""
+    """Return the lines of a table. The first `num_left` columns are left-aligned; all others are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     sides = ["<" if number < num_left else ">" for number in range(len(widths))]
     return [

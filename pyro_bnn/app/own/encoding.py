@@ -25,8 +25,8 @@ class Feature:
     """The conversion of a column's cells to inputs. The kind of the column determines the conversion.
 
     A ``number`` or ``date`` is standardised. A ``category`` has one input for each category of its column. The inputs
-    of a ``text`` are computed from its letters. A missing cell has the inputs 0, except one input that marks missing
-    cells.
+    of a ``text`` are computed from its letters. For a missing cell, all inputs are 0 except one input that marks
+    missing cells.
     """
 
     name: str  # of the column
@@ -88,7 +88,7 @@ class TableEncoding:
 
     @property
     def slices(self) -> dict[str, slice]:
-        """For each column, the positions of its inputs among all inputs."""
+        """The positions of each column's inputs among all inputs."""
         ends = accumulate(feature.width for feature in self.features)
         return {feature.name: slice(end - feature.width, end) for feature, end in zip(self.features, ends, strict=True)}
 
@@ -209,7 +209,7 @@ def has_name_of_identifier(name: str) -> bool:
 
 
 def moments(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the scale of each column of `values`, shape (N, P), without NaN; a constant has scale 0."""
+    """Return the mean and the scale of each column of `values`, shape (N, P), ignoring NaN. A constant has scale 0."""
     from sklearn.preprocessing import StandardScaler  # imported late, since this takes long
 
     with np.errstate(over="ignore", invalid="ignore"):

@@ -20,7 +20,7 @@ MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))  # in
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose cells are texts, or None where a value is missing. Its index has the row numbers, from 1."""
+    """A table whose cells are texts, or None where a value is missing. The index of `frame` has row numbers from 1."""
 
     shown: str  # name of the file, for messages
     frame: pd.DataFrame
@@ -41,7 +41,7 @@ class Table:
         return Cells(name, self.shown, self.frame[name], self.separator)
 
     def require(self, names: Sequence[str], *, is_typed: bool = True) -> None:
-        """Raise ValueError if a name is no column of the table. `is_typed`: whether the user typed the names."""
+        """Raise ValueError if a name is no column of the table. `is_typed` says whether the user typed them."""
         missing = [name for name in names if name not in self.frame]
         if missing:
             lower = {name.lower(): name for name in self.names}

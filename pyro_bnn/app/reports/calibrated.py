@@ -67,7 +67,7 @@ class BeforeAndAfter:
 
     @property
     def deviations(self) -> str:
-        """Text with the approximate standard deviation of each calibrated share over random choices of the rows."""
+        """The approximate standard deviation of each calibrated share, as text, if the rows are chosen at random."""
         rows = 1 / self.num_test + 1 / self.num_calibration
         points = [f"{100 * math.sqrt(level * (1 - level) * rows):.1f} ({percent(level, 0)})" for level in COMPARED]
         return f"{' and '.join(points)} points"
@@ -83,7 +83,7 @@ class BeforeAndAfter:
         return f"{said}. At least one of these shares is wrong by more than chance, so calibration was needed."
 
     def _is_right(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a share is right within chance. For sets and for counts, larger shares are also right."""
+        """Return whether a share differs from its level by chance only. For sets and counts, larger ones are right."""
         from scipy.stats import binom  # imported late: importing takes long
 
         low, high = binom.interval(CHANCE, self.num_test, row["level"])
@@ -106,7 +106,7 @@ class BeforeAndAfter:
         return f"{percent(row['level'], 0)}, {row['name']}"
 
     def cells(self, row: Mapping[str, Any]) -> list[str]:
-        """Return the cells of one of `rows` in the order of the headings."""
+        """Return the cells of a row in `rows`, in the order of the headings."""
         return [percent(row["inside"]), number(row["width"]), *(percent(share) for share in row["thirds"])]
 
     def __str__(self) -> str:

@@ -74,7 +74,7 @@ class Drawing:
     ax: Any
 
     def __str__(self) -> str:
-        """Return the picture as a data URL: as a vector drawing if the drawing is small, and as pixels otherwise."""
+        """Return a data URL that contains a vector drawing, or pixels if the vector drawing is large."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "picture.svg"
             plotting.save(self.ax, path)

@@ -81,7 +81,7 @@ def report_weights(
     site: str | None = None,
     index: Sequence[int] = (),
 ) -> list[SiteSummary]:
-    """Summarise the weights of a trained network, and write two pictures: of one weight, and of all tensors."""
+    """Summarise the weights of a trained network, and write a picture of one weight and a picture of all tensors."""
     guide = pruning.mean_field(posterior)
     ratios = pruning.signal_to_noise(guide)
     if site is None:
@@ -145,7 +145,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class PruningGains:
-    """The savings for several shares of removed weights, and the size of the file with all weights."""
+    """What pruning saves for several shares of removed weights, and the size of the file without pruning."""
 
     rows: tuple[Gain, ...]
     num_images: int  # rows predicted in a timed call

@@ -102,7 +102,7 @@ def fit_in_time(
 def _first(
     candidates: Mapping[str, Candidate], data: Rows, deadline: Deadline, seed: int
 ) -> tuple[str, BayesianModel, TimedChains]:
-    """Return the name of the first model that chains can fit to all rows, the model, and its prepared chains."""
+    """Find the first model that chains can fit to all rows. Return its name, the model, and its prepared chains."""
     reason = UnsuitableError("there is no model")
     for name, make in candidates.items():
         model = make(len(data[0]))
@@ -125,7 +125,7 @@ def _prepared(model: BayesianModel, data: Rows, timeout: float, seed: int) -> Ti
 
 
 def _time_left(chains: TimedChains, deadline: Deadline) -> float:
-    """Return the seconds that chains may take, so that there is time left to judge and store them."""
+    """Return how many seconds chains may take if time must be left to judge and store them."""
     return deadline.left(1 - RESERVE) - chains.seconds / 2
 
 

@@ -26,7 +26,7 @@ class UnsuitableError(ValueError):
         self.lacks_time = lacks_time
 
     def instead(self, status: Status, num_networks: int = 1) -> Status:
-        """Return the status of a variational fit, extended by the reason why it was made in place of chains."""
+        """Return the status of a variational fit, and add the reason why no chains were run."""
         message = f"variational inference, since {self}: {status.message}"
         if num_networks > 1:
             remedy = "; a larger time limit would allow it" if self.lacks_time else ""

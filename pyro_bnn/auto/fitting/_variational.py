@@ -119,7 +119,7 @@ class TimeLimit:
 
     @property
     def factor(self) -> float:
-        """The largest number by which the initial learning rate may be multiplied now."""
+        """The largest learning rate that is allowed now, divided by the initial learning rate."""
         share = (time.perf_counter() - self._begin) / max(self._end - self._begin, 1e-9)
         return DECAYS[sum(share > late for late in LATE)]
 
@@ -304,7 +304,7 @@ def _batch_size(model: BayesianModel, data: svi.Data, batch_size: int | None) ->
 def _status(
     fitted: GuidePosterior, settings: str, plateau: Plateau, stopping: EarlyStopping | None, limit: TimeLimit | None
 ) -> Status:
-    """Return the status of a fit, with any problem that :func:`fit_svi` found."""
+    """Return the status of a fit, including problems that :func:`fit_svi` found."""
     before, num_epochs = fitted.status, len(fitted.history.epochs)
     said = f"{num_epochs} epochs, {settings}"
     if not before and before.remedy != svi.LONGER:

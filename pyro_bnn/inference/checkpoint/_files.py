@@ -33,7 +33,7 @@ CALIBRATION = "calibration"  # key of the calibration in a file; a file without 
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file: a posterior, and a record of its model. For a user's own Pyro model, the record is `own`."""
+    """Content of a file: a posterior, and a record of its model. The record of a user's own Pyro model is `own`."""
 
     model: ModelRecord | None
     own: OwnRecord | None
@@ -180,8 +180,8 @@ def load_posterior(
             a guide. By default, this package's guides, and Pyro's `AutoNormal`, `AutoMultivariateNormal` and
             `AutoLowRankMultivariateNormal`, are made from the file. You must pass a guide of any other class, and every
             guide of a Pyro model of your own.
-        data: Only for a Pyro model of your own: the arguments of a call, as in :func:`save_posterior`. The rows of data
-            may differ from those that were passed to :func:`save_posterior`.
+        data: The arguments of a Pyro model of your own, as in :func:`save_posterior`; not used for other models. The
+            rows of data may differ from those that were passed to :func:`save_posterior`.
 
     Returns:
         The posterior, on the device of the model, with its status and its history or statistics. If the file has a

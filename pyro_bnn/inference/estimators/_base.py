@@ -41,7 +41,7 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """What the estimator needs besides a parameter's mean: a draw's deviation from the mean, or the variance."""
+        """Whether the estimator needs a draw's deviation from the parameter's mean, or the parameter's variance."""
 
     @abstractmethod
     def output(self, layer: Layer) -> Tensor:
@@ -51,8 +51,8 @@ class Estimator(ABC):
             layer: A call of `linear`, `conv1d`, `conv2d` or `conv3d`.
 
         Returns:
-            A tensor with the shape of the layer's own output. The estimator may change the joint distribution of the
-            rows, but not the distribution of a single row, which must be as if the weights were drawn from the guide.
+            A tensor with the shape of the layer's own output. Each single row must have the same distribution as with
+            weights drawn from the guide. The joint distribution of the rows may differ.
 
         Raises:
             ValueError: If the estimator does not support the layer.
@@ -89,8 +89,8 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        The network runs on `num_rows` rows. One tensor stands in for each random parameter, and `random` maps the `id`
-        of this tensor to the parameter.
+        The network runs on `num_rows` rows. In this run, tensors replace the random parameters. `random` maps the `id`
+        of each such tensor to its parameter.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 

@@ -1,4 +1,4 @@
-"""A context that finds, while a network runs, each call of a layer whose parameters are Gaussian."""
+"""A context that finds the calls of layers with Gaussian parameters while a network runs."""
 
 import inspect
 import math

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Covariance(ABC):
-    """The covariance matrix of P weights. It is stored as `tensors`, which have the same names in a file."""
+    """The covariance matrix of P weights. A file stores `tensors` under the same names."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = dict(tensors)
@@ -51,7 +51,7 @@ class Full(Covariance):
 
 
 class AlongAxes(Covariance):
-    r"""A covariance that is diagonal along orthogonal axes. The standard deviations are `scales`, shape (P,).
+    r"""A covariance that is diagonal along orthogonal axes. `scales` has the standard deviations, shape (P,).
 
     Without Kronecker factors, the axes are the coordinate axes. With Kronecker factors, parameter number i, of shape
     (m, n), has the axes :math:`u \otimes v`: the vectors u are the columns of `left.i`, and the vectors v are the

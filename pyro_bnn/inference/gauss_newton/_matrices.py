@@ -352,7 +352,7 @@ def _require_standard(net: nn.Module, x: Inputs) -> None:
 def _require_layers(net: nn.Module) -> None:
     """Raise unless each layer with random weights has a formula.
 
-    All parameters of such a layer must be random, and belong to no other layer.
+    All parameters of a layer with random weights must be random, and must not belong to another layer.
     """
     seen: set[int] = set()
     for name, module in net.named_modules():

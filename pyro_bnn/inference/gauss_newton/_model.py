@@ -102,7 +102,7 @@ def point_of(model: BayesianModel, init: Posterior | Mapping[str, Tensor] | None
 
 
 def check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
-    """Raise if the network's output does not have shape (N, C), or if a second call gives another output."""
+    """Raise if the network's output does not have shape (N, C), or if it changes in a second call."""
     with torch.no_grad():
         first, second = (model.output_given(values, x) for _ in range(2))
     if first.dim() != 2:

@@ -86,7 +86,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return constrained(self.sites, free)
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Make a `sample` statement for each site, with the log-density 0 or, if `jacobian`, minus the log Jacobian."""
+        """Make a `sample` statement for each site. Its log-density is 0, or minus the log Jacobian if `jacobian`."""
         values = self.constrained(free)
         for site in self.sites:
             value, log_density = values[site.name], 0.0
@@ -166,7 +166,7 @@ class GaussianGuide(FlatGuide):
         scale_map: ScaleMap | None,
         stretch: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Make the parameters, site by site to save memory. The scales of `init` are divided by `stretch`."""
+        """Make the parameters, site by site to save memory. `stretch` divides the scales of `init`."""
         init = init_or_default(init)
         self.sites = tuple(sites)
         self.scale_map = Softplus() if scale_map is None else scale_map

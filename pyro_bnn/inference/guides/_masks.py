@@ -55,7 +55,7 @@ def _divergence(q: PrunedNormal, p: Distribution) -> Tensor:
 
 
 def masks_of(guide: nn.Module) -> dict[str, Tensor]:
-    """For each site of a guide with removed elements, return a boolean mask of the elements that are still random."""
+    """Return masks of the elements that are still random, by site. Without removed elements, there are no masks."""
     keep = guide._modules.get("keep")
     return {} if keep is None else dict(keep.named_buffers())
 

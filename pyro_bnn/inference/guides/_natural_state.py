@@ -88,7 +88,7 @@ class NaturalState(FlatState):
             precision.set_gradient(self._product)
 
     def continue_from(self, num_updates: int, weight: float | None) -> None:
-        """Continue after `num_updates` updates, the last of which multiplied the divergence by `weight`."""
+        """Continue after `num_updates` updates. The last update multiplied the divergence by `weight`."""
         self.num_updates, self.weight = num_updates, weight
         self._count.fill_(num_updates)
 
@@ -96,7 +96,7 @@ class NaturalState(FlatState):
     def gradients(self) -> list[Tensor]:
         """The gradient with respect to the draw.
 
-        With several draws or processes, there is a second tensor: this gradient times (draw minus mean).
+        With several draws or processes, a second tensor is this gradient times the draw's deviation from the mean.
         """
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 

@@ -41,7 +41,7 @@ class ParameterVector:
 
     @torch.no_grad()
     def link(self) -> None:
-        """Make every parameter a view of the vector. First copy the values of other parameters into the vector."""
+        """Make every parameter a view of the vector, and copy the parameter's value into the vector if necessary."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 if (parameter.dtype, parameter.device) != (view.dtype, view.device):
@@ -81,10 +81,10 @@ class ParameterVector:
 
 
 class DrawGradients:
-    """Gradients of the negative log-likelihood with respect to the drawn values. These values are views of `draw`.
+    """Gradients of the negative log-likelihood with respect to the drawn values. The drawn values are views of `draw`.
 
     The backward pass makes a new gradient tensor for each large site. Small sites share a vector, to which the backward
-    pass adds their gradients. Sharing takes more memory and time, but then the small sites are updated together. On a
+    pass adds their gradients. Sharing takes more memory and time, but one operation then updates all small sites. On a
     GPU each operation costs time, so only sites of at least `large_on_gpu` elements are large. If `large_on_gpu` is
     None, all sites on a GPU are small.
     """
@@ -219,7 +219,7 @@ class FlatState(ABC):
         """Draw a value of each site for the network. The gradients of the drawn values start at zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (most states do not need it)
-        """Receive the loss, minus the log-likelihood of all or some rows, before the backward pass of the loss.
+        """Receive the loss (the negative log-likelihood of all or some rows) before its backward pass.
 
         Most states do nothing.
         """
@@ -237,7 +237,7 @@ class FlatState(ABC):
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
-        """Compute gradients with respect to the parameters, of the loss plus `weight` times the divergence.
+        """Compute the gradients of the loss plus `weight` times the divergence, with respect to the parameters.
 
         Returns:
             The divergence in nats, in double precision.
@@ -262,7 +262,7 @@ class FlatState(ABC):
         return None
 
     def is_degenerate(self, site: str) -> bool:
-        """Return whether a scale of a site is not above 0, so that the site has no density."""
+        """Return whether a site has no density because one of its scales is 0 or negative."""
         return False
 
     def close(self) -> None:
@@ -310,7 +310,7 @@ def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
 
 
 class PriorOfPoint:
-    """Minus the log prior at a point. :meth:`pull_back` adds the gradient times `weight` to `gradients`."""
+    """Minus the log prior at a point. :meth:`pull_back` adds `weight` times its gradient to `gradients`."""
 
     def __init__(self, joint: Joint, gradients: DrawGradients, value: Tensor) -> None:
         self._gradients = gradients

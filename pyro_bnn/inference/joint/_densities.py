@@ -133,8 +133,8 @@ class NormalDensity(Density):
     def expected_energy(self, loc: Tensor, precision: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         r"""Return half the sum of :math:`P / S + P (m - m_0)^2 - \log P`, for Gaussians with means m and precisions S.
 
-        This is minus the expected log-density under the prior, with mean :math:`m_0` and precision P, without a
-        constant.
+        The result is minus the expected log-density under the prior, up to a constant. The prior has the mean
+        :math:`m_0` and the precision P.
         """
         variance = torch.reciprocal(precision, out=scratch[0])
         deviation = self.centred(loc, scratch[1])
@@ -184,7 +184,7 @@ class ScaleMixtureDensity(Density):
         self.log_odds_at_zero = log_narrow - log_wide + math.log(wide / narrow)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """Add the softplus of the log-odds to the log-density of the wider component; see :meth:`Density.log_prob`."""
+        """Sum the log-density of the wider component and the softplus of the log-odds; see :meth:`Density.log_prob`."""
         square, odds = torch.square(value, out=scratch[0]), scratch[1]
         base = len(value) * self._constant - 0.5 * self._precision * square.sum().double()
         torch.mul(square, -0.5 * self._excess, out=odds).add_(self.log_odds_at_zero).exp_()
@@ -350,7 +350,7 @@ class Joint:
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """Cut a piece into pieces of at most `longest` numbers, if the device is a CPU.
+    """Split a piece into parts of at most `longest` numbers, if the device is a CPU.
 
     A piece whose density has no `key` stays whole, since the density may have parameters for each weight.
     """

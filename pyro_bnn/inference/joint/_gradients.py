@@ -42,7 +42,7 @@ SMOOTH = 0.05
 
 @dataclass(frozen=True)
 class _Direction:
-    """A direction in weight space: the change of each site per unit step, and the slope that autograd gives."""
+    """A direction in weight space. A unit step changes the sites by `moves`, and `slope` is the slope from autograd."""
 
     moves: dict[str, Tensor]
     slope: float
@@ -209,7 +209,7 @@ def _joined(directions: Mapping[str, _Direction]) -> _Direction:
 
 
 def _rounding(start: float, step: float) -> float:
-    """Return a heuristic bound on a difference quotient's rounding error: 1000 times the error that `start` causes."""
+    """Bound the rounding error of a difference quotient by 1000 times the error of `start` (heuristic)."""
     return 1e3 * torch.finfo(torch.float64).eps * max(abs(start), 1.0) / step
 
 

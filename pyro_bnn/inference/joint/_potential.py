@@ -33,8 +33,8 @@ def batched_observation(
 ) -> Callable[[Mapping[str, Tensor], Inputs], Distribution]:
     """Return a function that computes the distribution of the targets from K draws and inputs x.
 
-    Draws are ``{site: shape (K, *event)}``; the distribution has the batch shape (K, N, ...). `example` contains two
-    draws. The model must have the mode and dtype of later runs.
+    The draws are ``{site: shape (K, *event)}``, and the distribution has the batch shape (K, N, ...). `example`
+    contains two draws. The model must have the mode and dtype of later runs.
     """
     paths = {path: name for name, paths in model.parameter_paths.items() for path in paths}
 

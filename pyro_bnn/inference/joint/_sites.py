@@ -70,7 +70,7 @@ class Site:
     def enter(self, plates: dict[str, Any]) -> ExitStack:
         """Return a context with the site's plates.
 
-        Plates that are not yet in `plates` are added to it for the other sites.
+        New plates are added to `plates`, so that other sites can share them.
         """
         stack = ExitStack()
         for name, size, dim in self.plates:
@@ -89,8 +89,8 @@ def constrained(sites: Iterable[Site], free: Mapping[str, Tensor]) -> dict[str, 
 def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
     """Find the latent variables of a model, in the order in which the model draws them.
 
-    The priors of later variables are conditioned on the initial values of earlier variables, not on draws, since the
-    children of an extreme draw would be extreme as well.
+    The priors of later variables are conditioned on the initial values of earlier variables. They are not conditioned
+    on draws, since an extreme draw would make later variables extreme, too.
 
     Raises:
         ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
@@ -201,7 +201,7 @@ def _site(name: str, node: Any) -> Site:
 
 
 class Layout:
-    """Joins named tensors in a vector of P numbers: each tensor has its slice, and the slices are in order."""
+    """Joins named tensors, in order, into a vector of P numbers. `slices` has the slice of each tensor."""
 
     def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
         self.shapes = dict(shapes)

@@ -114,7 +114,7 @@ class AnyAdaptation(ABC):
 
     @abstractmethod
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Start to learn the step size again, from the point z, shape (P,). Do so whenever the mass matrix changes."""
+        """Learn the step size anew from the point z, shape (P,). Call this method whenever the mass matrix changes."""
 
     def apply(self, kernel: Any, chain: int) -> None:
         kernel.step_size[chain], kernel.inverse_mass[chain] = self.step_size, self.inverse_mass

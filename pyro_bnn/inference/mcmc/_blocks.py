@@ -63,7 +63,7 @@ class Blocks:
     with_rows: set[Node]  # nodes whose results have an axis of rows
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return the first row of each block and the row after its last.
+        """Return the first row of each block, and the row after the last row of the block.
 
         The number of rows in each block is a multiple of `STEP`, except in the last block.
         """
@@ -72,11 +72,11 @@ class Blocks:
         return list(itertools.pairwise(ends))
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of one block of a tensor: the axis of rows gets the length `size`."""
+        """Return the shape of one block of a tensor, in which the axis of rows has the length `size`."""
         return tuple(self.size if length == self.num_rows else length for length in shape)
 
     def cut(self, constant: Tensor) -> Tensor:
-        """Cut a constant with rows into blocks along a new first axis, and pad the blocks with zeros."""
+        """Split the rows of a constant into blocks along a new first axis, and pad the blocks with zeros."""
         axis = constant.shape.index(self.num_rows)
         result = constant.new_zeros(len(self.bounds()), *self.shape(constant.shape))
         for block, (begin, end) in zip(result, self.bounds(), strict=True):
@@ -101,7 +101,7 @@ def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | No
 
 
 def row_axis(shape: Sequence[int], num_rows: int) -> int | None:
-    """Return the axis that has length `num_rows`; None if there is none. Raise a `ValueError` if there are several."""
+    """Return the axis of length `num_rows`, or None. Raise a `ValueError` if several axes have this length."""
     axes = [axis for axis, size in enumerate(shape) if size == num_rows]
     if len(axes) > 1:
         raise ValueError(f"a tensor must have one axis of {num_rows} rows, got shape {tuple(shape)}.")

@@ -1,4 +1,4 @@
-"""Replaces operations of networks, while a density is recorded, by simpler ones that can be written in C."""
+"""Replaces operations in a recorded density by simpler operations that can be written in C."""
 
 import functools
 import itertools
@@ -75,8 +75,9 @@ def convolution_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Compute the gradients of :math:`y = x * w` by convolutions.
 
-    For the gradient of w, x is convolved with the gradient of y; stride and dilation are exchanged. For the gradient of
-    x, zeros are put between the elements of the gradient of y, and the result is convolved with the reversed weights.
+    The gradient of w is the convolution of x with the gradient of y, with stride and dilation exchanged. For the
+    gradient of x, zeros are put between the elements of the gradient of y, and the result is convolved with the
+    reversed weights.
     """
     if transposed:
         return NotImplemented
@@ -135,7 +136,7 @@ class _Windows:
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the gradient for x. `parts` are the gradients for the results of :meth:`of`, one for each place."""
+        """Return the gradient for x. `parts` has, for each place, the gradient for the result of :meth:`of`."""
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:

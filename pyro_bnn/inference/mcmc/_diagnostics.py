@@ -227,7 +227,7 @@ class Modes(Shown):
     Args:
         within: Largest R-hat between the two halves of each chain, shape (K,); infinite for a chain that did not move.
         between: Largest R-hat between the chains.
-        share: Share of the quantities' variance, from 0 to 1, that comes from differences between the chains' means.
+        share: Share of the variance that comes from differences between the means of the chains, from 0 to 1.
     """
 
     within: Tensor
@@ -364,7 +364,7 @@ def judge(
     *,
     at_modes: bool = False,
 ) -> Judgement:
-    """Judge chains, ``{site: shape (K, S, *event)}``, of the algorithm `sampler`, and warn of problems.
+    """Judge chains of the algorithm `sampler`, and warn of problems.
 
     If a model and inputs are given, predictions at up to 50 of the inputs are judged. Otherwise the latent variables
     are judged. If `at_modes` is true, each chain began at its own mode. Chains in different modes need not agree, so

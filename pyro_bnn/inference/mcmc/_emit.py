@@ -146,7 +146,7 @@ def _arguments(node: Node) -> tuple[Any, ...]:
 
 
 def _cut(result: Any, blocks: Blocks) -> Any:
-    """Return empty tensors (device meta) with the shape and dtype that a result has in one block."""
+    """Return empty tensors (device meta) with the shape and dtype of a result in one block."""
     if isinstance(result, tuple | list):
         return [_cut(part, blocks) for part in result]
     return result.new_empty(blocks.shape(result.shape), device="meta")

@@ -90,9 +90,9 @@ def fit_mcmc(
         checkpoint: File for the state of the run, written at the beginning, every ten minutes (or as a
             :class:`Checkpoint` says) and at the end. With a checkpoint, SIGINT and SIGTERM save the run after the
             current draw and end it.
-        resume: Checkpoint from which to continue, of a run with the same arguments. A resumed run gives bit for bit the
-            draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`. The additional
-            draws differ from the draws of a single longer run.
+        resume: Checkpoint of a run with the same arguments, from which this run continues. A resumed run gives bit for
+            bit the draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`. The
+            additional draws differ from the draws of a single longer run.
         seed: Seed that makes the run repeatable; None draws a seed from torch's generator. The run itself leaves
             torch's generators unchanged.
 

@@ -62,7 +62,7 @@ class TimedChains:
     The constructor compiles the C code in at most `timeout` seconds. Then the constructor measures two wall times:
     `seconds_of_descent` is the time of a step of Adam, and `seconds_of_step` is the time of a step of a chain. The
     chains run at the same time, so both times are divided by the number of chains. `compile_seconds` is the time of the
-    C compiler, about 0 if it compiled the same code before, and `seconds` is the rest of the constructor's time.
+    C compiler, which is about 0 if the same code was compiled before. `seconds` is the rest of the constructor's time.
     `num_warmup` is the number of warm-up draws of each chain in the last run.
 
     Raises:

@@ -241,7 +241,7 @@ def leapfrog(
 
 
 class Sampler(ABC):
-    """An MCMC algorithm with its settings, an argument of :func:`~pyro_bnn.fit_mcmc`.
+    """An MCMC algorithm with its settings, for :func:`~pyro_bnn.fit_mcmc`.
 
     Subclasses are frozen dataclasses. Chains, warm-up and diagnostics are the same for all samplers.
     """
@@ -252,9 +252,10 @@ class Sampler(ABC):
         return type(self).__name__
 
     def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
-        """Return the object that adapts one chain, which begins at `start`, shape (P,), during warm-up.
+        """Return the object that adapts one chain during warm-up.
 
-        By default, the object learns a mass matrix, and a step size for the acceptance rate `target_accept`.
+        The chain begins at `start`, shape (P,). By default, the object learns a mass matrix, and a step size for the
+        acceptance rate `target_accept`.
         """
         return Adaptation(num_warmup, target_accept, start)
 

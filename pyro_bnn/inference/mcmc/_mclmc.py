@@ -270,7 +270,7 @@ class _MCLMCChain(NativeChain):
     """One chain of MCLMC. `point` contains a position, a direction, a gradient, a potential, and T energy errors."""
 
     def draw(self, setting: tuple[float, float]) -> Tensor:
-        """Make a draw, and return the new `point`. `setting` is the step size and the noise's standard deviation."""
+        """Make a draw, and return the new `point`. `setting` is a pair: the step size, and the scale of the noise."""
         point, num_weights = self.point.clone(), self.sampler.num_weights
         direction = point[num_weights : 2 * num_weights]
         if not bool(direction.any()):  # before the first draw

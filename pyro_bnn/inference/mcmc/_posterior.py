@@ -171,7 +171,7 @@ class MCMCPosterior(Posterior):
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return all draws, with statistics, if `num_samples` is None; else `num_samples` draws, without statistics."""
+        """Return all draws with statistics if `num_samples` is None. Otherwise return draws without statistics."""
         if num_samples is not None:
             return super()._chains(num_samples, arguments, stream)
         statistics = self.statistics

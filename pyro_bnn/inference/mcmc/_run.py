@@ -123,8 +123,8 @@ class Run:
     def start(self, starts: Tensor, descent: Descent | None, *, until: float = math.inf) -> None:
         """Begin chains at the rows of `starts`, shape (K, P).
 
-        If there is a `descent`, it first moves these points to modes. The descent stops when `time.perf_counter`
-        reaches `until`.
+        If `descent` is given, the chains begin at the modes to which it moves these points. The descent stops when
+        `time.perf_counter` reaches `until`.
         """
         with self._stream:
             kernel = self._new_kernel(starts)
@@ -199,7 +199,7 @@ class Run:
 
     @property
     def num_warmup(self) -> int:
-        """The smallest number of warm-up draws among all chains."""
+        """The smallest number of warm-up draws in a chain."""
         return min(chain.num_warmup for chain in self._chains)
 
     @property

@@ -87,7 +87,7 @@ class Descent:
             _checks.kind("init", self.init, Init, "an Init or None")
 
     def __call__(self, value_and_grad: ValueAndGrad, z: Tensor, *, until: float = math.inf) -> Tensor:
-        """Run a descent from each row of z, shape (K, P); return the position of lowest potential on each descent.
+        """Run a descent from each row of z, shape (K, P). Return the position of lowest potential in each descent.
 
         The descents stop when the clock `time.perf_counter` reaches `until`.
         """

@@ -65,9 +65,9 @@ def traced(
 ) -> Traced:
     """Record a function as plain tensor operations, without Pyro and autograd.
 
-    `decompositions` maps some operations to functions that use simpler operations. The simpler operations are then
-    recorded. Results that depend only on constants, such as the normaliser of a likelihood, are computed once, while
-    recording.
+    `decompositions` maps some operations to functions, which compute them by simpler operations. The simpler operations
+    are recorded. Results that depend only on constants, such as the normaliser of a likelihood, are computed once,
+    while recording.
     """
     with unsupported_if_it_fails(), ordinary_attention():
         graph = make_fx(lambda *tensors: function(*tensors), decomposition_table=decompositions)(*example)

@@ -1,8 +1,9 @@
 """The trees of the No-U-Turn Sampler: their fields, and the functions that make them grow.
 
 `begin` starts a trajectory as a tree of one point. A subtree grows from one end of the tree: `grow` takes one leapfrog
-step and adds the new point to the subtree. The subtree has `ended` if it is complete (as large as the tree), turns back
-or diverges. `merge` adds a complete subtree to the tree, and `turn` starts the next subtree from a random end.
+step and adds the new point to the subtree. The field `ended` of a subtree is true if the subtree is complete (as large
+as the tree), turns back or diverges. `merge` adds a complete subtree to the tree, and `turn` starts the next subtree
+from a random end.
 
 Every chain is one row of every tensor. If a function has an argument `chains`, a mask, it changes only the rows of
 these chains.
@@ -74,7 +75,7 @@ class TreeConstants(NamedTuple):
 
 
 def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
-    """Return the state of chains at z, between two draws. `begin` uses only the proposal, which is at z."""
+    """Return the state of chains at z between two draws. `begin` reads only the proposal, z."""
     count = torch.zeros_like(potential, dtype=torch.long)
     levels = z.new_zeros(len(z), num_levels, z.shape[1])
     point, proposal = (z, z, gradient), (z, gradient, potential, potential)
@@ -210,7 +211,10 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 
 
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return two Boolean tables of shape (leaves, levels): where to store a leaf, and where to compare a leaf.
+    """Return two Boolean tables of shape (leaves, levels), with a row for each leaf of a tree.
+
+    The first table marks the level at which the leaf is stored. The second table marks the levels whose stored leaves
+    are compared with the leaf.
 
     When a leaf completes a balanced subtree, the check for a U-turn compares the first and the last leaf of the
     subtree. Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every

@@ -184,7 +184,7 @@ class Posterior(Advised, Shown, ABC):
     def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
         """Return draws as one tensor for each site.
 
-        `unit` is a context for each draw, such as a lock or a random stream.
+        Each draw is made in the context `unit`, such as a lock or a random stream.
         """
         if num_samples is None:
             num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)

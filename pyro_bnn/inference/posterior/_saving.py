@@ -57,7 +57,7 @@ def restored_calibration(values: Saved) -> Calibration:
 
 
 def _kind_of(values: Saved, base: type[T]) -> type[T]:
-    """Return the class that a record names. It must be an imported subclass of `base` that defines `from_record`."""
+    """Return the class that a record names: an imported subclass of `base` that defines `from_record`."""
     every = base.__subclasses__()
     for kind in every:
         every += kind.__subclasses__()  # the loop also visits these

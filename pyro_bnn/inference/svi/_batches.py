@@ -111,7 +111,7 @@ class Batches:
             )
 
     def order_state(self) -> list[Tensor]:
-        """Return the states of the generators that draw the order of the rows, without torch's own generator."""
+        """Return the states of the generators that draw the order of the rows, except torch's own generator."""
         return [generator.get_state() for generator in self._generators()]
 
     def restore_order(self, state: list[Tensor]) -> None:
@@ -171,7 +171,7 @@ def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[in
 def is_whole(data: Data) -> bool:
     """Return whether data are a tuple or a list with all rows.
 
-    A list of tuples, lists or dictionaries counts as a loader: each item is a batch.
+    A list of tuples, lists or dictionaries counts as a loader whose items are batches.
     """
     return isinstance(data, tuple) or (
         isinstance(data, list) and not any(isinstance(item, (tuple, list, Mapping)) for item in data)
@@ -194,7 +194,10 @@ def _require_kind(data: object) -> None:
 
 
 class Loader:
-    """Batches of an iterable that is read once per epoch. An exact length must be the number of batches."""
+    """Batches of an iterable that is read once per epoch.
+
+    If the iterable has a length, and the length is not an estimate, each epoch must have this number of batches.
+    """
 
     def __init__(
         self, data: Iterable[object], arguments: Arguments, num_data: int | None, num_processes: int = 1
@@ -228,7 +231,7 @@ class Loader:
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
-        """Return the batches of an epoch without the first `skip` batches. These are fetched and dropped at once."""
+        """Return the batches of an epoch without the first `skip` batches. The skipped batches are read and dropped."""
         for sampler in _samplers(self._data):
             set_epoch = getattr(sampler, "set_epoch", None)  # the order of a `DistributedSampler` depends on it
             if callable(set_epoch):

@@ -356,7 +356,7 @@ def words(value: object) -> str:
 
 
 def digest(*tensors: Tensor) -> str:
-    """Return a text for some tensors. Tensors with other dtypes, shapes or elements give another text."""
+    """Return a text with a checksum of the dtypes, shapes and elements of some tensors."""
     result = hashlib.sha256()
     for tensor in tensors:
         result.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())

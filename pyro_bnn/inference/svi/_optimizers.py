@@ -151,7 +151,7 @@ def require_usable(optimizer: Optimizer) -> None:
 
 
 def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -> Optimizer:
-    """Return the user's optimizer, or the one that the user's function makes; warn if it lacks parameters."""
+    """Return the user's optimizer, or the optimizer that the user's function makes. Warn if it lacks parameters."""
     made = maker if isinstance(maker, Optimizer) else maker(parameters)
     if not isinstance(made, Optimizer):
         raise ValueError(f"{NEEDED}, got a function that made {_checks.described(made)}.")

@@ -125,7 +125,7 @@ class StepTerms:
     """The ELBO of a step, and the two terms of the ELBO.
 
     The values are in nats, refer to the whole data set, and are on the model's device. Reading a property does not wait
-    for a GPU; ``float(terms.elbo)`` does.
+    for a GPU, but ``float(terms.elbo)`` waits.
 
     Args:
         values: Expected log-likelihood, KL divergence, a flag, and the number of rows, shape (4,). The flag is 1 if all
@@ -151,7 +151,7 @@ class StepTerms:
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether all losses and gradients up to this step were finite. Once this is false, steps have no effect."""
+        """Whether all losses and gradients up to this step were finite. If not, later steps have no effect."""
         return self.values[2].bool()
 
     @property
@@ -182,7 +182,7 @@ class GradientStep(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Move each parameter from a shared vector into separate memory again."""
+        """Move each parameter back from a shared vector into its own memory."""
 
     @abstractmethod
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:

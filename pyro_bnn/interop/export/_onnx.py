@@ -39,8 +39,8 @@ def export_onnx(
     The file is one graph with K weight draws and any number of rows. The results of the graph are those of
     ``predict(model, posterior, x, num_samples=num_draws, seed=seed)``. Before the file is written, onnxruntime runs the
     graph on x, on the first row alone, and on two copies of x in one call. The results must agree with the results of
-    `predict`. For classes, probabilities and uncertainties may differ by 1e-5. In regression, means and standard
-    deviations may differ by 1e-5 times the largest of these numbers.
+    `predict`. In classification, the probabilities and the uncertainties may differ by 1e-5. In regression, means and
+    standard deviations may differ by 1e-5 times the largest of these numbers.
 
     The input is named ``x``. If there are several inputs, their names are their keys in a dictionary, or ``x_0``,
     ``x_1``, ... in a tuple. For numbers, the outputs are ``mean``, ``aleatoric`` and ``epistemic`` (variances). For

@@ -146,7 +146,7 @@ class BNNEstimator(Advised, Settings):
         is_part: bool = False,
         is_next: bool = False,
     ) -> Self:
-        """Fit to inputs x and to standardised targets y, shape (N, O), or classes y, shape (N,)."""
+        """Fit to inputs x and targets y: standardised numbers, shape (N, O), or classes, shape (N,)."""
         if self.method not in WITH_KL and self.kl_weight != 1:
             raise ValueError(
                 f'`kl_weight` must be 1 for methods other than "svi" and "natural", got {self.kl_weight!r}; leave it '

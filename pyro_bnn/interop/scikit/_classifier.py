@@ -194,7 +194,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     @explained("classifier.predict_set(X, level=0.9)", {"alpha": ALPHA})
     def predict_set(self, X: ArrayLike, level: float = 0.9) -> NDArray[np.bool_]:
-        """Return sets that contain the label of a row with at least a given probability.
+        """Return a set of classes for each row, with a given probability that the set contains the row's label.
 
         The estimator needs a `calibration_fraction`. The sets are randomised by a seed, see
         :class:`~pyro_bnn.calibration.ConformalSets`, so their coverage is close to the level. No set is empty.

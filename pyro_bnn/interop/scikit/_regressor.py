@@ -153,7 +153,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             sample_weight: Weight of each row, shape (N,), as in :meth:`fit`.
 
         Raises:
-            ValueError: If the method has no partial fits, or if :meth:`fit` would raise this error.
+            ValueError: If the method has no partial fits, or for one of the reasons in :meth:`fit`.
 
         References:
             Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.

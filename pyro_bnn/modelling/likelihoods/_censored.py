@@ -46,7 +46,7 @@ class LimitedNormal(TorchDistribution):
 
 
 class RightCensored(TorchDistribution):
-    """Pairs (time, number). The number is 1 if the event happens at this time, and 0 if later.
+    """Pairs (time, number). The number is 1 if the event happens at this time, and 0 if it happens later.
 
     A draw is always an event, with the number 1.
     """

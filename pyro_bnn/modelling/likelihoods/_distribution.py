@@ -41,8 +41,8 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
         """Return the distribution of the targets, batch shape ``(*draws, N, ...)``.
 
         Each part of the output has the shape ``(*draws, N, O)``; a single part is the whole output. `numbers` has the
-        numbers that the network does not output, such as a noise scale, by name. Their shapes broadcast with the shape
-        of a part.
+        numbers that the network does not output, such as a noise scale, by name. The shapes of these numbers broadcast
+        with the shape of a part.
         """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:

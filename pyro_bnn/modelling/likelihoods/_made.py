@@ -212,7 +212,7 @@ KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
 
 
 def cdf(distribution: Distribution, value: Tensor) -> Tensor:
-    """Return the probability that a draw is no larger than a value; for classes in :data:`KNOWN`, without gradient."""
+    """Return the probability that a draw is at most `value`. For the classes in :data:`KNOWN`, there is no gradient."""
     for kind, function in KNOWN.items():
         if isinstance(distribution, kind):
             return function(distribution, value)

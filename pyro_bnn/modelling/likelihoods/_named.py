@@ -28,7 +28,7 @@ def gaussian(scale: float | None = None) -> GaussianLikelihood:
 
 
 class _Choice(NamedTuple):
-    """A likelihood that can be chosen by name. The text may have a number after the name."""
+    """A likelihood that can be chosen by a text: a name, with a number after a colon if the likelihood takes one."""
 
     make: Callable[..., Likelihood]  # makes the likelihood; the number after the colon is an optional argument
     number: str  # name of this number; empty if the likelihood takes none

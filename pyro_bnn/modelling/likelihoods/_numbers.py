@@ -34,7 +34,7 @@ class NumbersLikelihood(Likelihood[P_co]):
         self._maps: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def add_positive(self, name: str, value: float | TorchDistributionMixin | None, start: float = 1.0) -> None:
-        """Add a positive number. A float fixes it, a distribution becomes its prior, and None lets a fit learn it."""
+        """Add a positive number: fixed if `value` is a float, latent if it is a prior, and learned if it is None."""
         if value is None:
             free = torch.tensor(start, dtype=torch.float64).expm1().log()  # softplus(free) = start
             self.add_learned(name, free, softplus)

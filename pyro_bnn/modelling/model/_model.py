@@ -253,7 +253,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return respond(self.network, likelihood, self._paths, values, x, self.interception)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
-        """Remove the data axis, the 1 in the shape ``(S, 1, *parameter)``, from a value of vectorised particles."""
+        """Remove the data axis of vectorised particles: ``(S, 1, *parameter)`` becomes ``(S, *parameter)``."""
         num_lead = value.dim() - self.initial_value(name).dim()
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
 

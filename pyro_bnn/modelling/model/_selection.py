@@ -56,7 +56,8 @@ class Selection:
     """A rule that selects parameters of a network, for ``where`` and ``exclude`` of :class:`BayesianModel`.
 
     :func:`layers` makes a selection. Of two selections, ``a | b`` selects what a or b selects, ``a & b`` what both
-    select, and ``a - b`` what a selects and b does not select. In each of these, b may also be a glob or a function.
+    select, and ``a - b`` what a selects and b does not select. Instead of the selection b, you can use a glob or a
+    function.
 
     Args:
         sites: Function that returns the sites of the selected parameters. The first argument is a list of all
@@ -139,7 +140,7 @@ def _by_function(chooser: Chooser, parameters: Sequence[Owned], argument: str) -
 def layers(*kinds: type[nn.Module]) -> Selection:
     """Select all parameters that layers of the given classes own directly.
 
-    Layers whose class is a subclass of these are selected, too. Parameters of a nested layer belong only to the nested
+    Layers of a subclass of these classes are selected, too. Parameters of a nested layer belong only to the nested
     layer. For example, `nn.MultiheadAttention` owns ``in_proj_weight``, but its inner linear layer owns the weight of
     the output projection.
 
@@ -277,7 +278,7 @@ def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude:
 
 
 def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
-    """Return the sites of random parameters that the rules `where` select. `paths` has the paths of each site."""
+    """Return the sites of random parameters that the rules `where` select. `paths` maps a site to its paths."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     found = owned(net, ((path, net.get_buffer(path)) for path in sites))
     parameters = [replace(one, site=site) for one, site in zip(found, sites.values(), strict=True)]
@@ -288,9 +289,10 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 
 
 def _warn_of_a_part(argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str) -> None:
-    """Warn if a glob such as ``net.stage1.conv*.weight`` selects only some of the parameters of one kind in its block.
+    """Warn if a glob such as ``net.stage1.conv*.weight`` leaves out parameters of the kind that it selects.
 
-    The block is ``net.stage1``. If the glob has the full name of the layer, as in ``net.fc.*``, there is no warning.
+    The function looks only at the block ``net.stage1``. If the glob has the full name of the layer, as in ``net.fc.*``,
+    there is no warning.
     """
     *block, layer, leaf = ["", "", *glob.split(".")]  # padded for a glob with one component
     if leaf == "**" or not ("*" in layer or "?" in layer):

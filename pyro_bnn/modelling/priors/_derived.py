@@ -43,7 +43,7 @@ class DistributionPrior(Prior):
 
 
 def as_prior(name: str, value: object) -> WeightPrior:
-    """Return a prior unchanged; make a distribution of one number the prior of each element. `name` is for messages."""
+    """Return a prior unchanged, or turn a distribution of one number into a prior. `name` is for error messages."""
     if not isinstance(value, Distribution):
         example = "a Prior, such as NormalPrior(1.0), or a distribution of one number, such as dist.Normal(0.0, 1.0)"
         if _checks.is_number(value) or isinstance(value, str):

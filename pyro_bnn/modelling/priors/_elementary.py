@@ -31,7 +31,7 @@ class _ScalePrior(Prior):
 @explained("NormalPrior(1.0)")
 @dataclass(frozen=True)
 class NormalPrior(_ScalePrior):
-    r"""Gaussian prior :math:`N(0, \text{scale}^2)` of every weight, independent of the others.
+    r"""Independent Gaussian prior :math:`N(0, \text{scale}^2)` of every weight.
 
     Args:
         scale: Standard deviation, above 0.

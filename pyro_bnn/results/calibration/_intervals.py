@@ -36,7 +36,7 @@ class IntervalRecord:
 
 
 class ConformalIntervals(Shown, Calibration):
-    r"""Intervals that contain a new target with at least a given probability (split conformal prediction).
+    r"""Intervals that have at least a given probability of containing a new target (split conformal prediction).
 
     The score :math:`s(x, y)` measures how badly a target y fits the prediction at x. The interval of a new row is
 
@@ -235,7 +235,7 @@ class AdaptiveIntervals(Shown, Calibration):
 
     @property
     def level_now(self) -> float:
-        """Level of the next interval. At 1 or more the interval is the whole line; at 0 or less it is empty."""
+        """Level of the next interval. At level 1 or more, the interval is the whole line; at 0 or less, it is empty."""
         return 1 - self._own.miss
 
     def start(self, prediction: RegressionPrediction, y: Tensor) -> "AdaptiveIntervals":

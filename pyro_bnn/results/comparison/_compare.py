@@ -46,7 +46,7 @@ COVERAGES = (0.5, 0.9)
 
 
 class ClassSummary:
-    """Class probabilities of a method, from all draws and from the draws without each single group of draws."""
+    """Class probabilities of a method, from all draws, and from all draws except one group (for each group)."""
 
     def __init__(self, prediction: ClassificationPrediction, seed: int) -> None:
         assert prediction.logits is not None
@@ -139,7 +139,7 @@ class NumberSummary:
         return scores
 
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """Return standard deviations, the coverage of intervals, and the NLL; see :class:`Scores`."""
+        """Return the standard deviations, the coverage and the NLL, as :class:`Scores` describes them."""
         prediction = self.prediction[mask]
         scores = {
             "epistemic sd": _root_mean(prediction.epistemic),

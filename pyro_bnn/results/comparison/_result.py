@@ -171,7 +171,7 @@ class Comparison(Advised, Shown):
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
         status: Status of the first method, with which the other methods are compared.
-        others: Statuses of the other methods by name.
+        others: The status of each other method, by the name of the method.
     """
 
     methods: list[Scores]
@@ -205,7 +205,7 @@ class Comparison(Advised, Shown):
 
     @property
     def differences(self) -> str:
-        """The lines of :attr:`verdict` that compare regions, even if the status of the first method is not ok."""
+        """The lines of :attr:`verdict` about the regions. They do not depend on the status of the first method."""
         return in_words(self._from_first)
 
     @property

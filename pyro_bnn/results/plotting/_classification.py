@@ -225,11 +225,11 @@ def detection_curves(
     r"""Draw the distributions of scores for known and for unknown inputs, and the ROC curves of the scores.
 
     Args:
-        known: Prediction of known inputs, or scores of known inputs by name. For a prediction, the scores are the
-            entropy (total uncertainty) and, with several draws, the mutual information (epistemic uncertainty). Scores
-            that you pass by name have the shape (N,). Scores should be larger for unknown inputs.
-        unknown: Prediction of unknown inputs, or scores of unknown inputs by name, each of shape (M,). The scores
-            have the same names as in `known`.
+        known: Prediction of known inputs, or a dictionary of scores of known inputs. For a prediction, the scores are
+            the entropy (total uncertainty) and, with several draws, the mutual information (epistemic uncertainty).
+            Scores in a dictionary have the shape (N,). Scores should be larger for unknown inputs.
+        unknown: Prediction of unknown inputs, or a dictionary of scores of unknown inputs. These scores have the shape
+            (M,) and the same names as in `known`.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
         axes: One axes for each score, and one for the ROC curves.
 

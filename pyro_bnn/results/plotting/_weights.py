@@ -271,8 +271,8 @@ def weight_histograms(
 
     Args:
         locations: A posterior, or means, ``{site: shape (*event)}``, as from ``guide.locations()``.
-        scales: Standard deviations with the shapes of the means; 0 for a weight that was removed. None, for a
-            posterior, means the standard deviations of the posterior.
+        scales: Standard deviations with the shapes of the means; 0 for a weight that was removed. If `locations` is a
+            posterior, None means its standard deviations.
         axes: Array of axes of shape (number of sites, 2).
         width: Width of a new figure.
 

@@ -178,11 +178,10 @@ def faster(
     expected: Tensor,
     replayed: Callable[[], AbstractContextManager[None]],
 ) -> tuple[BatchedNetwork, int] | None:
-    """Return a function that runs a network for many draws at once, and the bytes of memory that it needs for a draw.
+    """Return a function that runs a network for many draws at once, and the function's memory per draw in bytes.
 
-    Return None if no function is right. `example` has K draws of all random weights, by path. A function is right if,
-    up to rounding, its outputs equal `expected`, shape (K, N, ...). Each trial run takes place in a context that
-    `replayed` returns.
+    Return None if no such function gives outputs that equal `expected`, shape (K, N, ...), up to rounding. `example`
+    has K draws of all random weights, by path. Each trial run takes place in a context that `replayed` returns.
     """
     if expected.is_meta:  # there are no numbers to compare
         return None
@@ -361,7 +360,7 @@ class Batch(Generic[P]):
             return self._model.observation(self._x)
 
     def add_taken(self) -> None:
-        """End a block of draws, and add the predictions from the draws in the block to the running sum."""
+        """End a block of draws, and add its predictions to the running sum."""
         self.memory.end_block()
         if self.block.draws:
             self._add(self._model.observe(*self.block.run()))

@@ -97,7 +97,7 @@ def prune(
         model: The guide's model, which is needed if `where` or `exclude` has layers or functions.
 
     Returns:
-        The posterior; its status says how many weights are removed.
+        The pruned posterior. Its status says how many weights were removed.
 
     Raises:
         ValueError: If both or neither of `fraction` and `threshold` are given, if a number is out of range, if no site
@@ -195,7 +195,7 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
-    """Return `guide`, or the guide of `guide` if it is a posterior; raise unless it is a mean-field guide."""
+    """Return the mean-field guide, given the guide or its posterior. Raise if the guide is of another kind."""
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
     assert isinstance(found, MeanFieldGuide)

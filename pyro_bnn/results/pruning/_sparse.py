@@ -158,6 +158,6 @@ def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Line
 
 @functools.cache
 def _use_up_warning() -> None:
-    """Make a sparse matrix and hide torch's warning, which torch gives only for the first sparse matrix."""
+    """Make a sparse matrix, and hide the warning that torch gives only for the first sparse matrix."""
     with filtered_warnings("ignore", "Sparse CSR"):
         torch.ones(1, 1).to_sparse_csr()

@@ -114,7 +114,7 @@ class _Labels:
         return best
 
     def gain(self, probs: Tensor) -> Tensor:
-        """Return the mutual information of each row's label and the draw, shape (N,). `probs` are (S, N, C)."""
+        """Return the mutual information between each row's label and the draw, shape (N,). `probs` are (S, N, C)."""
         probs = probs.flatten(1)  # (S, N C)
         uncertain = self.probs @ torch.special.entr(self.draws @ probs)
         by_draw = self.probs @ self.draws @ torch.special.entr(probs)

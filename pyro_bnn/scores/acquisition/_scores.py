@@ -305,7 +305,10 @@ def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Te
 
 
 def _standardised(name: str, prediction: RegressionPrediction) -> Tensor:
-    """Return centred means of draws, (S, N), scaled so that inner products of columns are correlations of labels."""
+    """Return the centred means of the draws, shape (S, N), divided by a scale.
+
+    The scale makes the inner product of two columns the correlation of two labels.
+    """
     components = noisy(name, prediction).components
     if components is None:
         raise ValueError(f"`{name}` must have the mean of each draw; {KEEP}.")

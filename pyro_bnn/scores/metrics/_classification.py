@@ -138,8 +138,8 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
         y: Labels, shape (N,).
         num_bins: Number of bins B; bin b contains confidences in (b / B, (b + 1) / B].
         equal_mass: Whether the bins have equal numbers of inputs instead of equal width. With `equal_mass`, the input
-            of rank r, counted from 0, is in bin floor(r B / N). Inputs of equal confidence are in one bin, so bins may
-            have different numbers of inputs, or none.
+            of rank r, counted from 0, is in bin floor(r B / N). Inputs of equal confidence are in the same bin, so some
+            bins may have more inputs than others, or none.
 
     Example:
         >>> from pyro_bnn import metrics

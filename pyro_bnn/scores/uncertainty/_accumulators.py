@@ -30,7 +30,7 @@ class Accumulator(ABC, Generic[P_co]):
         """
 
     def add(self, observation: Distribution, *, keep: bool) -> None:
-        """Add the prediction of one weight draw, which has the batch shape ``(N, *O)``; see :meth:`add_draws`."""
+        """Add the prediction of one weight draw, batch shape ``(N, *O)``; see :meth:`add_draws`."""
         self.add_draws(observation.expand(torch.Size([1, *observation.batch_shape])), keep=keep)
 
     @abstractmethod

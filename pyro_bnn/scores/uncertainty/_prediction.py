@@ -221,7 +221,7 @@ class Sliced(ABC):
 
     @abstractmethod
     def joined(self, others: Sequence[Any], dim: int) -> Distribution:
-        """Concatenate the distributions in `others` along an axis. The first item must be this distribution."""
+        """Concatenate the distributions in `others`, which begin with this distribution, along an axis."""
 
 
 def join_distributions(distributions: Sequence[Distribution], dim: int) -> Distribution:

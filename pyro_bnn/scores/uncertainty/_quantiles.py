@@ -61,13 +61,13 @@ def mixture_quantile(components: Distribution, q: float) -> Tensor:
 
 
 def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
-    """Return for each of Q levels q the k-th smallest of S draws, k = q S rounded up; shape ``(Q, N, *O)``."""
+    """Return the k-th smallest of S draws for each of Q levels q, where k is q S rounded up; shape ``(Q, N, *O)``."""
     ordered, num_draws = draws.sort(0).values, len(draws)
     return torch.stack([ordered[max(-int(-level * num_draws // 1), 1) - 1] for level in levels.tolist()])
 
 
 def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[Tensor, Tensor]:
-    """Return a value below and one above the quantile. If there is no closed form, use Cantelli's inequality."""
+    """Return two values that enclose the quantile. If there is no closed form, use Cantelli's inequality."""
     quantiles = None if are_counts else _quantiles(components, q)
     if quantiles is not None:
         return quantiles.amin(0), quantiles.amax(0)

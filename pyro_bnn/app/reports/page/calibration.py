@@ -100,8 +100,8 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
     """Return a range. The share of test targets inside their intervals is in this range with the probability `CHANCE`.
 
-    One of the n calibration scores sets the width. Let k be the rank of this score. For continuous scores the coverage
-    is Beta(k, n + 1 - k), so the number of targets inside is beta-binomial (Vovk 2012,
+    One of the n calibration scores determines the width of the intervals. Let k be the rank of this score. For
+    continuous scores the coverage is Beta(k, n + 1 - k), so the number of targets inside is beta-binomial (Vovk 2012,
     https://arxiv.org/abs/1209.2673).
     """
     rank = rank_of(level, num_calibration)

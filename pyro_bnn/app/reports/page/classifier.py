@@ -46,7 +46,7 @@ SHOWN_IMAGES, MOST_VOTED = 2, 4  # images of each kind, and classes beside an im
 
 
 def accuracy_section(subject: Subject) -> Section | None:
-    """Make the section on accuracy: of network and baselines, for each class, and for the surest predictions."""
+    """Make the section on the accuracy of network and baselines, by class, and for the surest predictions."""
     found = subject.classified
     if found is None:
         return None

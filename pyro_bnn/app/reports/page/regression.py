@@ -117,7 +117,7 @@ def _root(squared: Tensor) -> tuple[float, float]:
 
 
 def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
-    """Draw observed against predicted numbers of one output. Return the picture and the values for its caption."""
+    """Plot the observed against the predicted values of one output. Return the plot and the values for its caption."""
     mean, y, name = found.prediction.mean[:, output], found.y[:, output], found.names[output]
     low, high = found.interval(HEADLINE)[..., output]
     ax, num_drawn = observed_against_predicted(mean, y, low, high, name=name, level=HEADLINE)
