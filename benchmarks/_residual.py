@@ -63,6 +63,9 @@ class Setting:
     # number of steps from one estimate of the Gauss-Newton diagonal to the next; 0 estimates the Hessian from the noise
     gauss_newton_every: int = 0
     clip: float = 0.0  # largest change of a mean in a step, divided by the learning rate; 0 is no limit
+    # learning rate of SGD with momentum for the parameters of batch normalisation beside natural gradients, for the
+    # mean loss of an image; 0 uses Adam with a learning rate of 2e-3
+    others_lr: float = 0.1
     batch_size: int = 64  # images per step
     epochs: int = 6  # passes over the training set
     warm_up: float = 0.5  # length of the rise of the learning rate, in passes
@@ -242,11 +245,13 @@ def train(
         return _train_laplace(problem, images)
     adam = functools.partial(torch.optim.Adam, fused=True)
     optimizer: Any = functools.partial(adam, lr=setting.lr)
-    if setting.has_momentum:
-        lr = setting.lr / len(images.x_train)  # the loss of `fit_svi` is a sum over all images
-        optimizer = functools.partial(torch.optim.SGD, lr=lr, momentum=MOMENTUM, fused=True)
+    sgd = functools.partial(torch.optim.SGD, momentum=MOMENTUM, fused=True)
+    if setting.has_momentum:  # the loss of `fit_svi` is a sum over all images
+        optimizer = functools.partial(sgd, lr=setting.lr / len(images.x_train))
     if setting.method == "natural":
         others = functools.partial(adam, lr=2e-3)
+        if setting.others_lr:
+            others = functools.partial(sgd, lr=setting.others_lr / len(images.x_train))
         optimizer = pb.optim.natural_gradient(
             setting.lr,
             initial_hessian=setting.initial_hessian,

@@ -1,17 +1,18 @@
 """A contextual bandit by Thompson sampling
 ========================================
 
-At each step one of five arms is chosen for a context of two numbers, and only the reward of this arm is seen. The first
-arm always pays 0.5. Each of the other four arms pays 2 near one corner of the square of contexts, and 0 elsewhere.
-Rewards have noise.
+At each step, the program sees a context of two numbers, chooses one of five arms, and sees only the reward of this arm.
+The first arm always pays 0.5. Each of the other four arms pays 2 near one corner of the square of contexts, and 0
+elsewhere. Rewards have noise.
 
 Thompson sampling draws one network for each context, and takes the arm that is best in this network. So Thompson
 sampling chooses each arm with the probability that this arm is the best. The greedy rule takes the arm with the largest
-expected reward, and may never see what the other arms pay. Both rules fit the same network to all rewards seen so far,
-with NUTS, after each batch of contexts.
+expected reward, so it may never try the other arms. Both rules fit the same network to all rewards seen so far, with
+NUTS, after each batch of contexts.
 
-The script prints the regret of a step: the expected reward of the best arm minus that of the chosen arm. The script
-writes `bandit.png`, a picture of the regret summed over the steps.
+The script prints the regret of a step: the expected reward of the best arm
+minus the expected reward of the chosen arm. The script writes `bandit.png`, a
+picture of the regret summed over the steps.
 """
 
 import argparse

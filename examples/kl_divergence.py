@@ -4,7 +4,7 @@
 The script fits a Gaussian q to the mixture p = 0.5 N(0, 0.4) + 0.5 N(3, 1); N(m, s) has mean m and sd s. The reverse
 divergence KL(q || p), used in variational inference, is large if q has probability where p has none. If q starts in the
 narrow mode, q stays in this mode. If q starts in the broad mode, q stays near this mode, and becomes wide only because
-the two modes overlap. The forward divergence KL(p || q) is large if q misses a part of p: the best q has the mean and
+the two modes overlap. The forward divergence KL(p || q) is large if q misses a part of p. The best q has the mean and
 variance of p. The script prints both divergences of every fit, with standard errors, and writes `kl_divergence.png`.
 Before the fits, the script computes the divergence of two Gaussians by Monte Carlo and in closed form, and compares the
 two.
@@ -26,9 +26,9 @@ TARGET = dist.MixtureSameFamily(
 
 
 def as_mixture(q: dist.Normal) -> dist.MixtureSameFamily:
-    """A Gaussian written as a mixture of one component.
+    """Return a Gaussian as a mixture with one component.
 
-    No closed form of its divergence is known, so the divergence is estimated.
+    The divergence of mixtures has no closed form, so it is estimated.
     """
     return dist.MixtureSameFamily(
         dist.Categorical(torch.ones(1)), q.expand((1,))

@@ -23,10 +23,22 @@ def __getattr__(name: str) -> object:
 
             from ._core.remedies import INSTEAD_OF_NAMES
 
-            near = [f"`{known}`" for known in difflib.get_close_matches(name, __all__)]
+            near = [f"`{known}`" for known in _in_modules(name) or difflib.get_close_matches(name, __all__)]
             hint = f"; did you mean {' or '.join(near)}?" if near else "; `dir(pyro_bnn)` lists the names."
             hint = f"; {INSTEAD_OF_NAMES[name]}." if name in INSTEAD_OF_NAMES else hint
             raise AttributeError(f"module 'pyro_bnn' has no attribute '{name}'{hint}", name=name) from None
+
+
+def _in_modules(name: str) -> list[str]:
+    """Return the call that makes a likelihood of another name, or the name of a public module that equals `name`."""
+    if name.endswith("Likelihood"):
+        from .modelling.likelihoods import nearest_call  # imported late, as this loads torch
+
+        return [call] if (call := nearest_call(name)) else []
+    modules = {known: _load(known) for known in __all__ if known.islower() and not name.startswith("_")}
+    names = [f"{space}.{known}" for space, module in modules.items() for known in getattr(module, "__all__", ())]
+    plain = name.lower().replace("_", "")
+    return [known for known in names if known.rpartition(".")[2].lower().replace("_", "") == plain]
 
 
 __version__ = "0.1.0.dev0"

@@ -37,3 +37,11 @@ def scores_in(run):
 def predictions_in(path):
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def columns_of(table):
+    """The cells of a table by column, None where one is missing."""
+    return {
+        name: [None if cell is None or cell != cell else cell for cell in table.column(name).texts]
+        for name in table.names
+    }

@@ -1,8 +1,10 @@
-"""What `compare` says about a run if the chains of NUTS have not converged."""
+"""What `compare` says about a run: its judgement with the limits, and chains of NUTS that have not converged."""
 
 import pytest
 import torch
+from torch import nn
 
+import pyro_bnn as pb
 from pyro_bnn.app.beside import agreement
 from pyro_bnn.inference.posterior import Status
 from pyro_bnn.results.comparison import Comparison, Estimate, Scores
@@ -36,9 +38,9 @@ def judged(probability_of_chain, distance, *, is_ok=False):
 @pytest.mark.parametrize(
     ("of_chain", "distance", "beginning"),
     [
-        (0.51, 0.01, "The run predicts like NUTS. "),
-        (0.9, 0.01, "The run predicts like all chains of NUTS together, but these chains do not agree yet. "),
-        (0.51, 0.3, "The run does not predict like NUTS. "),
+        (0.51, 0.01, "The run predicts like NUTS.\n"),
+        (0.9, 0.01, "The run predicts like all chains of NUTS together, but these chains do not agree yet.\n"),
+        (0.51, 0.3, "The run does not predict like NUTS.\n"),
         (0.9, 0.3, "Not decided: the total variation between the run and NUTS is 0.3000, and a chain of NUTS differs"),
     ],
 )
@@ -50,5 +52,34 @@ def test_chains_that_have_not_converged_still_tell_what_is_certain(of_chain, dis
 
 
 def test_after_convergence_nothing_is_in_doubt():
-    assert judged(0.51, 0.3, is_ok=True).startswith("The run does not predict like NUTS. ")
+    assert judged(0.51, 0.3, is_ok=True).startswith("The run does not predict like NUTS.\n")
     assert "has not converged" not in judged(0.51, 0.01, is_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("total", "epistemic", "beginning"),
+    [
+        ((1.02, 0.98, 1.05), 1.05, "The run predicts like NUTS.\n"),
+        ((1.02, 0.98, 1.05), 1.24, "The run predicts like NUTS, but its epistemic sd is 24 % larger.\n"),
+        ((0.98, 0.95, 1.05), 0.7, "The run predicts like NUTS, but its epistemic sd is 30 % smaller.\n"),
+        ((1.02, 0.7, 1.05), 1.0, "The run does not predict like NUTS.\n"),  # too narrow at some points
+        ((1.2, 1.1, 1.3), 1.0, "The run does not predict like NUTS.\n"),
+    ],
+)
+def test_the_judgement_of_numbers_has_its_limits_and_the_deviation(total, epistemic, beginning):
+    x = torch.zeros(10, 1)
+    model = pb.BayesianModel(
+        nn.Linear(1, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(2.0), num_data=10
+    )
+    nuts = pb.predict(model, pb.MeanFieldGuide(model), x, num_samples=20, keep_draws=True, seed=0)
+    scores = {
+        "rms mean difference": Estimate(0.1, 0.01),
+        "wasserstein": Estimate(0.1, 0.01),
+        "epistemic sd ratio": Estimate(epistemic, 0.01, epistemic, epistemic),
+        "total sd ratio": Estimate(total[0], 0.01, *total[1:]),
+    }
+    result = Comparison([], [Scores("run", "rows", scores, "nuts")], {"nuts": nuts}, x, Status(True, "NUTS."))
+    said = agreement(result, 4)
+    assert said.startswith(beginning)
+    limit = 0.2 * float(nuts.total.mean().sqrt())
+    assert f"differ by at most 10 %, on average and at 80 % of the points, and the means by at most {limit:.4f}" in said

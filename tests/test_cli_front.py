@@ -89,14 +89,40 @@ def test_help_version_and_completion_load_neither_torch_nor_pyro(tmp_path):
     assert "digits" in result.stdout
 
 
-def test_a_mistaken_target_is_reported_before_torch_is_loaded(tmp_path):
-    (tmp_path / "t.csv").write_text("area,price\n1,2\n")
+EARLY = {
+    "train t.csv --target pirce --out r": "t.csv has no column 'pirce'; did you mean 'price'?",
+    "train t.csv --target price --ignore aera --out r": "t.csv has no column 'aera'; did you mean 'area'?",
+    "train t.csv --target price --split-by dya --out r": "t.csv has no column 'dya'; its columns are 'area', 'price'.",
+    "train t.csv --out r": "t.csv needs --target: the name of the column to predict. Its columns are 'area', 'price'.",
+    "train t.csv --target price --method nuts --out r": "`--method` must be 'auto', 'mclmc' or 'svi', got 'nuts'.",
+    "train t.csv --target price --prior gaussian:1 --out r": "`--prior`: unknown prior 'gaussian:1'; choose normal:",
+    "train t.csv --target price --hidden 10,-3 --out r": "`--hidden` must be at least 1, got -3.",
+    "train t.csv --target price --optimizer lion --out r": "`--optimizer`: unknown optimizer 'lion'; choose adam,",
+    "train t --target price --out r": "unknown data set 't' (did you mean 't.csv'?); choose fashion-mnist,",
+    "train t.data --target price --out r": "t.data ends in .data; rename it to an ending of tables (.csv,",
+    "train digits --method auto --out r": "`--method` goes with tables and arrays only.",
+    "report ../early": "../early holds no training run: there is no ../early/manifest.json; make one with",
+    "evaluate run/posterior.safetensors": "run/posterior.safetensors is a file; pass the folder: run.",
+    "evaluate t.csv": "t.csv is a file; pass a folder that `pyro-bnn train` wrote.",
+}
+"""Mistakes that the arguments and the first line of the file show, and what is said about them."""
+
+
+def test_mistakes_that_arguments_alone_show_are_reported_before_torch_is_loaded(tmp_path):
+    place = tmp_path / "early"
+    (place / "run").mkdir(parents=True)
+    (place / "t.csv").write_text("area,price\n1,2\n")
+    for name in ("t.data", "run/manifest.json", "run/posterior.safetensors"):
+        (place / name).touch()
     start = FRESH.partition("HEAVY")[0]
-    typed = 'run("train", "t.csv", "--target", "pirce", "--out", "r")'
-    code = f'{start}assert {typed} == 2\nassert not {{"torch", "pyro", "sklearn"}} & sys.modules.keys()'
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    checks = [f"assert run(*{line.split()}) == 2, {line!r}" for line in EARLY]
+    code = "\n".join([start, *checks, 'assert not {"torch", "pyro", "sklearn"} & sys.modules.keys()'])
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=place, check=False)
     assert result.returncode == 0, result.stderr
-    assert "t.csv has no column 'pirce'; did you mean 'price'?" in result.stderr
+    said = result.stderr.splitlines()
+    assert len(said) == len(EARLY)
+    for line, expected in zip(said, EARLY.values(), strict=True):
+        assert line.startswith(f"error: {expected}")
 
 
 THREADS = """
@@ -151,6 +177,7 @@ print(seconds / (time.perf_counter() - begin), first, rest)
 
 @pytest.mark.nightly
 def test_a_terminal_shows_a_word_before_the_library_is_loaded(tmp_path):
+    (tmp_path / "manifest.json").touch()
     shown = subprocess.run([sys.executable, "-c", TERMINAL], capture_output=True, text=True, check=True, cwd=tmp_path)
     share, said = shown.stdout.split(maxsplit=1)
     assert said.startswith(r"b'loading ...' b'\r")
@@ -175,10 +202,11 @@ except BaseException:
 def test_ctrl_c_while_a_library_loads_ends_in_a_sentence(tmp_path, late):
     """The second command is the twin: outside of `loading`, Ctrl-C during an import ends in a traceback."""
     (tmp_path / "torch.py").write_text(SWALLOWS)
+    (tmp_path / "manifest.json").touch()  # the folder looks like a run, so the library is loaded
     code = "from pyro_bnn.app.cli import main; main()" if late else "import torch"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(pb.__file__).parent.parent)])}
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "weights", "."],
+        [sys.executable, "-c", code, "weights", str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -287,6 +315,8 @@ def test_examples_are_read(example, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for run in ("digits-run", "garments", "houses"):
         (tmp_path / run).mkdir()
+        if not example.startswith("pyro-bnn train"):
+            (tmp_path / run / "manifest.json").touch()
     for file in ("houses.csv", "new.csv", "data.npz"):
         (tmp_path / file).write_text("id,rooms,price\n")  # the target's name is looked for at once
 

@@ -2,10 +2,15 @@
 
 # ruff: noqa: F811  # tests take the imported fixture as a parameter
 
+import fcntl
 import io
 import json
+import os
+import pty
 import re
+import struct
 import sys
+import termios
 
 import pytest
 
@@ -41,7 +46,7 @@ KEYS = {
         "seconds",
         "status",
     },
-    "evaluate": {"folder", "headline", "num_test", "num_unknown", "ood", "pictures", "rows"},
+    "evaluate": {"folder", "headline", "num_test", "num_unknown", "ood", "pictures", "rows", "usability"},
     "prune": {"folder", "gains", "pictures", "pruned", "report"},
     "weights": {"folder", "pictures", "sites"},
     "compare": {"folder", "num_samples", "pictures", "rows", "seed", "statuses", "verdict"},
@@ -272,3 +277,18 @@ def test_many_rows_fit_on_one_screen(monkeypatch):
     assert shown[0].split() == ["row", "class", "p(yes)", "entropy"]
     assert shown[2].split() == ["1", "no", "0.001", "0.000"]
     assert shown[-1] == "960 more rows; --out FILE writes all."
+
+
+def test_notes_have_the_width_of_their_own_terminal_though_the_output_is_piped(monkeypatch):
+    terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", 24, 31, 0, 0))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with os.fdopen(end, "w") as written:
+        monkeypatch.setattr(sys, "stderr", written)
+        Output("predict", as_json=False, only_notes=True).say("The run was trained on 85 of these rows.")
+        written.flush()
+        said = os.read(terminal, 999).decode()
+    os.close(terminal)
+    assert (said, sys.stdout.getvalue()) == ("The run was trained on 85 of\r\nthese rows.\r\n", "")

@@ -44,28 +44,34 @@ def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path, monkeypatch):
 
 def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     table = write_table(tmp_path / "houses.csv", houses())
-    run, out = tmp_path / "run", tmp_path / "compared"
+    run = tmp_path / "run"
+    out = run / "compare"
     options = ("--target", "price", "--likelihood", "gaussian", "--hidden", 4, "--method", "svi", "--epochs", 200)
     assert pyro_bnn("train", table, *options, "--out", run)[0] == 0
-    code, printed, err = pyro_bnn("compare", run, "--out", out, "--num-samples", 40, "--seed", 7)
+    code, printed, err = pyro_bnn("compare", run, "--num-samples", 40, "--seed", 7)
     assert (code, err) == (0, "")
     assert printed.startswith(
         "NUTS draws four chains of 40 draws each (and as many of warm-up) for 48 rows, with seed 7 ..."
     )
-    assert "test rows; the last 4 rows compare with NUTS:" in printed
+    assert "test rows; the last 6 rows compare with NUTS:" in printed
     verdict = re.search("Not decided|The run (predicts|does not predict) like", printed).start()
-    assert verdict < printed.index("test rows; the last 4 rows")  # what the numbers are worth comes before them
+    assert verdict < printed.index("test rows; the last 6 rows")  # what the numbers are worth comes before them
     assert max(len(line) for line in printed.splitlines() if " ± " in line) <= 60
     assert ("Not decided: the root mean" in printed) != (
-        "The run does not predict like NUTS. The standard dev" in printed
+        "The run does not predict like NUTS.\nThe standard dev" in printed
     )
+    assert "The limits (R-hat 1.01, and an effective sample size, ESS, of 100 a chain) are stricter than in" in printed
+    assert re.search(r"\n 10-90 % +\d\.\d\d to \d", printed)
+    assert re.search(r"\nin 90 % +\d+\.\d %  ", printed)
     assert "draw more (--num-samples 160: about 4 times the time), or compare a run" in printed
     assert "nuts" not in printed
     assert "mean-field" not in printed  # the run and NUTS have these names everywhere
     assert "The seconds of the run are those of its epochs; `train` also counts the preparation." in printed
     assert "Numbers from NUTS have no ±: its chains have not converged" in printed
     content = json.loads((out / "comparison.json").read_text())
-    assert "NLL is in nats per row; standard deviations and distances are in the units of 'price'." in printed
+    assert (
+        "NLL is in nats per row; sd and distances are in the units of 'price'. Standard deviations (sd) are" in printed
+    )
     assert pyro_bnn("evaluate", run)[0] == 0
     nll = scores_in(run)["ensemble of 100"]["nll"]
     assert content["methods"][1]["scores"]["nll"]["value"] == pytest.approx(nll, abs=0.4)  # log(scale) is 4
@@ -75,9 +81,10 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     assert content["methods"][1]["scores"]["total sd"]["standard_error"] > 0
     assert {"rms mean difference", "epistemic sd ratio"} <= content["pairs"][0]["scores"].keys()
     for arguments, message in [
+        ((run,), "compare exists; choose another --out, or pass --force"),
         ((run, "--out", run, "--force"), "is the run itself"),
-        ((run, "--out", out, "--num-steps", 3), "--num-steps is for the sine"),
-        (("--out", out, "--download"), "--data and --download need a run"),
+        ((run, "--num-steps", 3), "--num-steps is for the sine"),
+        (("--download",), "--data and --download need a run"),
         ((tmp_path / "no", "--out", tmp_path / "new"), "holds no training run"),
     ]:
         code, _, err = pyro_bnn("compare", *arguments)
@@ -87,7 +94,8 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
 @pytest.mark.parametrize("error", [1.0, 3.0])
 def test_numbers_that_chains_do_not_tell_are_explained(error):
     sd = {"total sd": Estimate(4.0, error)}
-    pair = {"rms mean difference": Estimate(1.0, 0.1), "total sd ratio": Estimate(0.5, 0.1)}
+    distances = {"rms mean difference": Estimate(1.0, 0.1), "wasserstein": Estimate(1.0, 0.1)}
+    pair = distances | {"total sd ratio": Estimate(0.5, 0.1, 0.35, 0.7)}
     methods = [Scores("nuts", "rows", sd), Scores("mean-field", "rows", {"total sd": Estimate(2.0, 0.1)})]
     status = Status(False, "NUTS.")
     shown = side_by_side(

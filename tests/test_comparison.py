@@ -14,6 +14,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import plotting
+from pyro_bnn.results.comparison import Estimate, in_digits
 
 from .cases import small_model
 from .tolerances import STANDARD_ERRORS
@@ -72,7 +73,10 @@ def test_pairs_of_gaussians_by_hand(result):
     assert close(pair["rms mean difference"], 0.3 * x.square().mean().sqrt())
     assert close(pair["epistemic sd ratio"], 0.5)
     totals = [(scale * x).square() + NOISE**2 for _, scale in (A, B)]
-    assert close(pair["total sd ratio"], float((0.5 * (totals[1] / totals[0]).log().mean()).exp()))
+    assert close(pair["total sd ratio"], float((totals[1].mean() / totals[0].mean()).sqrt()))
+    expected = (totals[1] / totals[0]).sqrt().quantile(torch.tensor([0.1, 0.9])).tolist()
+    assert [pair["total sd ratio"].quantile_10, pair["total sd ratio"].quantile_90] == pytest.approx(expected, rel=0.03)
+    assert expected[0] < 0.9 * expected[1]
     levels = (np.arange(20_000) + 0.5) / 20_000
     quantiles = [
         scipy.stats.norm.ppf(levels[:, None], loc=mean * x.numpy(), scale=total.sqrt().numpy())
@@ -157,7 +161,8 @@ def test_methods_by_hand(result):
     method = scores(result, "methods")
     assert result.methods[0].seconds == 3.0
     assert result.methods[1].seconds is None
-    assert method["epistemic sd"].value == pytest.approx(float((0.4 * X.abs()).mean()), rel=0.1)
+    expected = float((0.4 * X).square().mean().sqrt())  # not the mean of 0.4 |x|, which is 6 % smaller
+    assert method["epistemic sd"].value == pytest.approx(expected, rel=0.03)
     total = ((0.4 * X).square() + NOISE**2).sqrt()
     densities = scipy.stats.norm.logpdf([1.0, 2.5, -1.0], loc=X.flatten(), scale=total.flatten())
     assert method["nll"].value == pytest.approx(-densities.mean(), abs=0.05)
@@ -167,7 +172,9 @@ def test_methods_by_hand(result):
 def test_a_method_compared_with_itself():
     same = {"a": Weights(*A), "again": Weights(*A), "point": Weights(1.0, 0.0)}
     result = pb.compare(line(), same, X, num_samples=1000, seed=1)
-    assert close(scores(result)["epistemic sd ratio"], 1.0)
+    ratio = scores(result)["epistemic sd ratio"]
+    assert close(ratio, 1.0)
+    assert ratio.quantile_10 == pytest.approx(ratio.value) == ratio.quantile_90  # one weight: the same at all points
     assert 0 < scores(result)["wasserstein"].value < 0.1
     assert scores(result, index=1)["epistemic sd ratio"].value == 0
 
@@ -230,20 +237,35 @@ def test_tables(result, tmp_path):
     assert "±" in text
     assert "coverage_90" in text
     assert len({len(line) for line in text.split("\n\n", maxsplit=1)[0].splitlines()[1:]}) == 1  # columns line up
-    assert "all points, compared with a; ratios are geometric means over points:\n" in text
+    assert text.startswith("all points (sd: root mean square over points):\n")
+    assert "all points, compared with a (10-90 %: quantiles over points):\n" in text
+    spread = scores(result)["total sd ratio"]
+    assert re.search(rf"\n  10-90 % .*{spread.quantile_10:.2f} to {spread.quantile_90:.2f}\n", text)
     assert "\n\nEqual predictions have ratios of 1; the two other scores, in units of y, are 0.\n\n" in text
 
 
 def test_print_ends_with_the_result_in_words(result):
-    pair = {name: estimate.value for name, estimate in scores(result).items()}
+    pair = scores(result)
+    total, epistemic = pair["total sd ratio"], pair["epistemic sd ratio"]
     assert result.verdict == (
-        f"The standard deviation of the predictions of b is {pair['total sd ratio']:.2f} times that of a, and its "
-        f"epistemic part {pair['epistemic sd ratio']:.2f} times that of a. Their means differ by "
-        f"{pair['rms mean difference']:.3g} (root mean square over points)."
+        f"The standard deviation of the predictions of b is {total.value:.3f} times that of a ({total.range} times at "
+        f"80 % of the points), and its epistemic part {epistemic.value:.3f} times ({epistemic.range} times at 80 % of "
+        f"the points). Their means differ by {pair['rms mean difference'].value:.3f} (root mean square over points)."
     )
     last = str(result).rpartition("\n\n")[2]
     assert last.split() == result.verdict.split()
     assert max(map(len, last.splitlines())) <= 80
+
+
+def test_one_kind_of_average_in_the_table_the_words_and_predictions(result):
+    own, others = (row.scores["epistemic sd"].value for row in result.methods)
+    ratio = scores(result)["epistemic sd ratio"].value
+    assert others / own == pytest.approx(ratio, rel=1e-6)
+    assert f"its epistemic part {ratio:.3f} times" in result.verdict
+    for row in result.methods:
+        assert f"epistemic_sd {row.scores['epistemic sd'].value:.3g} (root mean squares)" in str(
+            result.predictions[row.method]
+        )
 
 
 def test_of_several_methods_the_closest_is_named_in_each_region():
@@ -315,7 +337,7 @@ def test_ensembles_of_chains_and_things_that_are_infinite(tmp_path):
     result = pb.compare(line(), posteriors, X, num_samples=400)
     assert [p.num_samples for p in result.predictions.values()] == [400, 100]
     assert "inf" in str(result)
-    assert "times that of point, and point has no epistemic part. Their" in result.verdict
+    assert "times at 80 % of the points), and point has no epistemic part. Their" in result.verdict
     result.to_json(tmp_path / "table.json")
     content = json.loads((tmp_path / "table.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert content["pairs"][0]["scores"]["epistemic sd ratio"]["value"] is None
@@ -356,4 +378,13 @@ def test_a_notebook_shows_the_scores_of_all_methods_and_the_distances_from_the_f
         assert f">{name}</th>" in page
     assert page.count("<tr>") == 3
     assert str(scores(result)["wasserstein"]) in page
-    assert str(scores(result, "methods", 0)["nll"]) in page
+    assert in_digits("nll", [row.scores["nll"] for row in result.methods])[0] in page
+    assert f"({scores(result)['total sd ratio'].range})</td>" in page
+    assert "in brackets are the 10 % and 90 % quantiles of the ratio over points." in page
+
+
+def test_estimates_side_by_side_have_the_same_digits():
+    estimates = [Estimate(2.392, 0.061), Estimate(0.9903, 0.0010), Estimate(1.0, math.nan)]
+    assert in_digits("epistemic sd", estimates) == ["2.392 ± 0.061", "0.990 ± 0.001", "1.000"]
+    assert in_digits("coverage_90", [Estimate(0.9, 0.05), Estimate(0.25, 0.1)]) == ["90.0 ± 5.0 %", "25.0 ± 10.0 %"]
+    assert in_digits("total sd ratio", [Estimate(1.0, math.nan), Estimate(123.4, 0.0)]) == ["1.00", "123"]

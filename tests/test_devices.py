@@ -1,7 +1,8 @@
 """Everything that computes does so on the device of the model, and waits for it no more often than it must.
 
 The device is torch's `meta` with values kept beside it; see `accelerator.py`. Results are compared with those of
-the same computation on the CPU. A wait is a read of a value or a copy to the device. Tests marked `gpu` need a GPU.
+the same computation on the CPU. The program waits when it reads a value, or copies numbers to the device. Tests
+marked `gpu` need a GPU.
 """
 
 import functools

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pyro_bnn import metrics, predict
-from pyro_bnn.app import recipes
+from pyro_bnn.app import recipes, specs
 from pyro_bnn.app.datasets import load_data
 
 from .folders import train_run
@@ -58,7 +58,7 @@ def test_with_wrong_settings_they_are_not(single, tmp_path, wrong):
     assert not is_good(quality(replace(FAST, **wrong), tmp_path))
 
 
-@pytest.mark.parametrize("dataset", recipes.DATA_SETS)
+@pytest.mark.parametrize("dataset", specs.DATA_SETS)
 def test_it_takes_a_third_of_the_epochs_or_less_than_half(dataset):
     fast, default = (recipes.find_recipe(dataset, name) for name in ("fast", "default"))
     assert fast.optimizer.startswith("natural:")

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributions import kl_divergence
 
 import pyro_bnn as pb
-from pyro_bnn.inference.guides import UniformInit
+from pyro_bnn.inference.guides import UniformInit, _mean_field
 from pyro_bnn.inference.guides._auto import KINDS
 
 from .cases import GUIDES, LIKELIHOODS, PRIORS, pairs, small_model
@@ -101,10 +101,12 @@ def test_copies_draw_the_same(name, duplicate):
 # --- the distribution -------------------------------------------------------------------------------------------------
 
 
-def test_draws_have_the_stated_locations_scales_and_quantiles():
+@pytest.mark.parametrize("way", ["by Pyro", "one by one", "together, as on a GPU"])
+def test_draws_have_the_stated_locations_scales_and_quantiles(way, monkeypatch):
+    monkeypatch.setattr(_mean_field, "reads_wait", lambda device: way.startswith("together"))
     model, _, _ = small_model(likelihood="gaussian-latent")
     guide = pb.MeanFieldGuide(model, init=pb.NormalInit(loc_scale=1.0, rho=-1.0, rho_scale=0.5))
-    draws = [draw_of(guide) for _ in range(800)]
+    draws = [draw_of(guide) for _ in range(800)] if way == "by Pyro" else list(guide.draws(800))
     weights = torch.stack([draw["net.0.weight"] for draw in draws])
     loc, scale = guide.locations()["net.0.weight"], guide.scales()["net.0.weight"]
     assert agrees_in_mean(weights, loc)

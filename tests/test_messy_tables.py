@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from pyro_bnn.app import runs, sources
+from pyro_bnn.app.own.reading import read_table
 from pyro_bnn.app.starting import new_config
 
 from .folders import train_run
-from .own_data import NAMES, QUICK, houses, predictions_in, write_table
+from .own_data import NAMES, QUICK, columns_of, houses, predictions_in, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 
 
@@ -355,3 +356,10 @@ def test_arrays_far_from_those_of_training_are_refused(pyro_bnn, tmp_path, input
     np.savez(path, x=x)
     code, out, err = pyro_bnn("predict", run, path)
     assert (code, out, "too large, the first in row 4" in err) == (2, "", True)
+
+
+def test_columns_may_be_separated_by_white_space(tmp_path):
+    (tmp_path / "t.txt").write_text('a "b c"   y\n  1.5 2  3 \n4\t"x y" 6\n')
+    assert columns_of(read_table(tmp_path / "t.txt")) == {"a": ["1.5", "4"], "b c": ["2", "x y"], "y": ["3", "6"]}
+    (tmp_path / "t.txt").write_text("engine size\n1\n2\n")  # a column with a name of two words
+    assert columns_of(read_table(tmp_path / "t.txt")) == {"engine size": ["1", "2"]}

@@ -41,7 +41,7 @@ def test_a_verdict_that_is_known_is_quoted(pyro_bnn, run):
     headline = json.loads(text)["headline"]
     assert (code, known_verdict(run)) == (0, headline)
     _, _, err = pyro_bnn("predict", run, table, "--out", out)
-    verdict, short = headline.partition(": ")[0], "too few epochs to tell whether training had settled"
+    verdict, short = headline.partition(". ")[0], "too few epochs to tell whether training had settled"
     assert verdict.startswith(("Usable", "Not usable"))
     named = "" if short in verdict else f"; {short}"
     expected = f"Verdict on the test rows: {verdict}{named}. Why: pyro-bnn report {run}\n"
@@ -56,8 +56,9 @@ def test_a_verdict_that_is_known_is_quoted(pyro_bnn, run):
 @pytest.mark.parametrize(
     ("headline", "is_told"),
     [
-        ("Usable: RMSE 1.", False),
-        ("Usable for its predictions, not for its uncertainty: too wide.", True),
+        ("Usable. RMSE 1.", False),
+        ("Usable for its predictions, not for its uncertainty. Too wide.", True),
+        ("Usable, but column No. of rooms equals the target (leave it out: --ignore a). RMSE 1.", True),
     ],
 )
 def test_a_bad_verdict_is_told_for_a_run_without_another_fault(pyro_bnn, run, monkeypatch, headline, is_told):
@@ -66,7 +67,7 @@ def test_a_bad_verdict_is_told_for_a_run_without_another_fault(pyro_bnn, run, mo
     monkeypatch.setattr("pyro_bnn.app.reports.page.fit.SHORT", 0)
     judge(run, headline)
     _, _, err = pyro_bnn("predict", run, run.parent / "houses.csv", "--out", run.parent / "out.csv")
-    short = headline.partition(":")[0]
+    short = headline.removesuffix(" Too wide.").removesuffix(" RMSE 1.").removesuffix(".")
     assert err.startswith(f"Verdict on the test rows: {short}. Why: pyro-bnn report {run}\n") == is_told
     assert ("Verdict" in err) == is_told
 
@@ -74,3 +75,15 @@ def test_a_bad_verdict_is_told_for_a_run_without_another_fault(pyro_bnn, run, mo
 def test_the_report_keeps_its_verdict_only_in_the_run_itself(pyro_bnn, run):
     assert pyro_bnn("report", run, "--out", run.parent / "page.html")[0] == 0
     assert known_verdict(run) == ""
+
+
+def test_the_sentences_below_the_table_are_wrapped_between_words(pyro_bnn, run, monkeypatch):
+    rows = write_table(run.parent / "new.csv", houses(5))
+    monkeypatch.setenv("COLUMNS", "60")
+    err = pyro_bnn("predict", run, rows)[2]
+    assert "Scores of 5 rows: RMSE" in err
+    short = [line for line in err.splitlines() if str(run.parent) not in line]  # a path is never broken
+    assert max(map(len, short)) <= 60
+    monkeypatch.delenv("COLUMNS")
+    assert " ".join(err.split()) == " ".join(pyro_bnn("predict", run, rows)[2].split())
+    assert len(pyro_bnn("predict", run, rows)[2].splitlines()) < len(err.splitlines())

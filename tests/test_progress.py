@@ -4,6 +4,8 @@ import functools
 import io
 import re
 import sys
+import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +15,12 @@ from tqdm import tqdm as plain
 import pyro_bnn as pb
 from pyro_bnn._core import progress
 from pyro_bnn._core.progress import progress_bar
+from pyro_bnn.app.datasets import Dataset, Facts
+from pyro_bnn.app.own.targets import Target
+from pyro_bnn.app.recipes import OWN
+from pyro_bnn.app.tracking import FitProgress
+from pyro_bnn.auto.choosing import Deadline
+from pyro_bnn.inference.history import History
 
 from .cases import small_model
 
@@ -164,3 +172,34 @@ def test_evaluations_without_a_known_number_are_counted(shown_on):
     bar.update(3)
     assert str(bar).startswith("evaluation 3 00:00")
     bar.close()
+
+
+def shown_times(capsys, epochs, deadline=None, compiling=0.0):
+    """Report three epochs of a fit, and return the negative ELBOs and the times left in the lines of the bar."""
+    history = History(num_data=10)
+    facts = Facts("", 10, 0, [1], Target("price", [], [0.0], [2.0]), None, None)
+    data = Dataset(torch.zeros(10, 1), torch.zeros(10, 1), torch.zeros(0, 1), torch.zeros(0, 1), facts)
+    with FitProgress(replace(OWN, epochs=epochs), data, deadline, shown=True) as shown:
+        shown._bar.start_t -= compiling
+        for _ in range(3):
+            time.sleep(0.01)
+            history.add_step(-1.0, 0.0, 1.0)
+            history.end_epoch([10], 0.1, 1.0)
+            assert not shown(history)
+    lines = re.findall(rf"epoch (\d)/{epochs} negative ELBO (\S+) .* \d\d:\d\d, (.*) left", capsys.readouterr().err)
+    assert lines[-1][0] == "3"
+    assert {float(cost) for _, cost, _ in lines} == {0.7931}  # 1 nat for 10 rows, and log 2 for the unit of the target
+    return [left for *_, left in lines]
+
+
+def test_the_progress_of_a_limited_fit_does_not_promise_more_than_the_limit(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    left = shown_times(capsys, 10**6, Deadline.after(2.0))
+    assert {*left} <= {"00:00", "00:01", "00:02"}  # without the limit, it is hours
+
+
+def test_the_time_left_leaves_out_the_first_epoch_which_compiles(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    left = shown_times(capsys, 10, compiling=100.0)
+    assert set(left[:-1]) == {"?"}
+    assert left[-1] in ("00:00", "00:01")

@@ -7,6 +7,8 @@ import re
 import shlex
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,12 +16,14 @@ import torch
 from pyro_bnn import metrics
 from pyro_bnn.app import recipes
 from pyro_bnn.app.config import RunConfig
+from pyro_bnn.app.remedies import MORE_EPOCHS, TOO_EARLY
 from pyro_bnn.app.reports.numbers import number
 from pyro_bnn.app.reports.page import page_of
-from pyro_bnn.app.reports.page.fit import has_settled, training_command
+from pyro_bnn.app.reports.page.fit import command_with, has_settled, of_length, training_command
 from pyro_bnn.app.reports.page.section import Section, Tile, Verdict
 from pyro_bnn.app.reports.pictures import pixels
 from pyro_bnn.inference.history import History
+from pyro_bnn.inference.posterior import Status
 from pyro_bnn.results.plotting import _figures
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -231,8 +235,23 @@ def test_a_loss_that_still_falls_is_not_settled():
     falling = [100 - epoch + 0.1 * noise[epoch] for epoch in range(40)]
     assert has_settled(history_of(settling)).level == "good"
     assert has_settled(history_of(falling)).level == "note"
-    assert "still falling" in has_settled(history_of(falling)).text
+    assert has_settled(history_of(falling)).text.startswith("The training stopped too early: the loss still fell")
     assert "too few to tell" in has_settled(history_of(falling[:5])).text
+
+
+def test_a_fit_whose_elbo_still_rises_stopped_too_early_for_train_and_for_the_report():
+    """The finding of the fit counts, also where its epochs are too few for a line through the loss."""
+    status = Status(False, f"{TOO_EARLY}: the objective still rises.", remedy=MORE_EPOCHS)
+    config = replace(recipes.RECIPES["digits", "default"], epochs=2)
+    verdict = of_length(config, history_of([3.0, 2.0]), status)
+    assert (verdict.short, verdict.changes) == (TOO_EARLY, {"epochs": 8})
+    assert verdict.text == "The training stopped too early: the objective still rises. Raise --epochs, or --lr."
+    subject = SimpleNamespace(config=replace(config, time_limit=9.0), choice=None, run=Path("digits-run"))
+    assert command_with(subject, verdict.changes) == "pyro-bnn train digits --epochs 8 --out digits-run-2"
+    well = Status(True, "well.")
+    assert "too few epochs" in of_length(config, history_of([3.0, 2.0]), well).short
+    table = replace(recipes.OWN, method="svi", epochs=2)
+    assert of_length(table, history_of([3.0, 2.0]), well).changes == {"epochs": 3000}  # as many steps as the default
 
 
 def test_a_short_training_with_a_lowered_learning_rate_is_not_said_to_have_settled():

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pyro_bnn.app.chains import Choice, fault_of, has_remark, in_plain_words
+from pyro_bnn.app.chains import Choice, fault_of, has_failed, in_plain_words
 from pyro_bnn.app.chains import has_one_mode as has_one_mode_of
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.remedies import longer_chains
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.chains import chains_section, diagnostics_of, of_chains
-from pyro_bnn.app.reports.page.fit import about_section, configuration_section
+from pyro_bnn.app.reports.page.fit import about_section, command_with, configuration_section
 from pyro_bnn.app.reports.page.section import Verdict, first_line
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
@@ -64,10 +64,10 @@ def test_chains_are_judged_in_words_and_in_a_table(diverged, within, between, le
         sampler="MCLMC",
     )
     found = Modes(torch.tensor(within), between, 0.25)
-    verdict = of_chains(posterior, found)
+    verdict = of_chains(OWN, posterior, found)
     assert verdict.level == fault_of(posterior)[0] == level  # `predict` says the latter
     assert verdict.text.startswith(words)
-    assert (longer_chains(None) in verdict.text) == (level == "note")  # what `train` says, too
+    assert (longer_chains(OWN, None) in verdict.text) == (level == "note")  # what `train` says, too
     values, thresholds, verdicts = zip(*(row[1:] for row in diagnostics_of(posterior, found)), strict=True)
     assert values == (f"{diverged} of 200 ({diverged / 2:.1f} %)", f"{max(within):.2f}", f"{between:.2f}", "25 %")
     assert thresholds == ("at most 1 %", "at most 1.1", "at most 1.1 if they agree", "none")
@@ -91,13 +91,14 @@ def test_predict_says_how_many_chains_are_too_short(modes, clause):
 def test_chains_of_a_linear_model_must_agree(has_one_mode):
     posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
     modes = Modes(torch.tensor([1.0, 1.02]), 2.5, 0.25)
-    verdict = of_chains(posterior, modes, has_one_mode=has_one_mode)
+    config = replace(OWN, hidden=() if has_one_mode else (3,))
+    verdict = of_chains(config, posterior, modes)
     apart = "The chains are too short: they disagree, but a linear model has one mode (R-hat between chains is 2.50). "
     assert verdict.level == ("note" if has_one_mode else "good")
     assert verdict.text.startswith(apart) == has_one_mode
     row = diagnostics_of(posterior, modes, has_one_mode=has_one_mode)[2]
     assert row[3].startswith("the chains are too short" if has_one_mode else "no fault")
-    assert has_one_mode_of(replace(OWN, hidden=() if has_one_mode else (3,))) == has_one_mode
+    assert has_one_mode_of(config) == has_one_mode
 
 
 def test_chains_that_are_too_short_to_judge_are_said_to_be_so():
@@ -110,16 +111,34 @@ def test_chains_that_are_too_short_to_judge_are_said_to_be_so():
 
 def test_chains_that_are_not_explored_are_named_in_the_first_line():
     posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(False, "short."), sampler="MCLMC")
-    short = of_chains(posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
-    assert first_line([short], "RMSE 2") == f"Usable: RMSE 2; 1 note in the report: {short.short}."
+    short = of_chains(OWN, posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
+    assert first_line([short], "RMSE 2") == f"Usable. RMSE 2; 1 note in the report: {short.short}."
     wide = Verdict("problem", "uncertainty", "too wide", "", "")
     said = first_line([wide, short], "RMSE 2")
-    assert said.startswith("Usable for its predictions, not for its uncertainty: 1 of 2 chains is too short")
-    unknown = of_chains(posterior, None)
+    assert said.startswith("Usable for its predictions, not for its uncertainty. 1 of 2 chains is too short")
+    unknown = of_chains(OWN, posterior, None)
     assert (unknown.level, unknown.short) == (
         "note",
         "too few draws to tell whether the chains have explored their modes",
     )
+
+
+@pytest.mark.parametrize(("limit", "seconds", "longer"), [(60.0, 44.0, 240), (0.0, 90.3, 360), (0.0, None, None)])
+def test_the_remedy_for_short_chains_is_a_whole_command(limit, seconds, longer):
+    """It has four times the limit of the run, or four times its seconds, and is otherwise the user's own command."""
+    chains, status = {"w": torch.zeros(2, 9)}, Status(False, "short.")
+    posterior = MCMCPosterior(chains, ChainStatistics(), status, sampler="MCLMC")
+    posterior.seconds = seconds
+    config = replace(OWN, dataset="a.csv", target="y", method="mclmc", hidden=(3,), time_limit=limit)
+    verdict = of_chains(config, posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
+    assert "The sampler would need longer to be exact." in verdict.text
+    assert verdict.changes == ({} if longer is None else {"time_limit": longer})
+    made = ("hidden", "activation", "prior", "likelihood")
+    subject = SimpleNamespace(config=config, run=Path("some/run"), choice=Choice("Chosen: this.", made))
+    command = command_with(subject, verdict.changes)
+    options = f" --time-limit {longer}" if longer else ""
+    assert command == f"pyro-bnn train a.csv --method auto{options} --target y --out some/run-2"
+    assert f"such as{options}" in verdict.text or not longer
 
 
 @pytest.mark.parametrize("num_chains", [2, 9])
@@ -206,5 +225,5 @@ def test_train_begins_with_a_sentence_without_jargon(diverged, within, said):
         sampler="MCLMC",
         modes=Modes(torch.tensor(within), 1.0, 0.0),
     )
-    assert has_remark(posterior) == ("long enough" not in said)
+    assert has_failed(posterior) == ("failed" in said)
     assert in_plain_words(posterior) == f"{said} The scores on test rows tell how good it is."

@@ -40,7 +40,7 @@ def report(pyro_bnn, table, target, *options):  # noqa: F811
 
 def test_numbers(pyro_bnn, table):  # noqa: F811
     page, printed = report(pyro_bnn, table, "y")
-    assert printed.startswith("Usable: RMSE ")
+    assert printed.startswith("Usable, but the training had only 300 epochs (600 steps; the default is 3,000). RMSE ")
     assert "problem:" not in printed
     assert "of the variance is explained" in printed
     assert "The network's probabilities are better than those of linear regression" in printed
@@ -69,10 +69,7 @@ def test_a_number_has_four_digits_and_its_error_two_or_three(value, error):
 def test_a_straight_line_is_no_worse_than_a_network_where_the_truth_is_one(pyro_bnn, table):  # noqa: F811
     """The baselines are those of `evaluate`, with its numbers."""
     page, printed = report(pyro_bnn, table, "line")
-    assert re.match(
-        "(Not usable as it is:|Usable, but) beaten by linear regression|Usable, but not clearly better than linear reg",
-        printed,
-    )
+    assert re.search("Linear regression (predicts better|has the)|not clearly better than those of linear", printed)
     assert pyro_bnn("evaluate", table.parent / "run", "--num-samples", 20)[0] == 0
     rows = json.loads((table.parent / "run" / "metrics.json").read_text())["rows"]
     scores = {row["name"]: row["scores"] for row in rows}
@@ -85,7 +82,7 @@ def test_a_straight_line_is_no_worse_than_a_network_where_the_truth_is_one(pyro_
 def test_what_cannot_be_predicted_is_said_to_be_so(pyro_bnn, table):  # noqa: F811
     _, printed = report(pyro_bnn, table, "noise")
     assert printed.startswith(
-        "Not usable as it is: the training had only 300 epochs (600 steps; the default is 3,000); "
+        "Not usable as it is: the training had only 300 epochs (600 steps; the default is 3,000). "
     )
     assert "no better than the mean of the targets" in printed.splitlines()[0]
     assert "problem:  RMSE" in printed
@@ -104,7 +101,7 @@ def test_classes(pyro_bnn, table):  # noqa: F811
 def test_the_command_to_repeat_is_the_run(pyro_bnn, table):  # noqa: F811
     page, _ = report(pyro_bnn, table, "y")
     run, again = table.parent / "run", table.parent / "again"
-    [line] = [line for line in "".join(page.text).replace("\xa0", " ").splitlines() if "pyro-bnn train" in line]
+    *_, line = [line for line in "".join(page.text).replace("\xa0", " ").splitlines() if "pyro-bnn train" in line]
     command = shlex.split(line[line.index("pyro-bnn train") :])
     command[command.index("--out") + 1] = str(again)
     code, _, err = pyro_bnn(*command[1:])

@@ -87,13 +87,16 @@ def test_classes_have_their_probabilities():
 
 def test_a_row_shows_the_inputs_that_matter_most():
     """Long texts are cut, long numbers rounded, a missing cell is named, and columns without an effect are left out."""
-    names = ["none", "size", "name", "day", "mass"]
+    names = ["none", "size", "name", "day", "mass", "number"]
     frame = pandas.DataFrame({name: [None] * NUM_ROWS for name in names}, dtype=object)
     found = replace(regressed().regressed, rows=range(NUM_ROWS))
     worst = int(found.prediction.log_density.argmin())
-    frame.loc[worst, ["size", "name", "mass"]] = [0.1234567891, "x" * 40, "-7.129049230848106822e-01"]
+    frame.loc[worst, ["size", "name", "mass"]] = [0.1234567891, "x" * 40, "-7.129049230848e-01"]
+    frame.loc[worst, "number"] = "1234567890123"
     drivers = [Driver(name, 1.0, 0.0, 1.0) for name in ("size", "name", "day", "mass", "none")]
     section = section_of("table", regressed=found, drivers=drivers, inputs=frame)
+    numbered = section_of("table", regressed=found, drivers=[Driver("number", 1.0, 0.0, 1.0)], inputs=frame)
+    assert numbered.values["rows"][0][1][4:] == ["1234567890123"]
     assert section.values["rows"][0][1][4:] == ["0.123457", "x" * 23 + "…", "missing", "-0.712905"]
     words = Page(page_of("", "", "", [], [section])).words
     assert "score (NLL)sizenamedaymass" in words

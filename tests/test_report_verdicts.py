@@ -10,11 +10,12 @@ import torch
 from scipy.stats import spearmanr
 from torch.distributions import Laplace, Normal, Poisson
 
+from pyro_bnn.app.remedies import TOO_EARLY
 from pyro_bnn.app.reports.page.calibration import calibration_section
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.fit import of_temperature, of_weights
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, of_ranking, ranking_of
-from pyro_bnn.app.reports.page.section import Verdict, first_line
+from pyro_bnn.app.reports.page.section import UNSURE, Verdict, first_line
 from pyro_bnn.app.reports.page.subject import Regressed
 from pyro_bnn.app.reports.page.verdicts import of_baseline
 from pyro_bnn.inference.guides import Diagnosis, SiteDiagnosis
@@ -110,15 +111,16 @@ def regressed(kind="good", *, num_outputs=1):
 
 WIDE, NARROW = "95 % intervals too wide", "95 % intervals too narrow"
 WORSE = "probabilities worse than those of the mean of the targets"
+LARGE, SMALL = (f"predicted sd too {side} in 4 of 4 quarters of the rows" for side in ("large", "small"))
 TIED = "not clearly better than linear regression"
 
 
 @pytest.mark.parametrize(
     ("kind", "start", "faults"),
     [
-        ("good", "Usable: RMSE ", {}),
-        ("too wide", f"Usable for its predictions, not for its uncertainty: {WIDE}. RMSE ", {WIDE: "problem"}),
-        ("too narrow", f"{WORSE[0].upper()}{WORSE[1:]} (NLL ", {NARROW: "problem", WORSE: "problem"}),
+        ("good", "Usable. RMSE ", {}),
+        ("too wide", f"{UNSURE}. {WIDE}. RMSE ", {WIDE: "problem", LARGE: "note"}),
+        ("too narrow", f"{UNSURE}. P{WORSE[1:]} (NLL ", {NARROW: "problem", WORSE: "problem", SMALL: "note"}),
         ("tied", f"Usable, but {TIED}", {TIED: "note"}),
     ],
 )
@@ -137,7 +139,7 @@ def test_the_first_line_says_whether_its_intervals_are_calibrated(is_calibrated)
 
 def test_intervals_of_one_level_are_found_fault_with():
     """The 90 % interval, the only one that an earlier version judged, is right."""
-    [intervals, _] = intervals_section(regressed("wrong shape")).verdicts
+    [intervals, *_] = intervals_section(regressed("wrong shape")).verdicts
     assert intervals.level == "note"
     assert re.fullmatch(r"50 % intervals too wide \(6[0-9.]+ % inside\)", intervals.short)  # the others are right
     assert "--calibrate 0.2" in intervals.text
@@ -191,7 +193,7 @@ def test_equal_predicted_sds_rank_nothing_and_could_not():
         )
     )
     unclear = "too few rows, or too similar sds, to tell whether errors grow with the predicted sd"
-    check(subject, "Usable: RMSE ", {unclear: "note"})
+    check(subject, "Usable. RMSE ", {unclear: "note"})
     text = intervals_section(subject).verdicts[1].text
     assert text.startswith(
         "It cannot be told whether errors are larger where the predicted sd is larger: the test rows"
@@ -306,16 +308,16 @@ def test_the_score_that_decides_is_named_where_probabilities_and_errors_disagree
     short = (
         "probabilities not clearly better than those of a line (NLL 3.197 against 2.997), while the errors are smaller"
     )
-    assert first_line([tied], "RMSE 3.7") == f"Usable, but {short}: RMSE 3.7."
+    assert first_line([tied], "RMSE 3.7") == f"Usable, but {short}. RMSE 3.7."
 
 
 def test_a_network_that_a_baseline_beats_by_little_is_usable():
     little, much = (of_baseline("a line", own, -5.4, 0.01, points="", is_nearer=False) for own in (-5.46, -5.6))
     assert (little.level, little.about) == ("problem", "baseline")
-    assert first_line([little], "99 % right") == "Usable, but beaten by a line: 99 % right."
+    assert first_line([little], "99 % right") == "Usable, but beaten by a line. 99 % right."
     assert first_line([much], "99 % right") == "Not usable as it is: beaten by a line."
     level = of_baseline("a line", -5.46, -5.4, 0.01, points="", is_nearer=False, unbeaten="accuracy")
-    assert first_line([level], "99 % right") == "Usable, but beaten by a line in NLL, not in accuracy: 99 % right."
+    assert first_line([level], "99 % right") == "Usable, but beaten by a line in NLL, not in accuracy. 99 % right."
 
 
 def test_a_guess_that_also_beats_the_network_is_named():
@@ -328,13 +330,16 @@ def test_a_guess_that_also_beats_the_network_is_named():
 
 
 def test_a_training_that_was_cut_short_is_named_before_other_faults():
-    cause = Verdict("note", "fit", "the loss was still falling", "", "", is_cause=True)
+    cause = Verdict("note", "limit", TOO_EARLY, "", "", is_cause=True)
+    recall = Verdict("note", "predictions", "low recall of a", "", "")
     narrow = Verdict("problem", "uncertainty", NARROW, "", "")
     beaten = Verdict("problem", "predictions", "beaten by a line", "", "")
-    start = "Usable for its predictions, not for its uncertainty"
-    assert first_line([narrow, cause], "99 %") == f"{start}: the loss was still falling; {NARROW}. 99 %."
-    assert first_line([beaten, cause], "") == "Not usable as it is: the loss was still falling; beaten by a line."
-    assert first_line([cause], "99 %") == "Usable: 99 %; 1 note in the report: the loss was still falling."
+    assert first_line([narrow, cause], "99 %") == f"{UNSURE}. {TOO_EARLY[0].upper()}{TOO_EARLY[1:]}; {NARROW}. 99 %."
+    assert first_line([beaten, cause], "") == f"Not usable as it is: {TOO_EARLY}. Other faults: beaten by a line."
+    assert first_line([cause], "99 %") == f"Usable, but {TOO_EARLY}. 99 %."
+    assert first_line([recall, cause], "99 %") == f"Usable, but {TOO_EARLY}. 99 %; 1 more note in the report."
+    little = Verdict("problem", "baseline", "beaten by a line", "", "")
+    assert first_line([little, cause], "99 %") == f"Usable, but {TOO_EARLY}. Beaten by a line. 99 %."
 
 
 def test_a_cold_posterior_is_said_to_be_one():
@@ -343,7 +348,7 @@ def test_a_cold_posterior_is_said_to_be_one():
     history.end_epoch([10], 0.1, 1.0)
     [verdict] = of_temperature(history)
     assert verdict.short == "a cold posterior (KL weight 0.1)"
-    assert first_line([verdict], "99 % right") == f"Usable: 99 % right; 1 note in the report: {verdict.short}."
+    assert first_line([verdict], "99 % right") == f"Usable. 99 % right; 1 note in the report: {verdict.short}."
     history.add_step(-1.0, 0.0, 1.0)
     history.end_epoch([10], 0.1, 1.0)
     assert of_temperature(history) == ()
@@ -386,5 +391,5 @@ def test_few_rows_are_no_problem_but_no_proof_either():
     verdict = errors_section(subject).verdicts[0]
     assert (verdict.level, verdict.short) == ("note", "better than the mean of the targets only within chance")
     assert first_line([verdict], "RMSE 2") == (
-        "Too few rows to tell whether it is usable: better than the mean of the targets only within chance. RMSE 2."
+        "Too few rows to tell whether it is usable. Better than the mean of the targets only within chance. RMSE 2."
     )

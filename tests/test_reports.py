@@ -79,7 +79,7 @@ def test_a_pruned_run_is_a_run(pyro_bnn, run, tmp_path):  # noqa: F811
     [
         (
             (3.0, -2.04),
-            "Least certain is b: its median weight has -2.0 dB, so the sd of that weight is larger than its",
+            "Least certain is b: its median weight has -2.0 dB, so the sd of that weight is larger than its mean. Try",
         ),
         ((1.0, 4.0), "Least certain is a: its median weight has 1.0 dB, so the sd of that weight is at most as large"),
         ((math.nan, 4.0), "Least certain is b: "),

@@ -305,7 +305,7 @@ def test_a_history_shows_its_first_and_last_epochs():
 def test_results_show_what_they_found():
     shown = {name: repr(objects()[name]).splitlines() for name in ("comparison", "images", "pruning report")}
     assert shown["comparison"][0] == "Comparison: 2 methods, compared with a"
-    assert re.fullmatch(r"  all points  b +1 +0\.\d+ ± 0\.\d+", shown["comparison"][2])
+    assert re.fullmatch(r"  all points  b +100 % +0\.\d+ ± 0\.\d+", shown["comparison"][2])
     assert shown["images"] == [
         "Images: 1,347 to train, 450 to test, 8 x 8, float32 on cpu",
         "  10 classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9",

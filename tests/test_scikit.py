@@ -359,7 +359,7 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
         ),
         ({"method": "variational"}, "got 'variational'; did you mean 'svi'"),
         ({"method": "NUTS"}, "got 'NUTS'; did you mean 'nuts'"),
-        ({"likelihood": "normal"}, "unknown likelihood 'normal'; choose gaussian"),
+        ({"likelihood": "normal"}, "unknown likelihood 'normal'; did you mean 'gaussian'. Choose gaussian"),
         (
             {"likelihood": "gausian"},
             "did you mean 'gaussian'.* Choose gaussian.*, heteroscedastic, mixture.* or poisson",
@@ -375,7 +375,7 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
             '`kl_weight` must be 1 for methods other than "svi" and "natural", got 0.5',
         ),
         ({"kl_weight": -1}, "a KL weight must be a finite number of at least 0"),
-        ({"hidden_layer_sizes": (0,)}, "`sizes` must be a whole number of at least 1"),
+        ({"hidden_layer_sizes": (0,)}, "`hidden_layer_sizes` must be a whole number of at least 1"),
         ({"early_stopping": True, "validation_fraction": 1.0}, "`validation_fraction` must lie strictly between"),
         ({"activation": "relus"}, "`activation` must be 'relu', .* or a function that .*did you mean 'relu'"),
         ({"activation": 3}, "`activation` must be a function that makes a module"),

@@ -15,7 +15,7 @@ from pyro_bnn.app.own.reading import read_table
 from pyro_bnn.app.own.targets import guessed
 from pyro_bnn.app.sources import split_rows
 
-from .own_data import NAMES, QUICK, houses, predictions_in, scores_in, write_table
+from .own_data import NAMES, QUICK, columns_of, houses, predictions_in, scores_in, write_table
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 
 
@@ -26,14 +26,6 @@ def table(tmp_path):
 
 def cells_of(*texts, separator=",", name="c"):
     return Cells(name, "t.csv", pd.Series(texts, range(1, len(texts) + 1), dtype=object), separator)
-
-
-def columns_of(table):
-    """The cells of a table by column, None where one is missing."""
-    return {
-        name: [None if cell is None or cell != cell else cell for cell in table.column(name).texts]
-        for name in table.names
-    }
 
 
 def trained(pyro_bnn, table, run, *options):  # noqa: F811

@@ -5,27 +5,22 @@ import json
 import re
 import shlex
 import shutil
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from pyro_bnn._core import progress
 from pyro_bnn.app import runs, sources, starting
 from pyro_bnn.app.chains import with_verdict
 from pyro_bnn.app.config import RunConfig
-from pyro_bnn.app.datasets import Dataset, Facts
 from pyro_bnn.app.folders import creating
-from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.recipes import OWN
+from pyro_bnn.app.reports.numbers import number
 from pyro_bnn.app.reports.page.fit import training_command
 from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
-from pyro_bnn.app.tracking import FitProgress
 from pyro_bnn.auto import choosing
-from pyro_bnn.auto.choosing import Chosen, Deadline
-from pyro_bnn.inference.history import History
+from pyro_bnn.auto.choosing import Chosen
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
 
@@ -178,6 +173,15 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
     assert re.search(r"\nPredictions use (\d+) of the \1 draws\.\n", out)
     first, again = draws_of(made[0] / "run"), draws_of(tmp_path / "again")
     assert all(torch.equal(first[name], again[name]) for name in first)
+    assert pyro_bnn("evaluate", tmp_path / "again")[0] == 0
+    rmse = {
+        name.removeprefix("baseline: "): number(each["rmse"]) for name, each in scores_in(tmp_path / "again").items()
+    }
+    others = [name for name in rmse if name != "one draw" and not name.startswith("ensemble")]
+    own = next(rmse[name] for name in rmse if name.startswith("ensemble"))
+    compared = ", ".join(f"{name} {rmse[name]}" for name in others)
+    assert f" test rows: {own} ({compared}).\nThe network is trained" in out  # the good news comes first
+    assert len(others) == 3
 
 
 @pytest.mark.parametrize(
@@ -349,7 +353,8 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     assert next(line for line in verdicts if line.startswith("note:")) == f"note:     {found[1]}"  # before other notes
     assert "Most weights learned" not in out
     page = (tmp_path / "run" / "report.html").read_text()
-    command = html.unescape(re.search(r"<pre>(.*)$", page, re.MULTILINE)[1])
+    longer, command = (html.unescape(found) for found in re.findall(r"<pre>(pyro.*)$", page, re.MULTILINE))
+    assert f" --method svi --time-limit {found[3]} " in longer
     assert "--time-limit 0.5 " in command
     assert f"The time limit ended the fit after {found[2]} of 3000 epochs." in page
     code, out, _ = pyro_bnn(*shlex.split(command)[1:])
@@ -366,34 +371,3 @@ def test_a_limit_of_time_that_cut_nothing_short_is_not_repeated(pyro_bnn, tmp_pa
     assert config_of(tmp_path / "run")["time_limit"] == 300
     assert pyro_bnn("report", tmp_path / "run")[0] == 0
     assert "--time-limit" not in (tmp_path / "run" / "report.html").read_text()
-
-
-def shown_times(capsys, epochs, deadline=None, compiling=0.0):
-    """Report three epochs of a fit, and return the negative ELBOs and the times left in the lines of the bar."""
-    history = History(num_data=10)
-    facts = Facts("", 10, 0, [1], Target("price", [], [0.0], [2.0]), None, None)
-    data = Dataset(torch.zeros(10, 1), torch.zeros(10, 1), torch.zeros(0, 1), torch.zeros(0, 1), facts)
-    with FitProgress(replace(OWN, epochs=epochs), data, deadline, shown=True) as shown:
-        shown._bar.start_t -= compiling
-        for _ in range(3):
-            time.sleep(0.01)
-            history.add_step(-1.0, 0.0, 1.0)
-            history.end_epoch([10], 0.1, 1.0)
-            assert not shown(history)
-    lines = re.findall(rf"epoch (\d)/{epochs} negative ELBO (\S+) .* \d\d:\d\d, (.*) left", capsys.readouterr().err)
-    assert lines[-1][0] == "3"
-    assert {float(cost) for _, cost, _ in lines} == {0.7931}  # 1 nat for 10 rows, and log 2 for the unit of the target
-    return [left for *_, left in lines]
-
-
-def test_the_progress_of_a_limited_fit_does_not_promise_more_than_the_limit(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "EVERY", 0.0)
-    left = shown_times(capsys, 10**6, Deadline.after(2.0))
-    assert {*left} <= {"00:00", "00:01", "00:02"}  # without the limit, it is hours
-
-
-def test_the_time_left_leaves_out_the_first_epoch_which_compiles(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "EVERY", 0.0)
-    left = shown_times(capsys, 10, compiling=100.0)
-    assert set(left[:-1]) == {"?"}
-    assert left[-1] in ("00:00", "00:01")

@@ -1,8 +1,8 @@
 r"""Is my posterior any good?
 =========================
 
-A fit returns a posterior even if the fit failed. This tutorial checks whether the posterior is good, from cheap to
-expensive:
+A fit returns a posterior even if the fit failed. This tutorial checks whether the posterior is good. The checks are
+ordered from cheap to expensive:
 
 1. Read the status, and see with ``diagnose`` what each layer learned. This takes seconds.
 2. Measure whether the gradients are more than noise. This takes seconds.
@@ -167,8 +167,8 @@ print(comparison)
 
 # %%
 # Read the column *epistemic sd ratio*, the epistemic standard deviation of the fit divided by that of NUTS: 1 is
-# right, and each number has a Monte Carlo standard error. *rms mean difference* says how far apart the means are. The
-# last lines say the same in words, for each region.
+# right, and each number has a Monte Carlo standard error. The row *10-90 %* shows how much the ratio differs between
+# points. *rms mean difference* says how far apart the means are. The last lines say the same in words, for each region.
 
 predictions = {
     name: pb.predict(model, posterior, grid, num_samples=600, seed=0)

@@ -42,7 +42,7 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | os.PathLike) or not str(self.path):
-            raise ValueError(f"`checkpoint` must be a path or a Checkpoint, got {self.path!r}.")
+            raise ValueError(f"`checkpoint` must be a path or a Checkpoint, got {_checks.got(self.path)}.")
         if not _checks.as_float(self.minutes) >= 0:
             raise ValueError(f"`minutes` must be a number of at least 0, got {_checks.got(self.minutes)}.")
 
@@ -81,7 +81,7 @@ class Keeper:
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
         """Write the state after the last epoch, and after each earlier epoch if writing takes little time.
 
-        After an earlier epoch, also do what :meth:`step` does: stop if there was a signal.
+        After an earlier epoch, also stop if there was a signal, as :meth:`step` does.
         """
         if self._checkpoint is None:
             return
@@ -123,7 +123,7 @@ def keeping(
     processes: Processes | None = None,
     name: str | Path | None = None,
 ) -> Iterator[Keeper]:
-    """Yield the `Keeper` of a computation. Without a checkpoint it writes nothing, and signals work as usual."""
+    """Yield the `Keeper` of a computation. If `checkpoint` is None, no file is written, and signals work as usual."""
     if checkpoint is None:
         yield Keeper(None, kind, lambda: False)
         return
@@ -135,7 +135,7 @@ def keeping(
 
 
 def check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
-    """Raise if `path` cannot be written, or if it is an existing file other than the one that `resume` names."""
+    """Raise if `path` cannot be written, or if it already exists and is not the file `resume`."""
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             path.stat()
@@ -160,7 +160,10 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether SIGINT or SIGTERM has arrived. A second signal has its usual effect."""
+    """Yield a function that returns whether SIGINT or SIGTERM has arrived.
+
+    A second signal ends the program as usual.
+    """
     asked = threading.Event()
     before: dict[int, Any] = {}
 

@@ -6,12 +6,16 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .names import nearest
 from .summary import counted
+
+MOST_SHOWN = 100
+"""Largest number of characters of a wrong value that a message shows."""
 
 
 def is_number(value: object) -> bool:
@@ -20,7 +24,7 @@ def is_number(value: object) -> bool:
 
 
 def as_float(value: object) -> float:
-    """Convert a real number to a float (infinite if it is too large), and any other value to NaN."""
+    """Convert a real number to a float, and any other value to NaN. Numbers that are too large become infinite."""
     if not is_number(value):
         return math.nan
     try:
@@ -30,11 +34,14 @@ def as_float(value: object) -> float:
 
 
 def got(value: object) -> str:
-    """Return the text for a value in an error message. A huge whole number becomes "a number above 1.8e+308"."""
+    """Return a short text for a value in an error message, such as "2" or "ndarray of shape (50, 1)"."""
     found = as_float(value)
     if math.isinf(found) and not isinstance(value, float):
         return f"a number {'below -' if found < 0 else 'above '}{sys.float_info.max:.2g}"
-    return repr(value)
+    text = repr(value)
+    if len(text) <= MOST_SHOWN and "\n" not in text:
+        return text
+    return f"{described(value)} of shape {shape(value)}" if hasattr(value, "shape") else f"{text[:MOST_SHOWN]}..."
 
 
 def positive(name: str, value: float) -> float:
@@ -50,8 +57,10 @@ def not_negative(name: str, value: float) -> float:
 def between_zero_and_one(name: str, value: float) -> float:
     """Return `value` if it lies strictly between 0 and 1."""
     found = as_float(value)
-    percent = f"; for {found:g} %, write {found / 100:g}" if 1 < found < 100 else ""
-    return _number(name, value, "lie strictly between 0 and 1", lambda found: 0 < found < 1, percent)
+    remedy = f"; for {found:g} %, write {found / 100:g}" if 1 < found < 100 else ""
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        remedy = "; pass one number, and make one call for each"
+    return _number(name, value, "lie strictly between 0 and 1", lambda found: 0 < found < 1, remedy)
 
 
 def number(name: str, value: float) -> float:
@@ -83,7 +92,8 @@ def at_least(name: str, value: int, minimum: int) -> int:
     """Return `value` if it is a whole number of at least `minimum` and below 2**63."""
     if not math.isfinite(as_float(value)) or int(value) != value or not minimum <= value < 2**63:
         limit = " and below 2**63" if as_float(value) >= 2**63 else ""
-        raise ValueError(f"`{name}` must be a whole number of at least {minimum}{limit}, got {got(value)}.")
+        remedy = "; pass one number, such as `len(x)`" if getattr(value, "shape", ()) else ""
+        raise ValueError(f"`{name}` must be a whole number of at least {minimum}{limit}, got {got(value)}{remedy}.")
     return int(value)
 
 
@@ -100,14 +110,14 @@ def in_memory(name: str, count: int, num_bytes: int, remedy: str = "ask for fewe
 def path(name: str, value: object) -> Path:
     """Return `value` as a `Path` if it is a text or a path-like object, and not empty."""
     if not isinstance(value, (str, os.PathLike)) or not str(value):
-        raise ValueError(f"`{name}` must be the path of a file or folder, got {value!r}.")
+        raise ValueError(f"`{name}` must be the path of a file or folder, got {got(value)}.")
     return Path(value)
 
 
 def flag(name: str, value: bool) -> bool:
     """Return `value` if it is True or False."""
     if not isinstance(value, bool):
-        raise ValueError(f"`{name}` must be True or False, got {value!r}.")
+        raise ValueError(f"`{name}` must be True or False, got {got(value)}.")
     return value
 
 
@@ -116,7 +126,7 @@ def one_of(name: str, value: object, options: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in options:
         near = nearest(str(value), options) or nearest(str(value).lower(), options)
         hint = f"; did you mean {near!r}?" if near else "."
-        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}{hint}")
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {got(value)}{hint}")
     return value
 
 
@@ -169,9 +179,16 @@ def finite(name: str, value: Tensor) -> None:
         )
 
 
-def shape(value: Tensor) -> tuple[int, ...]:
-    """Return the shape of a tensor as a plain tuple, which prints compactly."""
+def shape(value: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor or array as a plain tuple, which prints compactly."""
     return tuple(value.shape)
+
+
+def reshaped(y: Tensor, expected: Sequence[int]) -> str:
+    """Return what to do about targets that lack an axis of length 1, or have one too many; otherwise ""."""
+    if y.numel() != math.prod(expected) or y.dim() == len(expected):
+        return ""
+    return "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; pass `y[:, None]`, or `y.to_frame()` of a Series"
 
 
 def described(value: object) -> str:

@@ -74,7 +74,7 @@ def _part_of(target: Path, process: int, thread: str) -> str:
 
 
 def _remove_parts_of_dead_processes(target: Path) -> None:
-    """Remove the temporary files that processes of this machine left when they were killed."""
+    """Remove the temporary files that killed processes of this machine left behind."""
     before, after = _part_of(target, 0, "*").split("-0-")
     for part in target.parent.glob(f"{glob.escape(before)}-*-{after}"):
         process = part.name[len(before) + 1 :].partition("-")[0]
@@ -158,7 +158,7 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
 
 @contextmanager
 def understood(path: str | Path, kind: str) -> Iterator[None]:
-    """In a `with` block that reads a file, turn errors caused by wrong content into a DamagedFileError."""
+    """In a `with` block that reads a file, raise a DamagedFileError in place of errors that wrong content causes."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:
@@ -193,7 +193,7 @@ def _add(digest: Any, part: bytes) -> None:
 
 
 def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
-    """Turn a value into data for JSON. Replace each tensor by a name, which is the key of the tensor in `tensors`."""
+    """Turn a value into data for JSON. Move each tensor to `tensors`, and put its key into the data."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor):

@@ -28,7 +28,7 @@ def parameter_to_buffer(net: nn.Module, path: str) -> None:
 
 
 def buffer_to_parameter(net: nn.Module, path: str, parameter: nn.Parameter) -> None:
-    """Put a parameter, which may have another shape, in the place of a buffer."""
+    """Replace a buffer by a parameter, which may have another shape."""
     owner, attribute = _owner(net, path)
     owner._buffers.pop(attribute, None)  # None if already done: a module may have several names
     owner.register_parameter(attribute, parameter)
@@ -72,7 +72,10 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Give a random embedding a dense gradient; raise if its layer would change the drawn weights or gradients."""
+    """Give a random embedding a dense gradient.
+
+    Raise if the layer would change the drawn weights or their gradients.
+    """
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
         return
@@ -91,7 +94,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """Return the value of a parameter that the forward pass uses: the padding row of an embedding never changes."""
+    """Return a parameter's value in the forward pass, where the padding row of an embedding stays constant."""
     return _with_padding(*_owner(net, path), value)
 
 
@@ -277,7 +280,7 @@ def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | No
 
 
 def linear(x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    """Return the outputs of a linear layer for K draws, (K, N, out), from x of shape (N, in) or (K, N, in)."""
+    """Return the outputs of a linear layer for K draws, shape (K, N, out). x has shape (N, in) or (K, N, in)."""
     weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
     if x.dim() == 2:  # the same rows for all draws take one product, with the draws side by side
         joined = nn.functional.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())

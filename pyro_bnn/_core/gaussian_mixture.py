@@ -15,13 +15,13 @@ def normal_cdf(z: Tensor) -> Tensor:
 
 
 def mixture_cdf(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tensor:
-    """Return the probability that a draw is at most y, of shape (...); the parameters have shape (..., M)."""
+    """Return the probability that a draw is at most y. If y has shape (...), the parameters have shape (..., M)."""
     weights, loc, scale, y = weights.double(), loc.double(), scale.double(), y.double()
     return (weights * normal_cdf((y.unsqueeze(-1) - loc) / scale)).sum(-1)
 
 
 def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tensor:
-    """Return the quantile for q, of shape (...), by bisection; the parameters have shape (..., M)."""
+    """Compute the quantile for q by bisection. If q has shape (...), the parameters have shape (..., M)."""
     weights, loc, scale, q = weights.double(), loc.double(), scale.double(), q.double()
     sign = torch.where(q <= 0.5, 1.0, -1.0).to(q)
     tail = torch.minimum(q, 1 - q)
@@ -36,7 +36,7 @@ def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tens
 
 
 def mixture_crps(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tensor:
-    r"""Return the continuous ranked probability score at y, of shape (...); the parameters have shape (..., M).
+    r"""Return the continuous ranked probability score at y. If y has shape (...), the parameters have shape (..., M).
 
     .. math:: \sum_i w_i A(y - \mu_i, \sigma_i^2) - \tfrac12 \sum_{ij} w_i w_j A(\mu_i - \mu_j, \sigma_i^2+\sigma_j^2)
 

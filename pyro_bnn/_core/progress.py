@@ -1,4 +1,4 @@
-"""Progress of fits: a bar on a terminal and in a notebook, and a line every ten seconds elsewhere, as in a log file."""
+"""Progress of fits: a bar on a terminal and in a notebook, and a line every ten seconds elsewhere."""
 
 import os
 import sys

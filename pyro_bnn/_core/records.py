@@ -74,7 +74,7 @@ def _shown(value: object) -> str:
 
 
 def check_tensors(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Check a state by :func:`check_state`, and raise if one of its numbers is not finite."""
+    """Check a state with :func:`check_state`, and raise if the state contains a number that is not finite."""
     check_state(owner, got, expected)
     for name, value in got.items():
         check_finite(f"`{name}` of {owner}", value)
@@ -116,7 +116,7 @@ def check_finite(label: str, value: Tensor) -> None:
 
 
 def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor]:
-    """Return the state dict of a module, detached; raise unless all its values are tensors."""
+    """Return the detached state dict of a module. Raise unless all values are tensors."""
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(
@@ -129,8 +129,8 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
 def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
     """Raise if a number is not finite, or if a running variance of batch normalisation is negative.
 
-    A buffer named in `constants`, such as an attention mask, may have infinite elements, but only those that the buffer
-    of the same name in `own` has.
+    A buffer named in `constants`, such as an attention mask, may have elements that are not finite. These elements must
+    equal the elements of the buffer of the same name in `own`.
     """
     for name, value in got.items():
         same = own[name].to(value.device) == value

@@ -58,7 +58,10 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
 
 
 def unvalidated(distribution: Any) -> Any:
-    """Return a copy that does not check values: a check makes a GPU wait, and `torch.compile` cannot compile it."""
+    """Return a copy that does not check values.
+
+    A check makes a GPU wait, and `torch.compile` cannot compile a check.
+    """
     result = copy.copy(distribution)
     result._validate_args = False
     nested = {name: value for name, value in vars(result).items() if isinstance(value, Distribution)}
@@ -131,7 +134,7 @@ def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distributi
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether a call of a module runs code outside of its class: hooks, or a `forward` set on the object."""
+    """Return whether a call of a module runs hooks, or a `forward` that was set on the object."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)
 

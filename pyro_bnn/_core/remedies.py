@@ -13,24 +13,34 @@ PLOT = "call a function of `pyro_bnn.plotting`, such as"
 DRAWS = "call `posterior.sample(num_samples)`, which returns a dictionary of draws"
 MOMENTS = "call `posterior.moments()`, which returns the means and the standard deviations"
 INTERVAL = "call `lower, upper = prediction.interval(0.9)`"
+MEAN = "use `prediction.mean`"
+LABELS = "use `prediction.labels`"
+SD = "use `prediction.sd`, or its parts `aleatoric_sd` and `epistemic_sd`"
+LOGITS = "use `prediction.logits`, which has each draw; if it is None, call `predict(..., keep_draws=True)`"
+LOSSES = "call `pyro_bnn.plotting.loss_curves(posterior)`, or use `posterior.history`"
+SAMPLE = "call `predict_distribution(X).sample(num_samples)`"
+ROWS = "call `pandas.DataFrame(comparison.rows())`"
 DISTRIBUTION = "call `predict_distribution(X)`"
 SCORES = "call `prediction.score(y)`, which returns the scores by name"
 WHOLE = f"{DISTRIBUTION}, which returns `total` uncertainty, and its parts `aleatoric` and `epistemic`"
 
 INSTEAD_OF_NAMES = {
+    **dict.fromkeys(["SVI", "VI", "BayesByBackprop"], 'call `fit(model, (x, y), method="svi")`'),
     "BNN": "`BNNRegressor`, `BNNClassifier` and `BayesianModel` are the networks",
+    "GaussianPrior": "use `NormalPrior`",
     "evaluate": "call `predict(model, posterior, x, y=y).score()`",
     "fit_ensemble": 'call `fit(model, (x, y), method="ensemble")`',
     "fit_hmc": "call `fit_mcmc(model, (x, y), sampler=HMC(10))`",
+    "fit_map": "call `fit(model, (x, y), guide=DeltaGuide(model))`",
     "fit_mclmc": 'call `fit(model, (x, y), method="mclmc")`',
     "fit_swag": "pass a `SWAG` to `fit_svi` as a callback",
     "infer": "call `fit(model, (x, y))`",
-    "load": "call `load_posterior(path, model)`",
+    **dict.fromkeys(["load", "load_model"], "call `load_posterior(path, model)`"),
     "mcmc": "call `fit_nuts(model, (x, y))`",
     "nuts": "call `fit_nuts(model, (x, y))`",
     "plot": "call a function of `plotting`, such as `plotting.regression_bands(x, prediction)`",
     "sample": "call `fit_nuts(model, (x, y))`",
-    "save": "call `save_posterior(posterior, path, model)`",
+    **dict.fromkeys(["save", "save_model"], "call `save_posterior(posterior, path, model)`"),
     "score": "call `predict(model, posterior, x, y=y).score()`",
     "train": "call `fit(model, (x, y))`",
 }
@@ -49,12 +59,12 @@ INSTEAD = {
         "summary": "call `print(model)`",
     },
     "Posterior": {
-        "get_samples": DRAWS,
+        **dict.fromkeys(["elbo", "loss", "losses"], LOSSES),
+        **dict.fromkeys(["get_samples", "parameters", "params", "samples", "weights"], DRAWS),
+        **dict.fromkeys(["forward", "predict", "predict_proba"], PREDICT),
         "load": "call `pyro_bnn.load_posterior(path, model)`",
         "mean": MOMENTS,
         "plot": f"{PLOT} `loss_curves(posterior)`",
-        "predict": PREDICT,
-        "samples": DRAWS,
         "save": SAVE,
         "score": SCORE,
         "std": MOMENTS,
@@ -64,50 +74,63 @@ INSTEAD = {
     },
     "Prediction": {
         **dict.fromkeys(["accuracy", "mse", "rmse"], SCORES),
-        "lower": INTERVAL,
+        **dict.fromkeys(["ci", "lower", "upper"], INTERVAL),
+        "numpy": "call `prediction.expectation.numpy()`, or `prediction.to_frame()` for all columns",
         "plot": f"{PLOT} `regression_bands` for numbers or `reliability_diagram` for classes",
-        "samples": "call `prediction.sample(num_samples)`",
-        "upper": INTERVAL,
+        **dict.fromkeys(["draws", "samples"], "call `prediction.sample(num_samples)`"),
+        "summary": "call `print(prediction)`",
+        "weights": DRAWS,
     },
     "RegressionPrediction": {
         "aleatoric_std": "use `prediction.aleatoric_sd`",
         "epistemic_std": "use `prediction.epistemic_sd`",
+        "confidence": INTERVAL,
+        "median": "call `prediction.quantile(0.5)`",
+        "noise": "use `prediction.aleatoric_sd`",
+        **dict.fromkeys(["predictions", "values"], MEAN),
         **dict.fromkeys(["scale", "std", "stddev", "total_sd"], "use `prediction.sd`"),
+        "uncertainty": SD,
         **dict.fromkeys(["var", "variance"], "use `prediction.total`, or its parts `aleatoric` and `epistemic`"),
-        "labels": "a prediction of numbers has a `mean`",
-        "probs": "a prediction of numbers has a `mean`",
+        **dict.fromkeys(["argmax", "labels", "proba", "probs"], "a prediction of numbers has a `mean`"),
     },
     "ClassificationPrediction": {
-        **dict.fromkeys(["mean", "prob", "probabilities", "probability"], "use `prediction.probs`"),
-        **dict.fromkeys(["classes", "label", "mode"], "use `prediction.labels`"),
+        **dict.fromkeys(["mean", "proba", "prob", "probabilities", "probability"], "use `prediction.probs`"),
+        **dict.fromkeys(["argmax", "classes", "label", "median", "mode", "predictions"], LABELS),
+        "confidence": "use `prediction.max_probability`",
         **dict.fromkeys(["entropy", "uncertainty"], "use `prediction.total`, or its parts `aleatoric` and `epistemic`"),
         **dict.fromkeys(
-            ["interval", "lower", "quantile", "upper"],
+            ["ci", "interval", "lower", "quantile", "upper"],
             "classes have no interval; `ConformalSets` gives sets of classes",
         ),
         **dict.fromkeys(["sd", "std", "stddev", "variance"], "use `prediction.total`, the entropy in nats"),
-        "samples": "use `prediction.logits`, for which `predict` needs `keep_draws=True`",
+        "noise": "use `prediction.aleatoric`, in nats",
+        **dict.fromkeys(["draws", "samples"], LOGITS),
     },
     "BNNEstimator": {
-        **dict.fromkeys(["aleatoric", "epistemic", "uncertainty"], WHOLE),
+        **dict.fromkeys(["aleatoric", "epistemic", "predict_uncertainty", "predict_var", "uncertainty"], WHOLE),
         "coef_": "call `posterior_.moments()` after `fit`, which returns the means of the weights",
         "feature_importances_": "call `sklearn.inspection.permutation_importance(model, X, y)` after `fit`",
+        "history": "use `posterior_.history` after `fit`",
         "model": "use `model_` after `fit`",
         "posterior": "use `posterior_` after `fit`",
         "predict_std": "call `predict(X, return_std=True)`",
-        "status": "use `status_` after `fit`",
+        **dict.fromkeys(["status", "summary"], "use `status_` after `fit`"),
+        "weights": "call `posterior_.sample(num_samples)` after `fit`, which returns draws of the weights",
     },
     "Comparison": {
         "plot": "call `pyro_bnn.plotting.comparison(comparison)`",
-        "to_frame": "call `pandas.DataFrame(comparison.rows())`",
+        "summary": "call `print(comparison)`",
+        **dict.fromkeys(["df", "frame", "numpy", "to_dict", "to_frame"], ROWS),
     },
     "BNNRegressor": {
         **dict.fromkeys(["predict_std", "sd", "std"], "call `predict(X, return_std=True)`"),
+        "plot": "call `pyro_bnn.plotting.regression_bands(X, regressor.predict_distribution(X))`",
         "predict_proba": f"{DISTRIBUTION}, as a regressor has no classes",
-        **dict.fromkeys(["sample", "sample_y"], "call `predict_distribution(X).sample(num_samples)`"),
+        **dict.fromkeys(["predict_samples", "sample", "sample_y"], SAMPLE),
     },
     "BNNClassifier": {
         **dict.fromkeys(["entropy", "predict_entropy"], "use `predict_distribution(X).total`, the entropy in nats"),
+        "plot": "call `pyro_bnn.plotting.reliability_diagram(classifier.predict_distribution(X), y)`",
         "predict_interval": "call `predict_set(X)`",
         "predict_std": f"{DISTRIBUTION}, which has the uncertainties of classes",
     },
@@ -116,7 +139,7 @@ INSTEAD = {
 
 
 def explain_missing(module: str) -> None:
-    """Suggest a similar name, or list all names, in the error for a name that a public module lacks."""
+    """For a name that a public module lacks, raise an error that suggests a similar name, or lists all names."""
     found = sys.modules[module]
 
     def explained(name: str) -> NoReturn:

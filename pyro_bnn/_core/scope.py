@@ -45,11 +45,11 @@ EXCLUSIVE = ProcessLock()
 
 
 class Stream:
-    """A stream of random numbers for one computation, whatever other threads draw between its `with` blocks.
+    """A stream of random numbers that does not depend on what other threads draw between its `with` blocks.
 
-    All threads share torch's generators. A `with` block continues where the stream's last block stopped. At its end,
-    the generators get back the state that they had before. Other threads wait during the block. If `seed` is None,
-    torch's generator draws a seed.
+    All threads share torch's generators. A `with` block continues where the stream's last block stopped. At the end of
+    a block, the generators get back the state that they had before the block. Other threads wait during the block. If
+    `seed` is None, torch's generator draws a seed.
     """
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
@@ -75,7 +75,7 @@ class Stream:
         EXCLUSIVE.__exit__()
 
     def state(self) -> list[Tensor]:
-        """Return the state of the generators at the end of the stream's last block."""
+        """Return the state of the generators at the end of the last `with` block."""
         return list(self._state)
 
     def restore(self, state: list[Tensor]) -> None:
@@ -109,14 +109,14 @@ def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[Non
 
 
 def reseed(seed: int, device: torch.device | None) -> None:
-    """Seed the generators from which computations on a device draw, and no others."""
+    """Seed only the generators from which computations on a device draw."""
     torch.default_generator.manual_seed(_checks.seed(seed))
     if _draws_on_cuda(device):
         torch.cuda.manual_seed_all(seed)
 
 
 def _draws_on_cuda(device: torch.device | None) -> bool:
-    """Return whether computations on `device` draw from a GPU's generator; if it is None, whether any GPU was used."""
+    """Return whether computations on `device` draw from a GPU's generator; None means any device used so far."""
     return torch.cuda.is_initialized() if device is None else device.type == "cuda"
 
 
@@ -140,7 +140,7 @@ def undone(device: torch.device) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put all submodules into eval mode in a `with` block; other threads, which may share the module, must wait."""
+    """Put all submodules into eval mode in a `with` block. Other threads must wait, since they may share the module."""
     with EXCLUSIVE:
         training = [vars(submodule) for submodule in module.modules() if submodule.training]
         try:
@@ -164,9 +164,9 @@ class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
 def own_parameters(*modules: object) -> Iterator[None]:
     """In a `with` block, hide the entries of Pyro's parameter store that are named like the modules' parameters.
 
-    A `PyroModule` looks up its parameters in the store by name, so a second model of the same shape would get those of
-    the first. The store is restored at the end. Other threads wait, since they share
-    the store and Pyro's handlers.
+    A `PyroModule` looks up its parameters in the store by name, so a second model with the same names would get the
+    parameters of the first model. The store is restored at the end. Other threads wait, since they share the store and
+    Pyro's handlers.
     """
     names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
     names |= {name.removesuffix("_unconstrained") for name in names}
@@ -183,7 +183,7 @@ def own_parameters(*modules: object) -> Iterator[None]:
 
 
 class _NoContext(nullcontext[None]):
-    """A replacement for the Pyro context of a `PyroModule`: no access to an attribute becomes a Pyro statement."""
+    """Replaces the Pyro context of a `PyroModule`. Reading an attribute then runs no Pyro statement."""
 
     active, used = 0, True
 
@@ -202,9 +202,10 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
-    """Return a copy that shares parameters, and uses neither Pyro's handlers nor its parameter store.
+    """Return a copy that shares the parameters, but does not use Pyro's handlers or parameter store.
 
-    `values` has values for the module's own `PyroSample` attributes; others get a random value each time they are read.
+    `values` has values of the module's own `PyroSample` attributes. An attribute without a value in `values` gets a
+    random value each time it is read.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))
@@ -259,7 +260,10 @@ def is_auxiliary(node: Any) -> bool:
 def filtered_warnings(
     action: Literal["ignore", "error"], message: str = "", category: type[Warning] = Warning
 ) -> Iterator[None]:
-    """In a `with` block, ignore or raise warnings that begin with the regular expression `message`."""
+    """In a `with` block, ignore warnings or raise them as errors.
+
+    `message` is a regular expression for the beginning of a warning's text.
+    """
     with EXCLUSIVE, warnings.catch_warnings():  # blocks that overlap would leave one filter in place forever
         warnings.filterwarnings(action, message, category)
         yield
@@ -270,7 +274,7 @@ _is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 @contextmanager
 def silent_fits() -> Iterator[None]:
-    """In a `with` block, turn off this thread's warnings about how a fit ended, which the caller reports instead."""
+    """In a `with` block, turn off this thread's warnings about how a fit ended, since the caller reports the status."""
     token = _is_silent.set(True)
     try:
         yield

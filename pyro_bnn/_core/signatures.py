@@ -19,7 +19,7 @@ def explained(
 
     `hints` has advice for unknown arguments. `kinds` has functions that return whether a value suits an argument. If an
     argument is missing, the error names the first argument whose value does not suit, since the user probably left it
-    out. A decorated class gets a new `__init__`.
+    out. For a class, the decorator replaces `__init__`.
     """
 
     def decorated(function: F) -> F:

@@ -24,13 +24,13 @@ Cell = str | int | float | None
 
 
 class Number(str):
-    """A number as text, such as "0.12 ± 0.03", which a table aligns like other numbers."""
+    """A number as text, such as "0.12 ± 0.03". Tables align the text like other numbers."""
 
     __slots__ = ()
 
 
 class Sentences(str):
-    """A text with line breaks. The prompt and notebooks show it without quotes, line by line."""
+    """A text with line breaks. Python's prompt and notebooks show the text without quotes, line by line."""
 
     __slots__ = ()
 
@@ -65,7 +65,7 @@ class Summary:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Return the summary as HTML. All texts are escaped, and what is wrong with a bad status is red."""
+        """Return the summary as HTML. All texts are escaped. If the status is bad, its problem is red."""
         notes = "".join(map(_html_note, self.notes))
         are_right = self._are_right
         rows = [_html_row(row, "td", are_right) for row in self._table(MOST_HTML_ROWS)]
@@ -76,13 +76,13 @@ class Summary:
 
     @property
     def _are_right(self) -> list[bool]:
-        """For each column, whether the column is aligned at the right because it has numbers."""
+        """Whether each column is aligned at the right, as columns with numbers are."""
         return [
             any(isinstance(cell, int | float | Number) for cell in column) for column in zip(*self.rows, strict=True)
         ]
 
     def _table(self, most: int) -> list[list[str]]:
-        """Return the header and at most `most` rows as texts. If rows are left out, one row says how many."""
+        """Return the header and at most `most` rows as texts. If rows are left out, an extra row gives their number."""
         rows, header = self.rows, [list(self.header)] if self.header else []
         most -= len(header)
         if not rows or most < 1:
@@ -100,14 +100,17 @@ class Shown:
     """Base class of objects that the prompt and notebooks show by a :class:`Summary`, even if partly constructed."""
 
     def _summary(self) -> Summary:
-        """Return the summary, by default the lines of `str`. It must be fast, draw no numbers, and change nothing."""
+        """Return the summary, by default the lines of `str`.
+
+        The method must be fast, draw no numbers, and change nothing.
+        """
         return Summary(type(self).__name__, str(self).splitlines())
 
     def __repr__(self) -> str:
         return _safe(self, self._summary, Summary.text)
 
     def _notebook_summary(self) -> Summary:
-        """Return the summary for notebooks, which may have more details. By default there is only one summary."""
+        """Return the summary for notebooks; a subclass may add details to the ordinary summary."""
         return self._summary()
 
     def _repr_html_(self) -> str:
@@ -115,7 +118,7 @@ class Shown:
 
 
 def _safe(shown: Shown, make: Callable[[], Summary], form: Callable[[Summary], str]) -> str:
-    """Write an object's summary by `form`. If an error occurs, write only the object's class and the error's type."""
+    """Return an object's summary as text or HTML. After an error, return only the names of the class and the error."""
     try:
         return form(make())
     except Exception as error:
@@ -136,7 +139,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def few(names: Iterable[str], most: int = 3) -> str:
-    """Return a text with up to `most` of the names, and the number of the other names."""
+    """Return a text that lists the first `most` names and counts the remaining names."""
     names = list(names)
     rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
@@ -188,7 +191,7 @@ def _clipped(text: str, width: int) -> str:
 
 
 def _html_note(note: str) -> str:
-    """Return a note as HTML. Text between backticks is code, and the first clause of a bad status is red."""
+    """Return a note as HTML. Text between backticks is code. If the note is a bad status, its first clause is red."""
     note = _on_one_line(note)
     wrong = re.match(rf"{NOT_OK}: .*?([.;](?= )|$)", note)
     first = f'<strong style="{ALARM}">{_html_text(wrong[0])}</strong>' if wrong else ""

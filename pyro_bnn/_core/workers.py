@@ -31,7 +31,10 @@ class WorkerError(RuntimeError):
 
 
 class TracebackError(Exception):
-    """Shows the traceback of an error from a worker process, as the `__cause__` of that error."""
+    """Shows the traceback of an error in a worker process.
+
+    It is the `__cause__` of the error that this process raises.
+    """
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -46,11 +49,11 @@ def side_by_side(
     is_asked: Callable[[], bool] = lambda: False,
     done: Callable[[], object] = lambda: None,
 ) -> list[T]:
-    """Return ``[job(0), ..., job(count - 1)]``. This process and ``num_workers - 1`` others make the calls.
+    """Return ``[job(0), ..., job(count - 1)]``. This process and ``num_workers - 1`` other processes make the calls.
 
-    The other processes get a copy of `job`. If `is_asked` returns True, the others get SIGTERM, and this
-    function raises KeyboardInterrupt. `done` is called after each call. An error of `job` is raised as if this process
-    had made the call, and a dead process raises a WorkerError.
+    The other processes get a copy of `job`. If `is_asked` returns True, the other processes get SIGTERM, and this
+    function raises KeyboardInterrupt. `done` is called after each call of `job`. This function raises an error of `job`
+    as if this process had called `job`. If a process died, this function raises a WorkerError.
     """
     num_others = min(num_workers, count) - 1
     message = _pickled(job, num_threads) if num_others > 0 else b""
@@ -127,7 +130,7 @@ class Team(Generic[T]):
             return [self._results[index] for index in range(self._count)]
 
     def _lead(self, process: "subprocess.Popen[bytes]", message: bytes) -> None:
-        """Give calls to a worker process until no call is waiting. This method runs in a thread."""
+        """Give calls to a worker process until no call is waiting. Each worker process has a thread for this method."""
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(OSError), process.stdin as commands, process.stdout as answers:  # a dead process reads nothing

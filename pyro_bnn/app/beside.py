@@ -1,4 +1,4 @@
-"""Comparison of a run's posterior with chains of NUTS for the same network and data, converged or not."""
+"""Compares a run's posterior with chains of NUTS (converged or not) on the same network and data."""
 
 import math
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from ..inference.mcmc import fit_nuts
 from ..inference.posterior import Status
-from ..results.comparison import Comparison, Estimate, Scores, compare
+from ..results.comparison import Comparison, Estimate, Scores, cells_of, compare
 from ..scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from .config import RunConfig
 from .datasets import Dataset
 from .own.targets import Target
-from .reports.numbers import number
+from .reports.numbers import number, percent
 from .reports.scores import COLUMNS, in_units
 from .runs import is_chains, load_run
 
@@ -29,11 +29,12 @@ REASON = (
 )
 """Why a cell has the text `UNKNOWN`."""
 
+RANGE = " 10-90 %"  # name of the row with the range of a ratio
 LENGTHS = ("epistemic sd", "total sd", "rms mean difference", "wasserstein")  # scores in the unit of the target
 
 CLOSE_CLASSES, CLOSE_NUMBERS, CLOSE_SD = 0.05, 0.2, 0.1
 """Heuristic: predictions agree if their total variation, the difference of their means in total standard deviations,
-and the difference of the ratio of the standard deviations from 1 are at most this large."""
+and the difference from 1 of the ratio of the standard deviations and of its quantiles are at most this large."""
 
 FAR = 3  # heuristic: this multiple of the largest difference between chains of NUTS is beyond doubt
 
@@ -47,7 +48,7 @@ def compare_with_chains(
     seed: int = 0,
     report: Callable[[str, Status], None],
 ) -> Comparison:
-    """Draw four chains from the exact posterior of a run, and compare the predictions of the chains and the run."""
+    """Sample the exact posterior of a run with four chains, and compare their predictions with those of the run."""
     model, posterior = load_run(run, rows)
     model.requires_grad_(False)  # parameters without a posterior, such as a noise scale, keep what the run learned
     chains = fit_nuts(
@@ -75,9 +76,13 @@ def units_of(target: Target) -> str:
     """Return a sentence that names the units of a comparison."""
     if target.is_class:
         return "NLL and entropy are in nats per row."
+    averages = f"Standard deviations (sd) are root mean squares over rows;{RANGE}: quantiles of the ratio over rows."
     if len(target.scale) == 1:
-        return f"NLL is in nats per row; standard deviations and distances are in the units of {target.name!r}."
-    return "NLL is in nats per row. All targets are standardised: the unit is their standard deviation in training."
+        return f"NLL is in nats per row; sd and distances are in the units of {target.name!r}. {averages}"
+    return (
+        "NLL is in nats per row. All targets are standardised: the unit is their standard deviation in training. "
+        f"{averages}"
+    )
 
 
 def _in_units(result: Comparison, target: Target) -> Comparison:
@@ -93,7 +98,7 @@ def _in_units(result: Comparison, target: Target) -> Comparison:
 
 
 def _with_rows(result: Comparison, change: Callable[[Scores], Scores]) -> Comparison:
-    """Return a comparison in which each row is changed by a function."""
+    """Return a comparison with `change` applied to each row."""
     return replace(result, methods=[*map(change, result.methods)], pairs=[*map(change, result.pairs)])
 
 
@@ -111,19 +116,26 @@ def side_by_side(result: Comparison) -> str:
     """Return a narrow table of a comparison of two methods, with a row for each score and a column for each method."""
     import pandas  # imported late: importing takes long
 
-    known = in_plain_names(without_unknown_errors(result))
-    unsure = {row.method: _unknown(row) for row in in_plain_names(result).methods}
-    columns, pair = {row.method: row.cells | unsure[row.method] for row in known.methods}, known.pairs[0]
-    columns[pair.method] |= pair.cells | _unknown(result.pairs[0])
+    known, unsure = in_plain_names(without_unknown_errors(result)), in_plain_names(result).methods
+    texts, pair = cells_of(known.methods), known.pairs[0]
+    columns = {
+        row.method: {name: cells[i] for name, cells in texts.items()} | _unknown(row) for i, row in enumerate(unsure)
+    }
+    compared = {name: text for name, (text,) in cells_of([pair]).items()} | _unknown(result.pairs[0])
     if columns[pair.reference].get("total sd") == UNKNOWN:
-        columns[pair.method] |= dict.fromkeys(("total sd ratio", "wasserstein"), UNKNOWN)
-    table = pandas.DataFrame(columns).fillna("").rename(index=COLUMNS)
-    text = f"{pair.region}; the last {len(pair.scores)} rows compare with {pair.reference}:\n{table.to_string()}"
+        compared |= dict.fromkeys(("total sd ratio", "wasserstein"), UNKNOWN)
+    for name, text in compared.items():
+        span = pair.scores[name].range
+        columns[pair.method] |= {name: text} | ({f"{name}{RANGE}": span} if span and text != UNKNOWN else {})
+    table = pandas.DataFrame(columns).fillna("")
+    table = table.rename(index=lambda name: RANGE if name.endswith(RANGE) else COLUMNS.get(name, name))
+    heading = f"{pair.region}; the last {len(table) - len(texts)} rows compare with {pair.reference}:"
+    text = f"{heading}\n{table.to_string()}"
     return f"{text}\n\n{REASON}" if UNKNOWN in table.to_numpy() else text
 
 
 def without_unknown_errors(result: Comparison) -> Comparison:
-    """Return a comparison. If NUTS has not converged, its standard errors become NaN: they would be far too small."""
+    """Replace the standard errors of NUTS by NaN if NUTS has not converged, since they are far too small."""
     if result.status:
         return result
     nuts = result.pairs[0].reference
@@ -138,13 +150,13 @@ def without_unknown_errors(result: Comparison) -> Comparison:
 
 
 def in_plain_names(result: Comparison) -> Comparison:
-    """Return a comparison of a run with NUTS in which the methods have the names "NUTS" and "the run"."""
+    """Return a copy of a comparison in which the two methods have the names "NUTS" and "the run"."""
     names = {result.pairs[0].reference: "NUTS", result.pairs[0].method: "the run", "": ""}
     return _with_rows(result, lambda row: replace(row, method=names[row.method], reference=names[row.reference]))
 
 
 def _unknown(row: Scores) -> dict[str, str]:
-    """Return a text for each standard deviation whose standard error is more than half of its value."""
+    """Return a text for each standard deviation that is less than twice its standard error."""
     return {
         name: UNKNOWN
         for name, score in row.scores.items()
@@ -153,39 +165,52 @@ def _unknown(row: Scores) -> dict[str, str]:
 
 
 def agreement(result: Comparison, num_chains: int) -> str:
-    """Say in sentences whether the second method of a comparison predicts like the first method, NUTS."""
+    """Say whether the second method of a comparison predicts like the first method, NUTS.
+
+    The first line is the judgement. The lines below have the differences, the limits, and the state of the chains.
+    """
     pair, nuts = result.pairs[0], next(iter(result.predictions.values()))
-    name, distance, close = _distance(pair, nuts)
+    name, distance, close, limits = _distance(pair, nuts)
     between = _between_chains(nuts, num_chains)
-    ratio = pair.scores.get("total sd ratio")
-    is_close = distance <= close and (ratio is None or abs(ratio.value - 1) <= CLOSE_SD)
+    total, epistemic = (pair.scores.get(f"{part} sd ratio") for part in ("total", "epistemic"))
+    ratios = () if total is None else (total.value, total.quantile_10, total.quantile_90)
+    is_close = distance <= close and all(abs(ratio - 1) <= CLOSE_SD for ratio in ratios)
     chains = f"each chain of NUTS differs from the others by at most {number(between)}"
     if not result.status and not is_close and distance <= FAR * between:
         return (
             f"Not decided: the {name} between the run and NUTS is {number(distance)}, and a chain of NUTS differs from "
             f"the others by up to {number(between)}. So the chains of NUTS are too short to compare with."
         )
+    but = ""
+    if is_close and epistemic is not None and abs(epistemic.value - 1) > CLOSE_SD:
+        size = "larger" if epistemic.value > 1 else "smaller"
+        but = f", but its epistemic sd is {percent(abs(epistemic.value - 1), 0)} {size}"
     if is_close and (result.status or between <= close):
-        said = "The run predicts like NUTS."
+        said = f"The run predicts like NUTS{but}."
     elif is_close:
-        said = "The run predicts like all chains of NUTS together, but these chains do not agree yet."
+        said = f"The run predicts like all chains of NUTS together{but}, but these chains do not agree yet."
     else:
         said = "The run does not predict like NUTS."
-    doubt = "" if result.status else f" NUTS has not converged, but {chains} ({name})."
+    doubt = [] if result.status else [f"NUTS has not converged, but {chains} ({name})."]
     differences = in_plain_names(result).differences
-    return f"{said} {differences[0].upper()}{differences[1:]}{doubt}"
+    return "\n".join([said, f"{differences[0].upper()}{differences[1:]}", limits, *doubt])
 
 
-def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float]:
-    """Return the name and value of the distance between two methods, and the limit below which methods are close."""
+def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float, str]:
+    """Return the name, the value and the limit of the distance between two methods, and all limits in words."""
     if "total variation" in pair.scores:
-        return "total variation", pair.scores["total variation"].value, CLOSE_CLASSES
-    size = float(nuts.as_kind(RegressionPrediction).total.sqrt().median())
-    return "root mean square difference of means", pair.scores["rms mean difference"].value, CLOSE_NUMBERS * size
+        limits = f'"Like NUTS" means a total variation of at most {CLOSE_CLASSES}.'
+        return "total variation", pair.scores["total variation"].value, CLOSE_CLASSES, limits
+    close = CLOSE_NUMBERS * math.sqrt(float(nuts.as_kind(RegressionPrediction).total.mean()))
+    limits = (
+        f'"Like NUTS" means that the total sds differ by at most {percent(CLOSE_SD, 0)}, on average and at 80 % of the '
+        f"points, and the means by at most {number(close)}, which is {CLOSE_NUMBERS} of the total sd of NUTS."
+    )
+    return "root mean square difference of means", pair.scores["rms mean difference"].value, close, limits
 
 
 def _between_chains(nuts: Prediction, num_chains: int) -> float:
-    """Return the largest distance between the predictions of a chain and those of the other chains."""
+    """Return the largest distance between one chain's mean prediction and the mean prediction of all other chains."""
     if isinstance(nuts, ClassificationPrediction):
         assert nuts.logits is not None
         gaps = _gaps(nuts.logits.double().softmax(-1), num_chains)
@@ -196,6 +221,6 @@ def _between_chains(nuts: Prediction, num_chains: int) -> float:
 
 
 def _gaps(draws: Tensor, num_chains: int) -> Tensor:
-    """Return each chain's mean minus that of the other chains, (K, N, ...), from draws (S, N, ...), chain by chain."""
+    """Return the mean of each chain minus the mean of all other chains, shape (K, N, ...)."""
     means = draws.unflatten(0, (num_chains, -1)).mean(1)
     return (means - means.mean(0)) * num_chains / (num_chains - 1)

@@ -37,7 +37,7 @@ def build_model(config: RunConfig, data: Dataset, num_data: int) -> BayesianMode
 
 
 def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module | None]:
-    """Build the model of a run without its data, and its guide, which is None for a run that draws Markov chains."""
+    """Build the model and the guide of a run, without its data. For Markov chains, the guide is None."""
     is_whole = facts.arrays is not None and facts.arrays.is_whole
     _checks.in_memory("input_shape", math.prod(facts.input_shape), CHECKED_ROWS * 8, "take the folder from a copy")
     stand_in = torch.zeros(CHECKED_ROWS, *facts.input_shape, dtype=torch.int64 if is_whole else None)
@@ -47,7 +47,7 @@ def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module |
 
 
 def unused_globs(config: RunConfig, data: Dataset) -> str:
-    """Say which globs in a run's prior choose the prior of no parameter; return "" if each glob chooses one."""
+    """Name the globs in a run's prior that have no effect, in a sentence; return "" if all globs have an effect."""
     prior = make_prior(config.prior)
     if not isinstance(prior, PriorByName):
         return ""
@@ -85,7 +85,7 @@ def _likelihood(spec: str, target: Target) -> Likelihood:
 
 
 def _first(config: RunConfig, x: Tensor) -> list[nn.Module]:
-    """Return the modules that process images before the layers. Other data need none: they are already standardised."""
+    """Return the modules that process images before the layers; none for other data, which are standardised."""
     return [*make_inputs(config.inputs, x)] if config.kind == "images" else []
 
 

@@ -1,4 +1,4 @@
-"""Fits of Markov chains in C to tables and arrays, after a comparison on held-out rows has chosen the network."""
+"""Markov chains, run in C, for tables and arrays, with the network that predicts held-out rows best."""
 
 import functools
 from collections.abc import Collection, Mapping
@@ -43,7 +43,7 @@ class Choice:
 def fit_chains(
     config: RunConfig, data: Dataset, *, given: Collection[str], deadline: Deadline | None, device: str
 ) -> tuple[RunConfig, Choice, BayesianModel, MCMCPosterior]:
-    """Choose the settings of `CHOSEN` that are not named in `given`, and explore the network's modes with chains."""
+    """Choose those settings in `CHOSEN` that are not in `given`, and explore the network's modes with chains."""
     if device != "cpu" or Processes.present().are_many:
         raise UnsuitableError("chains in C run on a CPU, in one process")
     fixed = _fixed(config, data, given)
@@ -63,13 +63,13 @@ def fit_chains(
 
 
 def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
-    """Return the status of chains, which says whether they were long enough, and what to type if not."""
+    """Return the status of chains. The status says whether the chains were long enough and, if not, what to type."""
     status, modes, limit = chosen.posterior.status, chosen.posterior.modes, LARGEST_WITHIN
     if modes is None:
         return replace(status, remedy="")
     has_one = has_one_mode(config)
     finding = finding_on(modes, has_one_mode=has_one)
-    more, agreement = longer_chains(chosen.posterior.seconds), f"{modes}."
+    more, agreement = longer_chains(config, chosen.posterior.seconds), f"{modes}."
     if has_one:
         agreement = (
             f"R-hat within chains is up to {modes.within.max():.2f}, between them {modes.between:.2f}; "
@@ -98,7 +98,7 @@ Finding: TypeAlias = Literal["unknown", "short", "disagreeing", "in modes", "agr
 
 
 def finding_on(modes: Modes | None, *, has_one_mode: bool) -> Finding:
-    """Judge whether chains were long enough. `train` and `report` both judge chains by this function."""
+    """Judge whether chains were long enough. The commands `train` and `report` call this function."""
     if modes is None:
         return "unknown"
     if modes.num_unexplored:
@@ -108,21 +108,20 @@ def finding_on(modes: Modes | None, *, has_one_mode: bool) -> Finding:
     return "disagreeing" if has_one_mode else "in modes"
 
 
-def has_remark(posterior: MCMCPosterior) -> bool:
-    """Return whether chains have a fault, or could be longer."""
-    return posterior.statistics.has_many_diverging or posterior.modes is None or bool(posterior.status.remedy)
+def has_failed(posterior: MCMCPosterior) -> bool:
+    """Return whether chains diverged or are too short to be checked. Chains that could be longer often predict well."""
+    return posterior.statistics.has_many_diverging or posterior.modes is None
 
 
 def in_plain_words(posterior: MCMCPosterior) -> str:
     """Say how the fit went, for readers who do not know Markov chains."""
+    said = "The network is trained, and the sampler ran long enough."
     if posterior.statistics.has_many_diverging:
         said = "The network is trained, but many steps of the sampler failed."
     elif posterior.modes is None:
         said = "The network is trained, but there are too few draws to check the sampler."
     elif posterior.status.remedy:
         said = "The network is trained. The sampler would need longer to be exact."
-    else:
-        said = "The network is trained, and the sampler ran long enough."
     return f"{said} The scores on test rows tell how good it is."
 
 
@@ -138,7 +137,7 @@ def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good
 
 
 def _fixed(config: RunConfig, data: Dataset, given: Collection[str]) -> dict[str, Any]:
-    """Return the settings of `CHOSEN` that the comparison must not change, with their values."""
+    """Return the settings that the comparison of models must not change, with their values."""
     own = Design(config.hidden, ACTIVATIONS[config.activation], make_prior(config.prior), config.likelihood)
     fixed = {name: getattr(own, name) for name in CHOSEN if name in given or (name in OF_NET and config.net != "mlp")}
     if not data.classes and has_few_values(data.y_train):

@@ -1,5 +1,6 @@
 """The settings of a training run, declared in one place for the whole program. Only checking them loads torch."""
 
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Lt, MinLen
 
 from .specs import (
+    DATA_SETS,
     LARGEST,
     OPTIMIZERS,
     PRIOR_CHOICES,
@@ -20,6 +22,7 @@ from .specs import (
     make_prior,
     numbers_in,
     parts_of,
+    unknown_data,
 )
 from .validation import checked, parsed
 
@@ -29,29 +32,24 @@ VERSION = 2  # of the format of `config.json`; a file of any other version is re
 
 def kind_of(dataset: str) -> str:
     """Return the kind of a data set, given its name: ``images``, ``table`` or ``arrays``."""
-    from ..data import GREY_SETS  # late: loads torch
-
     ending = Path(dataset).suffix.lower()
-    if dataset in GREY_SETS:
+    if dataset in DATA_SETS:
         return "images"
     if ending == ".npz" or ending in TABLES:
         return "arrays" if ending == ".npz" else "table"
     if ending and Path(dataset).is_file():
         raise ValueError(
-            f"{dataset} ends in {ending}; rename it to an ending of tables ({', '.join(TABLES)}) or arrays (.npz)"
+            f"{dataset} ends in {ending}; rename it to an ending of tables ({', '.join(TABLES)}) or arrays (.npz)."
         )
-    raise ValueError(
-        f"unknown data set {dataset!r}; choose {', '.join(GREY_SETS)}, or a file of your own: a table "
-        f"({', '.join(f'*{ending}' for ending in TABLES)}) or arrays (*.npz)"
-    )
+    raise unknown_data(dataset)
 
 
 def _likelihood(spec: str) -> None:
-    from ..modelling.likelihoods import LIKELIHOODS, likelihoods_in_words, make_likelihood  # late: loads torch
-
     name = spec.partition(":")[0]
     if name == "bernoulli":
         raise ValueError("for two classes, too, use --likelihood categorical")
+    from ..modelling.likelihoods import LIKELIHOODS, likelihoods_in_words, make_likelihood  # late: loads torch
+
     if name not in LIKELIHOODS:
         taken = likelihoods_in_words(other for other in LIKELIHOODS if other != "bernoulli")
         raise ValueError(f"unknown likelihood {spec!r}; choose {taken}")
@@ -214,9 +212,9 @@ class RunConfig:
     )
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
-        "Seconds for reading the data and the fit, compilation included. The imports before, and the calibration and "
-        "the files after the fit, are not counted. The status says what was cut short. The result then depends on the "
-        "speed of the machine.",
+        "Seconds for reading the data and the fit, compilation included. The imports before, and the calibration, "
+        "the scores and the files after the fit, are not counted. The status says what was cut short. The result then "
+        "depends on the speed of the machine.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,
@@ -288,25 +286,38 @@ class RunConfig:
         """The kind of the data: ``images``, ``table`` or ``arrays``."""
         return kind_of(self.dataset)
 
-    def check(self) -> None:
-        """Raise ValueError if a setting is wrong, or if settings do not fit together."""
-        problems = []
+    def check(self, *, without_torch: bool = False) -> None:
+        """Raise ValueError if a setting is wrong, or if settings do not fit together.
+
+        Args:
+            without_torch: Leave out the checks that load torch, which are those of the numbers in texts such as
+                ``normal:0.1``.
+        """
         try:
             checked(RunConfig, asdict(self))
+            problems = self._disagreements()
         except ValueError as error:
-            problems.append(str(error).rstrip("."))
-        for name, setting in settings().items():
-            text = getattr(self, name)
-            if setting.check is not None and isinstance(text, str):
-                try:
-                    setting.check(text)
-                except ValueError as error:
-                    said = str(error).rstrip(".")
-                    is_named = name == "dataset" or f"`{name}`" in said
-                    problems.append(said if is_named else f"`{name}`: {said}")
-        problems = problems or self._disagreements()
+            problems = [str(error).rstrip(".")]
+        problems = problems or self._wrong_texts(only_names=without_torch)
         if problems:
             raise ValueError(f"{'; '.join(problems)}.")
+
+    def _wrong_texts(self, *, only_names: bool) -> list[str]:
+        """Return messages about wrong texts. With `only_names`, check only texts that begin with an unknown name."""
+        problems = []
+        for name, setting in settings().items():
+            text = getattr(self, name)
+            known = {choice.partition(":")[0] for choice in setting.choices}
+            found = re.fullmatch("([a-z-]+)(:.*)?", text) if isinstance(text, str) and known else None
+            if setting.check is None or (only_names and (found is None or found[1] in known)):
+                continue
+            try:
+                setting.check(text)
+            except ValueError as error:
+                said = str(error).rstrip(".")
+                is_named = name == "dataset" or f"`{name}`" in said
+                problems.append(said if is_named else f"`{name}`: {said}")
+        return problems
 
     def _disagreements(self) -> list[str]:
         """Return messages about settings that are each valid alone, but cannot be combined."""

@@ -43,11 +43,11 @@ class Facts:
 
     @property
     def shift(self) -> float:
-        """The log-density of the standardised training targets minus that of the original ones, in nats."""
+        """The number of nats by which standardising the training targets raises their log-density."""
         return self.num_train * sum(math.log(scale) for scale in self.target.scale)
 
     def in_units(self, history: History) -> History:
-        """Convert the log-densities in a history: from standardised targets to the original targets."""
+        """Convert a history's log-densities of standardised targets to log-densities of the original targets."""
         shift = self.shift
         epochs = [
             replace(record, elbo=record.elbo - shift, expected_log_likelihood=record.expected_log_likelihood - shift)
@@ -122,7 +122,7 @@ def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Te
 def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Dataset, Tensor]:
     """Return the images of a run, and the test images of held-out classes.
 
-    If `config.validation` is n > 0, n training images replace the test images of the other classes.
+    If `config.validation` is a number n above 0, n training images replace the test images of the known classes.
     """
     images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
     if config.validation:
@@ -179,7 +179,7 @@ MOST_KNOWN = 0.01  # heuristic: largest share of test images that may be trainin
 
 
 def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:
-    """Raise if too many of the images `x` are also training images. The error message calls these images `name`."""
+    """Raise if too many of the images `x` are also training images. `name` is the word for `x` in the message."""
     trained = {row.tobytes() for row in x_train.float().numpy()}
     seen = sum(row.tobytes() in trained for row in x.float().numpy())
     if seen > MOST_KNOWN * len(x):

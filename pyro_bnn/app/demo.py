@@ -50,7 +50,7 @@ def digits_demo(folder: Folder, *, seed: int = 0) -> ClassifierScores:
 
 
 def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
-    """Fit 92 noisy points of a sine with NUTS, plot predictive bands, and return the numbers of `cli/demo.py`."""
+    """Fit 92 noisy points of a sine with NUTS, plot predictive bands, and return the numbers to print."""
     x, y = regression_problem(seed=seed)
     with seeded(seed):
         net = mlp([1, 20, 1], activation=nn.Tanh, first=[Standardize(torch.zeros(1), torch.full((1,), 0.25))])
@@ -180,7 +180,7 @@ class RegressionStudy:
 
 
 def save_comparison(result: Comparison, folder: Folder, data: tuple[Tensor, Tensor]) -> list[str]:
-    """Write two tables and, for a single input and a single number as target, a picture. Return the pictures' names."""
+    """Write two tables, and a picture if input and target are single numbers. Return the names of the pictures."""
     with folder.new("comparison.csv") as path:
         result.to_csv(path)
     with folder.new("comparison.json") as path:

@@ -1,4 +1,4 @@
-"""Folders that the program writes. A folder appears at its path only when complete; other programs' files are kept.
+"""Folders that the program writes. A folder appears at its path only when it is complete.
 
 The folder ``NAME`` is first written as ``.NAME.part`` beside it, while the lock ``.NAME.lock`` is held. At the end,
 ``.NAME.part`` is renamed to ``NAME``. If there is an earlier folder ``NAME``, it is replaced, but files that other
@@ -29,7 +29,7 @@ NOTHING_KEPT = (
 
 @dataclass
 class Folder:
-    """A folder to which this process writes. A file appears in it only when it is complete and in the manifest."""
+    """A folder to which this process writes. Each file appears in the folder only after it has been written whole."""
 
     path: Path  # where the files are written
     place: Place  # its final path
@@ -37,7 +37,7 @@ class Folder:
     picture_format: str = "png"  # ending of the files of pictures
 
     def in_format(self, name: str) -> str:
-        """Return the name of a file. If it is a picture, its ending is replaced by the folder's picture format."""
+        """Return a file's name, in which a picture has the ending of the folder's picture format."""
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
     @contextmanager
@@ -76,7 +76,7 @@ class Folder:
             self.manifest.write(self.path)
 
     def check_free(self, *names: str) -> None:
-        """Raise FileExistsError if this folder or the earlier folder has a file in `names` from another program."""
+        """Raise FileExistsError if another program wrote a file in `names` to this folder or to the earlier folder."""
         earlier = _manifest_of(self.place.real) or Manifest("")
         for name in names:
             for folder, manifest in ((self.path, self.manifest), (self.place.real, earlier)):
@@ -134,7 +134,7 @@ def creating(out: str | Path, *, command: str, force: bool = False, picture_form
 
 @contextmanager
 def resuming(run: str | Path) -> Iterator[Folder]:
-    """Yield the folder of an unfinished training run, which gets its final name at the end of the `with` block."""
+    """Yield the folder of an unfinished training run. The folder gets its final name at the end of the `with` block."""
     place = Place.of(run)
     if not place.part.is_dir() and not has_manifest(place.real):
         raise no_run(run, ", finished or not")
@@ -156,7 +156,7 @@ def resuming(run: str | Path) -> Iterator[Folder]:
 def updating(
     run: str | Path, *, command: str, writes: Sequence[str] = (), picture_format: str = "png"
 ) -> Iterator[Folder]:
-    """Yield a finished folder to write to; raise FileExistsError if another program wrote a file named in `writes`."""
+    """Yield a finished folder to write to. Raise FileExistsError if another program wrote a file in `writes`."""
     place = Place.of(find_run(run))
     with locked(place, command):
         folder = Folder(place.real, place, Manifest.read(place.real), picture_format)
@@ -199,7 +199,7 @@ def is_resumable(place: Place) -> bool:
 
 
 def _working(folder: Folder) -> Iterator[Folder]:
-    """Yield a folder that is being written, and rename it to its final name at the end."""
+    """Yield an unfinished folder to write to, and rename it to its final name at the end."""
     place = folder.place
     try:
         yield folder
@@ -264,7 +264,7 @@ def _progress(place: Place) -> str:
 
 
 def _check_target(place: Place) -> None:
-    """Raise if no folder can be made at a path."""
+    """Raise if a path cannot become a folder."""
     shown, real = place.shown, place.real
     if real.exists() and not real.is_dir():
         raise FileExistsError(f"{shown} is a file; choose another --out.")
@@ -276,7 +276,7 @@ def _check_target(place: Place) -> None:
 
 
 def _make_room(place: Place, force: bool) -> None:
-    """Raise if the earlier folder must not be replaced; otherwise remove files of a killed process in `place.part`."""
+    """Raise if the earlier folder must not be replaced; else remove `place.part`, which a killed process left."""
     part, shown = place.part, place.shown
     manifest = _manifest_of(part) or Manifest("")
     others = manifest.others(part) if part.is_dir() else []

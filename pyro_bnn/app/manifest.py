@@ -13,6 +13,7 @@ from typing import Any
 
 from .._core.files import DamagedFileError, check_name, write_atomically
 from .._core.records import record
+from .remedies import MANIFEST as MANIFEST
 from .validation import parsed
 
 try:
@@ -20,7 +21,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-MANIFEST = "manifest.json"
 CHECKPOINT, PROGRESS = "checkpoint", ".progress"  # names of files while a folder is unfinished
 PART = ".part-"  # beginning of the name of a file that is being written
 FORMAT, VERSION = "pyro_bnn folder", 1
@@ -64,7 +64,7 @@ class Manifest:
         return manifest
 
     def owns(self, path: Path) -> bool:
-        """Return whether the program wrote a file of the folder, even if the file is incomplete."""
+        """Return whether the program wrote the file at `path`, even if the file is incomplete."""
         if path.is_dir() and not path.is_symlink():
             return False
         is_left = path.name.startswith(PART) or (path.name.startswith(".") and path.name.endswith(".part"))
@@ -138,8 +138,8 @@ class Place:
 def locked(place: Place, command: str) -> Iterator[None]:
     """Hold the lock of a folder in a `with` block, so that no other command writes the folder.
 
-    The system releases the lock if the process dies. Unlike lock libraries, this function removes the lock file, so
-    another process may remove it after this process has opened it; then this process makes a new lock file.
+    The system releases the lock if the process dies. Unlike lock libraries, this function removes the lock file at the
+    end. If another process removes the file after this process has opened it, this process makes a new lock file.
     """
     if fcntl is None:
         raise OSError(f"{place.shown} cannot be locked: this system has no POSIX file locks; on Windows, use WSL.")

@@ -15,11 +15,11 @@ from .manifest import Manifest, Place
 
 
 class Follower(Folder):
-    """The folder of a command, for all processes but the first. These processes write nothing to the folder."""
+    """The folder of a command, for all processes except the first. Only the first process writes to the folder."""
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """Yield a temporary path. A file that the caller writes to the temporary path is discarded."""
+        """Yield a temporary path. At the end of the `with` block, a file at this path is deleted."""
         with tempfile.TemporaryDirectory() as elsewhere:
             yield Path(elsewhere) / name
 
@@ -31,8 +31,8 @@ class Follower(Folder):
 def joined(device: str) -> Iterator[tuple[Processes, str]]:
     """Connect this process to the other processes of a launcher. Yield all processes, and the device of this process.
 
-    The launcher keeps one store of addresses for all its restarts. Each restart uses a separate part of the store; in a
-    shared part, a restarted process would look for the other processes at outdated addresses (PyTorch issue 135712).
+    The launcher keeps one store of addresses for all its restarts. Each restart uses a separate part of the store,
+    since otherwise a process would look for the other processes at outdated addresses (PyTorch issue 135712).
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or distributed.is_initialized():
         yield Processes.present(), device
@@ -52,7 +52,7 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
 
 @contextmanager
 def shared(folder: AbstractContextManager[Folder], processes: Processes) -> Iterator[Folder]:
-    """Yield a folder to which only the first process writes. If it cannot open the folder, the others exit."""
+    """Yield a folder to which only the first process writes. All processes exit if the folder cannot be opened."""
     if not processes.is_first:
         place: tuple[Path, Place] | None = processes.from_first(None)
         if place is None:

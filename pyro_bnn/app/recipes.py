@@ -1,11 +1,10 @@
 """Recipes: named settings of training runs."""
 
 import math
-from collections.abc import Collection
 from dataclasses import replace
 
-from .._core.names import nearest
 from .config import RunConfig, settings
+from .specs import DATA_SETS, HELD_OUT, near, unknown_data
 
 # The 2018 article "Weight Uncertainty in Neural Networks" on FashionMNIST, after Blundell et al. (2015),
 # https://arxiv.org/abs/1505.05424. KL weight 1 is the article's 1 / num_batches.
@@ -111,8 +110,6 @@ NAMED = {
     "tutorial-mixture": replace(TUTORIAL, prior="mixture:0.25,0.75,0.1"),
 }
 
-HELD_OUT: dict[str, tuple[int, ...]] = {"fashion-mnist": (), "mnist": (), "digits": (7, 8, 9)}
-
 RECIPES = {
     (dataset, name): replace(config, dataset=dataset, hold_out=classes)
     for name, config in NAMED.items()
@@ -120,7 +117,7 @@ RECIPES = {
 } | {("digits", "default"): DIGITS, ("digits", "fast"): FAST_DIGITS}
 """The settings of all recipes; the keys are the names of a data set and of a recipe."""
 
-DATA_SETS, NAMES = tuple(HELD_OUT), tuple(NAMED)
+NAMES = tuple(NAMED)
 
 
 def find_recipe(dataset: str, name: str) -> RunConfig:
@@ -128,17 +125,8 @@ def find_recipe(dataset: str, name: str) -> RunConfig:
     if (dataset, name) in RECIPES:
         return RECIPES[dataset, name]
     if dataset not in DATA_SETS:
-        raise ValueError(
-            f"unknown data set {dataset!r}{near(dataset, DATA_SETS)}; choose {', '.join(DATA_SETS)}, or a file of "
-            "your own with its ending, such as table.csv."
-        )
+        raise unknown_data(dataset)
     raise ValueError(f"unknown recipe {name!r}{near(name, NAMES)}; choose one of {', '.join(sorted(NAMES))}.")
-
-
-def near(name: str, names: Collection[str]) -> str:
-    """Return a text that asks whether the most similar name is meant; return "" if no name is similar."""
-    found = nearest(name, names)
-    return f" (did you mean {found!r}?)" if found else ""
 
 
 def default(setting: str) -> str:

@@ -1,4 +1,4 @@
-"""Remedies: what the user can type after a fault of a run, the same in `train`, `report` and the page."""
+"""Advice on what to type after a failed run. `train`, `report` and the page give the same advice."""
 
 import math
 from pathlib import Path
@@ -9,7 +9,9 @@ from .config import RunConfig
 if TYPE_CHECKING:
     from ..inference.history import History  # loads torch, which `pyro-bnn --help` must not
 
+MANIFEST = "manifest.json"  # the file by which a folder of this program is recognised
 MORE = 4  # heuristic: multiple of their time, or of their draws, that chains which are too short should get
+TOO_EARLY = "the training stopped too early"
 MORE_EPOCHS = "Raise --epochs, or --lr."  # for a variational fit that still improved
 
 
@@ -19,17 +21,28 @@ def no_run(run: str | Path, why: str) -> FileNotFoundError:
 
 
 def more_time(config: RunConfig, history: "History") -> str:
-    """Return the remedy for a variational fit that the time limit ended before its last epoch."""
-    num_done, epochs = len(history.epochs), config.epochs
-    seconds = math.fsum(record.seconds for record in history.epochs) / num_done * (epochs - num_done)
-    enough = 10 * math.ceil((config.time_limit + seconds) / 10)
+    """Return the remedy for a variational fit that reached the time limit before its last epoch."""
     # For tables and arrays, the next run might draw chains without --method svi.
-    options = f"{'' if config.kind == 'images' else '--method svi '}--time-limit {enough}"
-    return f"Train longer, such as with {options}: all {epochs:,} epochs take about that at this speed."
+    options = f"{'' if config.kind == 'images' else '--method svi '}--time-limit {enough_time(config, history):.0f}"
+    return f"Train longer, such as with {options}: all {config.epochs:,} epochs take about that at this speed."
 
 
-def longer_chains(seconds: float | None) -> str:
+def enough_time(config: RunConfig, history: "History") -> float:
+    """Return a time limit that suffices for all epochs of a variational fit that the time limit ended."""
+    num_done = len(history.epochs)
+    seconds = math.fsum(record.seconds for record in history.epochs) / num_done * (config.epochs - num_done)
+    return 10.0 * math.ceil((config.time_limit + seconds) / 10)
+
+
+def longer_chains(config: RunConfig, seconds: float | None) -> str:
     """Return the remedy for chains that are too short. `seconds` is the time that the fit took, if it is known."""
-    guess = "" if seconds is None else f", such as --time-limit {10 * math.ceil(MORE * seconds / 10)}"
-    why = "" if seconds is None else " (four times the time of this fit; how long they need is not known)"
+    limit = longer_limit(config, seconds)
+    guess = f", such as --time-limit {limit:.0f}" if limit else ""
+    what = "limit" if config.time_limit else "time"
+    why = f" (four times the {what} of this fit; how long they need is not known)" if limit else ""
     return f"For a more exact result, pass a larger time limit{guess}{why}."
+
+
+def longer_limit(config: RunConfig, seconds: float | None) -> float:
+    """Return a time limit for chains that were too short; 0 if nothing is known of their time."""
+    return MORE * config.time_limit or 10.0 * round(MORE * (seconds or 0.0) / 10)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from .folders import Folder, find_run
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .recipes import CHOSEN
-from .remedies import MORE_EPOCHS, more_time, no_run
+from .remedies import MORE_EPOCHS, TOO_EARLY, more_time, no_run
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyCurve, AccuracyTracker, FitProgress
 from .validation import parsed
@@ -60,7 +61,7 @@ def fit(
     deadline: Deadline | None = None,
     device: str = "cpu",
 ) -> tuple[BayesianModel, RunPosterior]:
-    """Train a model, and write its files to a folder, continuing from a checkpoint in it.
+    """Train a model, from the folder's checkpoint if there is one, and write its files to the folder.
 
     The method "auto" chooses the settings that are not named in `given`, and writes them into the configuration.
     Without `deadline`, the time limit of the configuration begins with this call.
@@ -98,8 +99,8 @@ def write_posterior(folder: Folder, model: BayesianModel, posterior: RunPosterio
 def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> RunCalibration | None:
     """Make a conformal calibration of class sets or intervals from held-out rows; None without held-out rows.
 
-    The scores of classes are randomised. Without this, the least probable class of a row would always have the score
-    1, so if it were the label of a few rows, every set would contain all classes.
+    The scores of classes are randomised. Otherwise the least probable class of a row would always have the score 1. If
+    a few rows had such labels, every set would contain all classes.
     """
     if data.held_out is None:
         return None
@@ -159,7 +160,8 @@ def _fit_svi(
         done = f"completed after {len(posterior.history.epochs)} of {config.epochs} epochs{posterior.status.detail}."
         posterior.status = Status(True, done)  # without the ELBO, which `train` prints in the units of the target
     elif posterior.status.remedy == LONGER:
-        posterior.status = replace(posterior.status, remedy=MORE_EPOCHS)
+        early = f"{TOO_EARLY}: {posterior.status.message}"
+        posterior.status = replace(posterior.status, message=early, remedy=MORE_EPOCHS)
     folder.write_json(HISTORY, posterior.history.to_dict())
     with own_code(config.net):
         write_posterior(folder, model, posterior, data)
@@ -224,6 +226,11 @@ def load_accuracy(run: str | Path) -> AccuracyCurve | None:
 def write_verdict(folder: Folder, headline: str) -> None:
     """Write the first line of the report on a run, so that `predict` can quote it."""
     folder.write_json(VERDICT, {"headline": headline})
+
+
+def decision_of(headline: str) -> str:
+    """Return the first sentence of the report's first line."""
+    return re.split(r"(?<=[.]) (?=[A-Z0-9])", headline, maxsplit=1)[0]
 
 
 def known_verdict(run: str | Path) -> str:
@@ -302,7 +309,7 @@ def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
 
 
 def cut_short(config: RunConfig, history: History) -> str:
-    """Return words which say that the time limit ended a variational fit before its last epoch; "" if it did not."""
+    """If the time limit ended a variational fit before its last epoch, return words that say so; else return ""."""
     num_epochs = len(history.epochs)
     is_early = config.time_limit > 0 and num_epochs < config.epochs
     return f"the time limit ended the training after {num_epochs:,} of {config.epochs:,} epochs" if is_early else ""

@@ -47,7 +47,7 @@ def load(
 
 
 def _near(path: str | Path) -> Path:
-    """Return a path, which is relative for a file in the current folder, so that messages are short."""
+    """Return a short path for messages: relative if the file is in the current folder."""
     path, here = Path(path), Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -81,7 +81,7 @@ def _origin(facts: Facts) -> str:
 def split_rows(
     num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide rows at random, about alike in each class of `labels`; return sorted indices of training and test rows."""
+    """Divide rows at random, each class of `labels` in the same ratio. Return sorted training and test indices."""
     _check_enough(num_rows)
     order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed)).tolist()
     groups: dict[Hashable, list[int]] = {}
@@ -112,7 +112,10 @@ def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
 def without_held_out(
     training: Sequence[int], config: RunConfig, cells: Cells | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide training rows into rows for the fit and rows for calibration: the latest by `cells`, or random ones."""
+    """Divide training rows into rows for the fit and rows for calibration.
+
+    The rows for calibration are the latest rows if `cells` is given, else random rows.
+    """
     if not config.calibrate:
         return [*training], []
     if cells is None:
@@ -176,7 +179,7 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
-    """Return a note on each format of numbers that differs from 1234.5, with the columns in this format."""
+    """Return a note for each format of numbers other than 1234.5, with the names of the columns in this format."""
     return [
         f"Numbers in {listed([name for name in written if written[name] == form])} are read as in {form}: {form} is "
         "1234.5."
@@ -234,7 +237,7 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
     """Return a suggested likelihood, the reason, the number of rows, and whether the data have separate test rows.
 
-    Separate test rows are not counted.
+    The number of rows does not include separate test rows.
     """
     path = _near(config.dataset)
     if config.kind == "table":
@@ -305,7 +308,7 @@ def read_sample(
 
 
 def num_trained_on(config: RunConfig, facts: Facts, sample: Sample) -> int:
-    """Count the rows of `sample` that are training rows of the run; 0 if the run's file has moved or changed."""
+    """Count the rows of `sample` that are training rows of the run; return 0 if the run's data file was changed."""
     if sample.y is None or config.kind == "images" or not Path(config.dataset).exists():
         return 0
     try:

@@ -6,7 +6,7 @@ The library is loaded only when a specification is read.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from ..inference.estimators import Estimator
     from ..inference.guides import Init
 
+
+HELD_OUT: dict[str, tuple[int, ...]] = {"fashion-mnist": (), "mnist": (), "digits": (7, 8, 9)}
+"""The image sets, each with the classes that the default recipe leaves out of the training."""
+
+DATA_SETS = tuple(HELD_OUT)
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet")  # files that are read as tables
 PIXEL_SCALE_FLOOR = 0.003  # about one grey level, added to the sd of each pixel against division by nearly 0
@@ -102,7 +107,7 @@ def make_init(spec: str) -> Init:
 
 
 def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
-    """Return the modules that a specification, such as ``scaled:5/2``, puts in front of a network for x, (N, D)."""
+    """Return the modules that transform inputs x, shape (N, D), by a specification such as ``scaled:5/2``."""
     if spec == "raw":
         return []
     if spec == "standardized":
@@ -149,15 +154,15 @@ def make_estimator(spec: str) -> Estimator | None:
 
 def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.Parameter]], Optimizer]:
     """Return the function for `fit_svi` that makes the optimizer of a specification."""
+    name, colon, rest = spec.partition(":")
+    if spec not in ("adam", "sgd") and name != "natural":
+        raise ValueError(f"unknown optimizer {spec!r}; choose adam, sgd, natural or natural:DECAY,CLIP.")
     import torch  # imported late: importing takes long
 
     if spec == "adam":
         return functools.partial(torch.optim.Adam, lr=lr, fused=True)
     if spec == "sgd":  # unlike the others, its steps grow with the loss, which `fit_svi` multiplies by `num_batches`
         return functools.partial(torch.optim.SGD, lr=lr / num_batches, fused=True)
-    name, colon, rest = spec.partition(":")
-    if name != "natural":
-        raise ValueError(f"unknown optimizer {spec!r}; choose adam, sgd, natural or natural:DECAY,CLIP.")
     if not colon:
         return pb.optim.natural_gradient(lr)
     hessian_decay, clip = numbers_in(spec, rest, 2)
@@ -181,3 +186,19 @@ def stored(spec: str) -> str:
     """Return the specification of a network as a run stores it, with the full path of a file."""
     place, function = parts_of(spec)
     return f"{Path(place).resolve()}:{function}" if place.endswith(".py") else spec
+
+
+def unknown_data(dataset: str) -> ValueError:
+    """Return the error for a data set of an unknown name. It names a file that has this name and an ending."""
+    files = sorted(f"{dataset}{ending}" for ending in (*TABLES, ".npz") if Path(f"{dataset}{ending}").is_file())
+    meant = f" (did you mean {files[0]!r}?)" if files else near(dataset, DATA_SETS)
+    return ValueError(
+        f"unknown data set {dataset!r}{meant}; choose {', '.join(DATA_SETS)}, or a file of your own: a table "
+        f"({', '.join(f'*{ending}' for ending in TABLES)}) or arrays (*.npz)."
+    )
+
+
+def near(name: str, names: Collection[str]) -> str:
+    """Return a question whether the most similar name is meant. Return "" if no name is similar."""
+    found = nearest(name, names)
+    return f" (did you mean {found!r}?)" if found else ""

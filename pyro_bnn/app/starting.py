@@ -8,11 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import recipes, sources
+from . import recipes
 from .config import FIT, RunConfig, kind_of, option_of
 from .config import settings as declared
-from .own.cells import listed
-from .own.reading import read_table
 from .recipes import OWN
 from .specs import stored
 
@@ -38,20 +36,47 @@ def _naming_options() -> Iterator[None]:
 
 
 @_naming_options()
+def check_given(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> None:
+    """Raise ValueError if settings of a new run are wrong. Check what is known without the rows and without torch."""
+    _asked(dataset, recipe, given).check(without_torch=True)
+
+
+@_naming_options()
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
-    """Return the settings of a new run, and sentences that explain settings which are not in `given`."""
+    """Return the settings of a new run, and sentences that explain the settings that were chosen, not given."""
+    config = _asked(dataset, recipe, given)
+    config.check()
+    return (config, []) if config.kind == "images" else _completed(config, dataset, given)
+
+
+def _asked(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> RunConfig:
+    """Return the settings of a new run as far as they follow from what the user typed."""
     settings = dict(given)
     if "net" in settings:
         if "hidden" in settings:
             raise ValueError("--hidden is for the network of fully connected layers; leave it out with --net.")
         settings["net"] = stored(settings["net"]) if settings["net"] != "mlp" else "mlp"
     if not Path(dataset).suffix or kind_of(dataset) == "images":
-        config = replace(recipes.find_recipe(dataset, recipe or "default"), **settings)
-        config.check()
-        return config, []
+        return replace(recipes.find_recipe(dataset, recipe or "default"), **settings)
     if recipe is not None:
         raise ValueError(f"recipes are for image sets; leave out --recipe {recipe} with data of your own.")
-    return _own_config(dataset, settings)
+    if kind_of(dataset) == "table" and "target" not in settings:
+        raise ValueError(f"{dataset} needs --target: the name of the column to predict.{_columns_of(dataset)}")
+    guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve()), "method": method_for(settings)}
+    if kind_of(dataset) == "arrays":
+        guesses["target"] = ""
+    is_natural = settings.get("optimizer", "adam").startswith("natural")
+    if settings.get("net", "mlp") != "mlp" or settings.get("guide", "mean-field") != "mean-field" or is_natural:
+        guesses["estimator"] = "weights"  # the other estimators do not support every layer, guide and optimizer
+    return replace(OWN, **{**guesses, **settings})
+
+
+def _columns_of(dataset: str) -> str:
+    from .own.cells import listed
+    from .own.reading import read_table  # imported late: loads pandas
+
+    names = read_table(dataset).names if Path(dataset).exists() else []
+    return f" Its columns are {listed(names, MOST_COLUMNS)}." if names else ""
 
 
 def method_for(settings: Mapping[str, Any]) -> str:
@@ -71,37 +96,27 @@ def _variational(settings: Mapping[str, Any]) -> list[str]:
     return [option_of(name) for name in settings if name in VARIATIONAL]
 
 
-def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list[str]]:
-    kind = kind_of(dataset)
-    if kind == "table" and "target" not in settings:
-        names = read_table(dataset).names if Path(dataset).exists() else []
-        columns = f" Its columns are {listed(names, MOST_COLUMNS)}." if names else ""
-        raise ValueError(f"{dataset} needs --target: the name of the column to predict.{columns}")
-    method = method_for(settings)
-    guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve()), "method": method}
-    if kind != "table":
-        guesses["target"] = ""
-    is_natural = settings.get("optimizer", "adam").startswith("natural")
-    if settings.get("net", "mlp") != "mlp" or settings.get("guide", "mean-field") != "mean-field" or is_natural:
-        guesses["estimator"] = "weights"  # the other estimators do not support every layer, guide and optimizer
-    config = replace(OWN, **{**guesses, **settings})
-    config.check()
+def _completed(config: RunConfig, dataset: str, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
+    """Add the settings that depend on the rows."""
+    from . import sources  # imported late: loads torch
+
+    guesses: dict[str, Any] = {}
     if not Path(dataset).exists():
         raise FileNotFoundError(f"there is no file {dataset}.")
     guesses["likelihood"], reason, num_rows, has_test_rows = sources.first_look(config)
     if has_test_rows:
-        given = [option_of(name) for name in ("test_fraction", "split_seed") if name in settings]
-        if given:
-            raise ValueError(f"{dataset} holds its test rows (x_test and y_test); leave out {' and '.join(given)}.")
+        typed = [option_of(name) for name in ("test_fraction", "split_seed") if name in given]
+        if typed:
+            raise ValueError(f"{dataset} holds its test rows (x_test and y_test); leave out {' and '.join(typed)}.")
         guesses["test_fraction"] = 0.0
     test_fraction = guesses.get("test_fraction", config.test_fraction)
     num_train = max(round(num_rows * (1 - test_fraction) * (1 - config.calibrate)), 1)
     guesses["batch_size"] = math.ceil(num_train / math.ceil(num_train / OWN.batch_size))
-    epochs = round(NUM_STEPS / math.ceil(num_train / settings.get("batch_size", guesses["batch_size"])))
+    epochs = round(NUM_STEPS / math.ceil(num_train / given.get("batch_size", guesses["batch_size"])))
     guesses["epochs"] = min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
-    config = replace(OWN, **{**guesses, **settings})
+    config = replace(config, **{name: value for name, value in guesses.items() if name not in given})
     config.check()
-    notes = [] if "likelihood" in settings else [reason]
-    if config.method == "svi" and "method" not in settings:
-        notes.append(f"The fit is variational (--method svi) because of {' and '.join(_variational(settings))}.")
+    notes = [] if "likelihood" in given else [reason]
+    if config.method == "svi" and "method" not in given:
+        notes.append(f"The fit is variational (--method svi) because of {' and '.join(_variational(given))}.")
     return config, notes

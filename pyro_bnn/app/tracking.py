@@ -26,7 +26,7 @@ from .reports.numbers import percent
 
 @dataclass(frozen=True)
 class AccuracyCurve:
-    """Accuracy at mean weights after each epoch, for the training rows and for the test or validation rows."""
+    """Accuracy of the network with mean weights after each epoch, on training rows and on test or validation rows."""
 
     train: tuple[float, ...]
     test: tuple[float, ...]
@@ -94,7 +94,7 @@ class FitProgress(AbstractContextManager["FitProgress"]):
         self._bar.close()
 
     def __call__(self, history: History) -> None:
-        """Update the bar. The first epoch also compiles the model, so the estimate begins after it."""
+        """Update the bar. The estimate leaves out the first epoch, which also compiles the model."""
         if not self._shown:
             return
         bar, num_done, elapsed = self._bar, len(history.epochs), self._bar.format_dict["elapsed"]

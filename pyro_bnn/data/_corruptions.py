@@ -30,7 +30,7 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
 
     References:
         Hendrycks and Dietterich (2019), Benchmarking Neural Network Robustness to Common Corruptions and Perturbations,
-        https://arxiv.org/abs/1903.12261. The constants are those of CIFAR-10-C.
+        https://arxiv.org/abs/1903.12261. The constants are the same as in CIFAR-10-C.
 
     Example:
         >>> import torch
@@ -71,7 +71,7 @@ def blur(x: Tensor, strength: int) -> Tensor:
 
 
 def lower_contrast(x: Tensor, strength: int) -> Tensor:
-    r"""Reduce the contrast of images: in each colour channel of an image, pixels move towards their mean.
+    r"""Reduce the contrast of images: move the pixels of each colour channel towards their mean.
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
@@ -92,7 +92,10 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
 
 
 def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
-    """Return the number in `values` for a strength, 1 or more. Raise unless `x` are images with values in [0, 1]."""
+    """Return the entry of `values` for a strength, counted from 1.
+
+    Raise unless `x` are images with values in [0, 1].
+    """
     _checks.finite("x", _checks.real_tensor("x", x))
     if x.dim() < 2 or not x.numel():
         raise ValueError(f"`x` must be images of shape (..., H, W), got shape {_checks.shape(x)}.")

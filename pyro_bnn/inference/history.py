@@ -13,7 +13,7 @@ __all__ = ["EpochRecord", "History"]
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Means over one epoch. All rows of the data have the same weight in the means.
+    """Means over one epoch. All rows of the data count equally.
 
     Args:
         epoch: Number of the epoch, from 0.

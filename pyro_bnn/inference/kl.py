@@ -88,7 +88,7 @@ def check_weight(weight: float) -> float:
 
 
 def blundell() -> KLWeight:
-    r"""Return a weight that halves from batch to batch: :math:`M\, 2^{M-i} / (2^M - 1)` for i = 1, ..., M.
+    r"""Return a weight that halves from each batch to the next: :math:`M\, 2^{M-i} / (2^M - 1)` for i = 1, ..., M.
 
     The mean weight over the M batches of an epoch is 1.
 
@@ -225,7 +225,7 @@ def _closed_form(p: Distribution, q: Distribution) -> Tensor:
 
 
 def _monte_carlo(p: Distribution, q: Distribution, num_samples: int) -> Divergence:
-    """Estimate the divergence from chunks of draws. The value is differentiable, but its standard error is not."""
+    """Estimate the divergence from chunks of draws. The estimate is differentiable, but its standard error is not."""
     chunk = max(1, CHUNK_NUMBERS // max(1, (p.batch_shape + p.event_shape).numel()))
     moments, total = RunningMoments(), torch.zeros(())
     while moments.count < num_samples:

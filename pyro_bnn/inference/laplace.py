@@ -291,7 +291,7 @@ def _is_linear(model: BayesianModel, values: Mapping[str, Tensor], x: Inputs) ->
 
 
 def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
-    """Return the precision, shape (P, P), and the number of eigenvalues of the Hessian that are not positive."""
+    """Return the precision, shape (P, P). Also return how many eigenvalues of the Hessian are not positive."""
 
     def log_likelihood(z: Tensor) -> Tensor:
         return potential.log_likelihood(potential.constrain(z[None]))[0]

@@ -13,9 +13,9 @@ from ..modelling.model import BayesianModel
 
 
 def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Collection[str]) -> nn.Module:
-    """Copy a model's network in eval mode, with the weights `values`. Only the parameters in `random` need gradients.
+    """Copy a model's network in eval mode, with the weights `values`.
 
-    Weights that the network shares are shared in the copy.
+    Layers that share a weight in the network also share it in the copy.
     """
     weights = model.network_weights(values)
     net = without_pyro(copied(model.network))
@@ -45,12 +45,14 @@ def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
 
 
 def owners(net: nn.Module) -> list[nn.Module]:
-    """Return each module that owns a parameter that needs gradients; parameters of submodules do not count."""
+    """Return the modules that have a trainable parameter of their own, not only in a submodule."""
     return [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
 
 
 def watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
-    """Run a network, and return its output and the calls, pairs (input, output), of each module in :func:`owners`.
+    """Run a network, and return its output.
+
+    For each module in :func:`owners`, also return the input and the output of each call.
 
     The next layer gets a copy of each output, since a layer may change its input in place.
     """

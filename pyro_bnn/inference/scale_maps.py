@@ -46,7 +46,7 @@ class ScaleMap(ABC):
         """Return the parameter whose scale is `scale`."""
 
     def start(self, scale: Tensor) -> Tensor:
-        """Return the parameter for a guide's initial scale. A subclass may start lower, as :class:`Capped` does."""
+        """Return the parameter with which a guide starts, given its initial scale; :class:`Capped` may start lower."""
         return self.inverse(scale)
 
     @abstractmethod
@@ -144,7 +144,7 @@ FIRST_SHARE = 0.9
 
 @dataclass(frozen=True)
 class Capped(ScaleMap):
-    r"""The scale :math:`\sigma = s / (1 + s / m)` with :math:`s = \log(1 + e^\rho)`, which never exceeds the cap m.
+    r"""The scale :math:`\sigma = s / (1 + s / m)` with :math:`s = \log(1 + e^\rho)`. The scale never exceeds the cap m.
 
     For scales far below the cap, this map is almost equal to :class:`Softplus`. The slope :math:`(\sigma / s)^2\, ds /
     d\rho` is above 0 everywhere, so a scale at the cap can decrease again, unlike a clamped scale. Initial scales are
@@ -180,7 +180,7 @@ class Capped(ScaleMap):
         return Softplus().inverse(scale / (1 - scale / self.max_scale))
 
     def start(self, scale: Tensor) -> Tensor:
-        """Return the parameter for the smaller of two scales: `scale`, and nine tenths of the cap."""
+        """Return the parameter for `scale`, but at most for nine tenths of `max_scale`."""
         _checks.scale_in("max_scale", self.max_scale, scale.dtype)
         return self.inverse(scale.clamp(max=FIRST_SHARE * self.max_scale))
 
@@ -201,8 +201,9 @@ class Capped(ScaleMap):
 class Precision(ScaleMap):
     r"""The scale :math:`\sigma = S^{-1/2}`: the parameter S is the precision, one divided by the variance.
 
-    Use this map with :func:`~pyro_bnn.optim.natural_gradient`, whose steps keep the precision above 0. Steps of an
-    optimizer such as Adam can make the precision negative, and are far too small for precisions in the thousands.
+    Use this map with :func:`~pyro_bnn.optim.natural_gradient`, whose steps keep the precision above 0. Do not use an
+    optimizer such as Adam: its steps can make the precision negative, and are far too small if precisions are in the
+    thousands.
 
     Example:
         >>> import torch

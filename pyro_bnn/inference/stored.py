@@ -30,9 +30,9 @@ class StoredRecord:
 class StoredPosterior(Posterior):
     """A fixed set of draws. Each draw may have its own values of the network's learned parameters and buffers.
 
-    :meth:`of` makes a `StoredPosterior` from any posterior. All predictions use the same draws, which saves time if
-    draws are expensive, such as those of a :class:`~pyro_bnn.RefreshedPosterior`. A file of stored draws contains no
-    training data.
+    :meth:`of` makes a `StoredPosterior` from any posterior. All predictions use the same draws. Stored draws save time
+    if a draw is expensive, as from a :class:`~pyro_bnn.RefreshedPosterior`. A file of stored draws contains no training
+    data.
 
     Args:
         samples: The draws of the latent variables, ``{site: shape (S, *event)}``.
@@ -89,7 +89,8 @@ class StoredPosterior(Posterior):
                 generator.
 
         Raises:
-            ValueError: If predictions with the posterior are linearised: they need a median, which stored draws lack.
+            ValueError: If predictions with the posterior are linearised. Linearised predictions need a median, which
+                stored draws do not have.
         """
         source = as_posterior(posterior)
         if source.is_linearised:

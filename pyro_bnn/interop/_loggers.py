@@ -38,7 +38,7 @@ class HistoryWriter(ABC):
 
     @abstractmethod
     def write(self, points: list[Point]) -> None:
-        """Send new points of the curves to a program such as MLflow. The last point has the means over the epoch."""
+        """Send new points of the curves to a program such as MLflow. The last point has the averages of the epoch."""
 
     def __enter__(self) -> Any:
         self._num_steps = 0
@@ -179,8 +179,8 @@ class WandB(HistoryWriter):
     curves have the names that :class:`TensorBoard` describes, and their horizontal axis is ``svi_step``. If several
     processes fit together, only the first process writes, and the other processes need no run.
 
-    Checkpoints save how many steps were logged. The run keeps all points: if a fit is interrupted and resumed in the
-    same run, steps after the checkpoint have two points.
+    Checkpoints save how many steps were logged. If a fit is interrupted and resumed in the same run, the run has two
+    points for each step that the interrupted fit made after the checkpoint.
 
     Args:
         run: The run; None means the run that ``wandb.init`` started last.

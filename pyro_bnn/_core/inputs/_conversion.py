@@ -1,4 +1,7 @@
-"""Conversion of arrays, lists and data frames to tensors, which may share their memory, and to arguments of a model."""
+"""Conversion of arrays, lists and data frames to tensors and to arguments of a model.
+
+The tensors may share the memory of the data.
+"""
 
 import numbers
 import sys

@@ -1,7 +1,7 @@
 """Inputs of a network: one tensor, or several in tuples, lists and dictionaries.
 
-All tensors have the same number of rows. The tensors in a :class:`Shared` are an exception: all rows use them whole.
-When a function transforms inputs, its result has tuples in place of lists, and dictionaries in place of mappings.
+All tensors have the same number of rows, except the tensors in a :class:`Shared`: each row uses these as a whole.
+Functions that transform inputs return lists as tuples, and mappings as dictionaries.
 """
 
 import inspect
@@ -21,9 +21,9 @@ class Shared:
 
     For ``net(nodes, features, edges)``, pass the inputs ``(nodes, Shared(features), Shared(edges))``. The network is
     called with the values inside the `Shared`. At least one input must have rows. A batch has some rows of each input
-    that is not shared, and the whole of each shared input. If several processes share a fit, each process gets some
-    rows of each input that is not shared, and the whole of each shared input. Functions that do not support shared
-    inputs raise an error. Arguments of a Pyro model that you wrote yourself may be shared, too.
+    that is not shared, and the whole of each shared input. If several processes share a fit, each process gets the
+    whole of each shared input, and some rows of the other inputs. Functions that do not support shared inputs raise an
+    error. Arguments of a Pyro model that you wrote yourself may be shared, too.
 
     A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. The
     shared inputs may differ from batch to batch: each batch may have its own sample from a large graph.
@@ -32,7 +32,7 @@ class Shared:
         value: A tensor of any shape, an array or a list, or a tuple or dictionary of these.
 
     Raises:
-        ValueError: If the value or an object in it has a type that is not listed above, or is already a `Shared`.
+        ValueError: If `value` contains a `Shared`, or an object of a type that is not listed above.
 
     Example:
         >>> import torch
@@ -82,7 +82,7 @@ Inputs = Tensor | Shared | Sequence["Inputs"] | Mapping[str, "Inputs"]
 
 
 def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs, *, with_rows: bool = False) -> Inputs:
-    """Apply a function to each tensor of the inputs; if `with_rows`, only to tensors that are not shared."""
+    """Apply a function to each tensor of the inputs. If `with_rows` is true, leave shared tensors unchanged."""
     if isinstance(x, Tensor):
         return function(x)
     if isinstance(x, Shared):
@@ -134,7 +134,7 @@ def unwrapped(x: Any) -> Any:
 
 
 def num_rows(x: Inputs, name: str = "x") -> int:
-    """Return the number of rows; raise unless all tensors that are not shared have the same number."""
+    """Return the number of rows; raise if tensors that are not shared have different numbers of rows."""
     if isinstance(x, Tensor) and x.shape:
         return x.shape[0]
     first: tuple[str, int] | None = None
@@ -188,7 +188,10 @@ def joined(parts: Sequence[Inputs], name: str = "x") -> Inputs:
 
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
-    """Move the inputs to a device, unless `device` is None. The program does not wait for copies from pinned memory."""
+    """Move the inputs to a device, unless `device` is None.
+
+    Copies from pinned memory to a GPU do not block the program.
+    """
     if device is None:
         return x
     # A copy to the CPU must block, since its numbers could be read too early.
@@ -196,7 +199,7 @@ def to_device(x: Inputs, device: torch.device | None) -> Inputs:
 
 
 def shapes(x: Inputs) -> object:
-    """Return the shapes of inputs, as shown in a message."""
+    """Return the shapes of inputs in the form in which messages show them."""
     if isinstance(x, Tensor):
         return tuple(x.shape)
     if isinstance(x, Shared):
@@ -256,7 +259,7 @@ def logits_of(output: object) -> object:
 
 
 def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> None:
-    """Raise if the network's signature does not allow the arguments. Otherwise the network's code raised `error`."""
+    """Raise if the reason for `error` is that the network's signature does not allow the arguments."""
     signature = inspect.signature(net.forward)
     try:
         signature.bind(*arguments, **named)

@@ -14,9 +14,9 @@ from ._recording import Call, Forward, RecordedOutput, Recorder, State
 
 
 class Plan:
-    """Finds the modules of a network whose results may be kept: those without random or learned parameters.
+    """Finds the modules of a network whose results may be kept: the modules without random or learned parameters.
 
-    `random` and `learned` are the paths of these parameters.
+    `random` and `learned` are the paths of the random and of the learned parameters.
     """
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
@@ -51,7 +51,7 @@ class Memory:
 
     @property
     def is_used(self) -> bool:
-        """Whether results are kept, so that the next call skips the modules that computed them."""
+        """Whether results are kept, so that the next call skips modules."""
         return self._state is not None
 
     def will_watch(self) -> bool:
@@ -61,7 +61,7 @@ class Memory:
 
     @property
     def has_noise(self) -> bool:
-        """Whether the network itself drew random numbers in the recorded call, as dropout does."""
+        """Whether the network, for example its dropout, drew random numbers in the recorded call."""
         return self._plan.has_noise
 
     @property
@@ -98,13 +98,13 @@ class Memory:
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block. Calls in it detect changed values of tensors, but no other changes of the network."""
+        """Begin a block. In a block, calls detect changed values of tensors, but no other changes of the network."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True
 
     def end_block(self) -> None:
-        """End the block. Later calls detect all changes of the network again."""
+        """End the block. All later calls check again whether the network has changed."""
         self._is_block = False
 
     def _drop_if_changed(self) -> None:
@@ -115,7 +115,7 @@ class Memory:
 
     @contextmanager
     def during(self, drawn: Mapping[str, Tensor]) -> Iterator[None]:
-        """Record the network's call in a `with` block, or let it reuse the kept results. `drawn` has weights by path.
+        """Record the network's call in a `with` block, or let the call reuse kept results. `drawn` has weights by path.
 
         If the call raises :class:`Diverged`, call :meth:`forget` and run the network again.
         """

@@ -35,7 +35,7 @@ class State:
     def is_same(self, *, deep: bool) -> bool:
         """Return whether the modules are unchanged.
 
-        If `deep` is true, always compare the items of their lists and dictionaries as well.
+        If `deep` is true, also compare the items of lists and dictionaries that a module has as attributes.
         """
         if not self.has_same_tensors():
             return False
@@ -62,7 +62,7 @@ def generators_of_others() -> tuple[object, ...]:
 def _content(value: Any) -> list[Any] | None:
     """Return the items of a container, or the state of a random generator. Return None for other values.
 
-    A method of a random generator counts as the generator.
+    For a method of a random generator, return the state of the generator.
     """
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
@@ -95,7 +95,7 @@ PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, 
 
 
 class Diverged(Exception):  # noqa: N818  # control flow: the caller runs the network as a whole
-    """Raised if a network takes another branch than in the recorded run, and needs a tensor that was not kept."""
+    """Raised if a network needs a tensor that was not kept, since it takes another branch than in the recorded run."""
 
 
 class _OpaqueError(Exception):
@@ -103,7 +103,7 @@ class _OpaqueError(Exception):
 
 
 class Absent(Tensor):
-    """A placeholder for a tensor that only skipped modules use. Every operation on it raises :class:`Diverged`."""
+    """A placeholder for a tensor that only skipped modules use. Operations on placeholders raise :class:`Diverged`."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -119,7 +119,7 @@ class Absent(Tensor):
 
 
 class RecordedOutput:
-    """A tensor that a recorded call returned. It is kept only if it is used outside of the skipped modules."""
+    """A tensor that a recorded call returned. The tensor is kept only if it is used outside of the skipped modules."""
 
     def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
         self.reference = weakref.ref(tensor)
@@ -146,7 +146,7 @@ class RecordedOutput:
 
 
 class Call:
-    """A recorded call of a module; `result` has a `RecordedOutput` in place of each tensor."""
+    """A recorded call of a module. In `result`, a `RecordedOutput` stands in for each tensor."""
 
     def __init__(self, inputs: Any, result: Any, outputs: list[RecordedOutput]) -> None:
         self.inputs, self.outputs, self._result = inputs, outputs, result
@@ -169,9 +169,9 @@ class _Frame:
 class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records the calls of modules whose results are the same in every run.
 
-    Such a call uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor or attribute
-    that existed before. After any other call, the module is refused: its later calls are not recorded. There is one
-    exception: if only the arguments of the call came from drawn weights, the module is not refused.
+    A recorded call uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor or
+    attribute that existed before. After any other call, the module is refused: its later calls are not recorded. But if
+    only the arguments of the call were computed from drawn weights, later calls can still be recorded.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
@@ -311,7 +311,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _is_without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether an operation is attention without dropout, which torch tags as random although it is not."""
+    """Return whether an operation is attention without dropout, which torch wrongly marks as random."""
     default = {a.name: a.default_value for a in func._schema.arguments if a.name == "dropout_p"}
     return bool(default) and (default | _named(func, args, kwargs))["dropout_p"] == 0
 
@@ -324,7 +324,7 @@ def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
     """Return whether an operation is batch normalisation that changes its running statistics.
 
-    Some schemas of batch normalisation do not declare this change, so :func:`_written` does not find it.
+    Some schemas of batch normalisation do not declare the changed statistics, so :func:`_written` misses them.
     """
     if "batch_norm" not in func._schema.name:
         return False

@@ -4,7 +4,7 @@ from .stopping import quickly_stoppable, stoppable
 
 
 def main() -> None:
-    """Run the command line. After an error, print one line, and exit with code 2 for wrong use, otherwise 1."""
+    """Run the command line. After an error, print one line, and exit with code 2 (wrong use) or 1 (other errors)."""
     with stoppable():
         with quickly_stoppable():
             from .program import run

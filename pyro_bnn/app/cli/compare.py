@@ -2,8 +2,8 @@
 
 The JSON of `compare` has `folder`, `num_samples` (draws of each chain), `seed`, `pictures` (file names), `statuses`
 (the status of each fit, by the name of the method), `verdict` (the result in words) and `rows`. Each row describes one
-number, with `reference` ("" if the number describes a single method), `method`, `region`, `score`, `value` and
-`standard_error`.
+number, with `reference` ("" if the number describes a single method), `method`, `region`, `score`, `value`,
+`standard_error`, `quantile_10` and `quantile_90` (of a ratio, over rows or points).
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from .stopping import loading
 EXAMPLES = (
     "pyro-bnn compare",
     "pyro-bnn compare --num-samples 300 --out quick",
-    "pyro-bnn compare houses --out houses-compared",
+    "pyro-bnn compare houses",
 )
 
 NUM_STEPS, NUM_SAMPLES, NUM_SAMPLES_OF_RUN = 3000, 500, 400
@@ -28,7 +28,10 @@ def compare(
     run: Annotated[
         Path | None, typer.Argument(help="Folder that `train` wrote.", show_default="a noisy sine, and no run")
     ] = None,
-    out: options.Out = Path("pyro-bnn-compare"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write to.", show_default="RUN/compare, without a run pyro-bnn-compare"),
+    ] = None,
     num_samples: Annotated[
         int | None,
         typer.Option(
@@ -50,12 +53,12 @@ def compare(
 ) -> None:
     """Compare approximate posteriors with NUTS.
 
-    With a run, the command draws chains from the exact posterior of the run's network. The command then compares the
-    predictions of the test rows by the chains and by the run. NUTS uses all rows in every step, so it suits at most a
-    few thousand rows and a few thousand weights. The progress bar shows the time that is left.
+    With a run, the command draws chains from the exact posterior of the run's network. The command then predicts the
+    test rows with the chains and with the run, and compares the predictions. NUTS uses all rows in every step, so it
+    suits at most a few thousand rows and a few thousand weights. The progress bar shows the time that is left.
 
     Without a run, the command compares seven methods with NUTS on a noisy sine with a gap in its data. The command
-    prints how far the predictions of each method are from those of the exact posterior: near the data, in the gap, and
+    prints how far the predictions of each method are from the predictions of NUTS near the data, in the gap, and
     outside the range of the data. This takes some minutes.
 
     The command writes tables, and a picture if there are curves to show. NUTS runs in C if there is a C compiler.
@@ -66,8 +69,11 @@ def compare(
         raise ValueError("--data and --download need a run; name its folder, or leave out both options.")
     if run is not None:
         options.check_run(run)
+    out = out or Path("pyro-bnn-compare" if run is None else run / "compare")
+    options.check_folder(out, force=force)
     with loading():
         from ..._core.scope import silent_fits
+        from ...inference.mcmc import LARGEST_R_HAT, LARGEST_WITHIN, SMALLEST_ESS_PER_CHAIN
         from ...inference.posterior import Status
         from .. import runs, sources
         from ..beside import NUM_CHAINS, agreement, compare_with_chains, side_by_side, units_of, without_unknown_errors
@@ -84,6 +90,12 @@ def compare(
         if method == "nuts":
             finding = str(status).partition(". ")[0]  # without remedies, which name arguments of Python
             output.say(f"{finding.rstrip('.')}.")
+            if not status:
+                output.say(
+                    f"{status.finding.partition(':')[0].rstrip('.')}, so the chains have not converged. The limits "
+                    f"(R-hat {LARGEST_R_HAT}, and an effective sample size, ESS, of {SMALLEST_ESS_PER_CHAIN} a chain) "
+                    f"are stricter than in `train` (R-hat {LARGEST_WITHIN}), since NUTS is the yardstick here."
+                )
         elif run is None:
             output.say(f"{method}: {status}")
 
@@ -114,7 +126,10 @@ def compare(
         pictures = save_comparison(result, folder, shown)
     if config is not None:
         output.say()
-        output.say(verdict, style="bold")
+        decision, _, details = verdict.partition("\n")
+        output.say(decision, style="bold")
+        if details:
+            output.say(details)
     output.table(f"\n{text}")
     output.say()
     if config is None:

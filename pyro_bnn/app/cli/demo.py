@@ -2,9 +2,9 @@
 
 The JSON of `demo` has `folder`, `pictures` (file names), `seconds`, `digits` and `regression`. `digits` has the items
 `rows`, `ood`, `num_test` and `num_unknown` of the JSON of `evaluate`. `regression` has the standard deviations
-`epistemic_scale_inside`, `epistemic_scale_outside`, `aleatoric_scale_inside` and `noise_scale_true`, and
-`truth_in_band`, which is the fraction of the true curve in the band of ± 2 epistemic standard deviations. `band_inside`
-is the mean width of the band over the range of the points, and `band_at_end` is the band's width at x = -1.
+`epistemic_scale_inside`, `epistemic_scale_outside`, `aleatoric_scale_inside` and `noise_scale_true`. `truth_in_band` is
+the fraction of the true curve in the band of ± 2 epistemic standard deviations. `band_inside` is the mean width of the
+band over the range of the points, and `band_at_end` is the band's width at x = -1.
 """
 
 import time

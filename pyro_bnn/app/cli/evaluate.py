@@ -1,15 +1,17 @@
 """`pyro-bnn evaluate`.
 
-The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the first line of `pyro-bnn report`, null for
-image sets), and the items of metrics.json.
+The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the first line of `pyro-bnn report`),
+`usability` (the word in `USABLE` that says the same), and the items of metrics.json. For image sets, `headline` and
+`usability` are null.
 
 For image sets, metrics.json has `num_test` and `num_unknown` (numbers of images), `rows` and `ood`. Each item of `rows`
 is for one prediction, and has `name`, `accuracy`, `nll` (nats), `ece` and `brier`. Each item of `ood` is for one score
 that should detect unknown images, and has `auroc`, `aupr` and `fpr95`.
 
-For tables and arrays, these are `target`, `num_test`, `is_class`, `rows` with the `name` and `scores` of each
-prediction, and `calibration`. Without --calibrate, `calibration` is null. Otherwise it has `num_calibration` and `rows`
-with `level`, `name`, `inside` (a share), `width`, and `thirds` (a share for each third of the test rows).
+For tables and arrays, metrics.json has `target`, `num_test`, `is_class`, `rows` and `calibration`. Each item of `rows`
+has the `name` and the `scores` of one prediction. Without --calibrate, `calibration` is null. Otherwise it has
+`num_calibration` and `rows` with `level`, `name`, `inside` (a share), `width`, and `thirds` (a share for each third of
+the test rows).
 """
 
 from . import options
@@ -37,7 +39,7 @@ def evaluate(
     """Measure how good and how calibrated the predictions on test rows or images are.
 
     The command prints the results, and writes metrics and pictures into the run's folder. For tables and arrays, the
-    last line says whether the run is usable; for images, `pyro-bnn report` says whether it is.
+    last line says whether the run is usable. For images, `pyro-bnn report` says whether the run is usable.
     """
     options.check_run(run)
     with loading():
@@ -45,7 +47,7 @@ def evaluate(
         from ..folders import updating
         from ..own.network import own_code
         from ..reports import evaluation, scores
-        from ..reports.page import verdicts_on
+        from ..reports.page import usability, verdicts_on
         from ..reports.page.subject import subject_of
         from ..reports.pictures import pictures_of
         from ..reports.trained import load_trained
@@ -64,12 +66,14 @@ def evaluate(
             output.say(f"(scores are for the {config.validation} validation images)")
         report = evaluation.report_evaluation(trained, folder) if is_image else scores.report_scores(trained, folder)
         pictures = pictures_of(folder, files)
-        headline = None if is_image else verdicts_on(subject_of(run, config, trained, has_drivers=False))[0]
-        if headline is not None:
+        headline, usable = None, None
+        if not is_image:
+            headline, verdicts, _ = verdicts_on(subject_of(run, config, trained, has_drivers=False))
+            usable = usability(verdicts)
             runs.write_verdict(folder, headline)
     output.table(f"{report}")
     more = "" if headline is not None else f" Whether the run is usable: pyro-bnn report {run}"
     output.say(f"\nMetrics and pictures in {run}.{more}")
     if headline is not None:
         output.say(f"{headline} Why: pyro-bnn report {run}", style="bold")
-    output.document(folder=run, pictures=pictures, headline=headline, **vars(report))
+    output.document(folder=run, pictures=pictures, headline=headline, usability=usable, **vars(report))

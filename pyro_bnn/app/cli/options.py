@@ -2,16 +2,16 @@
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from .. import recipes
+from .. import recipes, specs
 from ..config import PICTURE_FORMATS, RunConfig, option_of, settings
-from ..remedies import no_run
+from ..remedies import MANIFEST, no_run
 from ..specs import TABLES
 
 MOST_NAMED = 5  # largest number of files in an error message
@@ -71,7 +71,7 @@ Unknown = Annotated[
         help="Data set of the unknown images.",
         show_default="the run's held-out classes; if it has none, mnist for a run on fashion-mnist, and fashion-mnist "
         "for a run on mnist",
-        autocompletion=one_of(*recipes.DATA_SETS),
+        autocompletion=one_of(*specs.DATA_SETS),
     ),
 ]
 EvaluateDraws = Annotated[
@@ -82,12 +82,13 @@ EvaluateDraws = Annotated[
 ]
 
 
-BRIEF = ("out", "target", "ignore", "hidden", "prior", "method", "time_limit", "epochs", "seed", "force", "help_all")
+OF_DATA, OF_FIT = ("target", "ignore", "calibrate"), ("hidden", "prior", "method", "time_limit", "epochs", "seed")
+BRIEF = ("out", *OF_DATA, *OF_FIT, "help_all")
 ALL = "pyro_bnn.help_all"  # key in the `meta` dictionary of Typer's context, present if `--help-all` was given
 
 
 class PlainFlags:
-    """Base class of commands. Their help shows no types of flags, and no parentheses around defaults in words."""
+    """Base class of commands whose help omits the types of flags, and shows defaults in words without parentheses."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters of the command. Flags have no type in the help, and defaults have no parentheses."""
@@ -111,7 +112,7 @@ class PlainGroup(PlainFlags, TyperGroup):
 
 
 class BriefHelp(PlainCommand):
-    """The command `train`, of which `--help` shows only the options in `BRIEF`, and `--help-all` shows all options."""
+    """The command `train`. `--help` shows only the options in `BRIEF`, and `--help-all` shows all options."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help for the options in `BRIEF`, or for all options if `--help-all` was given."""
@@ -190,15 +191,22 @@ def read_names(text: str) -> tuple[str, ...]:
 
 
 def check_run(run: Path) -> None:
-    """Raise if there is neither a finished nor an unfinished folder of a run. The check needs no slow imports."""
-    part = run.parent / f".{run.name}.part"
-    if not os.path.lexists(run) and not os.path.lexists(part) and run.parent.is_dir():
-        runs = [path.parent.name for path in run.parent.glob("*/manifest.json")]
-        raise no_run(run, f": there is no such folder{recipes.near(run.name, runs)}")
+    """Raise if a path is no folder of a run, neither a finished nor an unfinished one. The check is fast."""
+    if run.is_file():
+        is_of_run = (run.parent / MANIFEST).is_file()
+        folder = f"the folder: {run.parent}" if is_of_run else "a folder that `pyro-bnn train` wrote"
+        raise NotADirectoryError(f"{run} is a file; pass {folder}.")
+    if os.path.lexists(run.parent / f".{run.name}.part") or not run.parent.is_dir():
+        return
+    if not os.path.lexists(run):
+        runs = [path.parent.name for path in run.parent.glob(f"*/{MANIFEST}")]
+        raise no_run(run, f": there is no such folder{specs.near(run.name, runs)}")
+    if run.is_dir() and not (run / MANIFEST).is_file():
+        raise no_run(run, f": there is no {run / MANIFEST}")
 
 
 def check_rows(rows: Path) -> None:
-    """Raise if the file with the rows does not exist. The check needs no slow imports."""
+    """Raise if the file with the rows does not exist. The check is fast."""
     if os.path.lexists(rows):
         return
     if not rows.parent.is_dir():
@@ -209,23 +217,23 @@ def check_rows(rows: Path) -> None:
     found = (
         f"; its folder holds {others}: name one of them" if tables else " and no table in its folder; correct the path"
     )
-    raise FileNotFoundError(f"there is no file {rows}{recipes.near(rows.name, files) or found}.")
+    raise FileNotFoundError(f"there is no file {rows}{specs.near(rows.name, files) or found}.")
 
 
-def check_target(table: Path, target: str) -> None:
-    """Raise if a table in a text file has no column `target`. The check needs no slow imports if the name is there."""
+def check_columns(table: Path, names: Sequence[str]) -> None:
+    """Raise if a table in a text file lacks one of the columns. If it lacks none, the check is fast."""
     if table.suffix.lower() == ".parquet" or not table.is_file():
         return
     with table.open(encoding="utf-8-sig", errors="replace") as file:
         first = next((line for line in file if line.strip()), "")
-    if target not in first:  # a name with quotes or a line break may still be in the table
+    if not all(name in first for name in names):  # a name with quotes or a line break may still be in the table
         from ..own.reading import read_table
 
-        read_table(table).require([target])
+        read_table(table).require(names)
 
 
 def check_file(out: Path, *, force: bool) -> None:
-    """Raise if the file `out` cannot be written or must not be replaced. Check this before anything is computed."""
+    """Raise if the file `out` cannot be written or must not be replaced. Call this before a long computation."""
     if out.is_dir():
         raise IsADirectoryError(f"--out must be a file, and {out} is a folder; name a file in it.")
     if out.exists() and not force:
@@ -235,7 +243,7 @@ def check_file(out: Path, *, force: bool) -> None:
 
 
 def check_folder(out: Path, *, force: bool) -> None:
-    """Raise if `out` is a folder with files that must not be replaced. The check needs no slow imports."""
+    """Raise if `out` is a folder with files that must not be replaced. The check is fast."""
     is_readable = out.is_dir() and os.access(out, os.R_OK | os.X_OK)
     if is_readable and not force and out.resolve() not in [Path.cwd(), *Path.cwd().parents] and any(out.iterdir()):
         raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")

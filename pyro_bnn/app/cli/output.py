@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 import typer
@@ -15,16 +16,21 @@ import pyro_bnn
 
 from ..reports.numbers import together
 
+UNKNOWN_WIDTH = 80  # of a terminal that does not tell its width
+
 
 class Output:
-    """Writes text to standard output; with `--json`, text to standard error, and a JSON document to standard output."""
+    """Writes text to standard output; with `--json`, text to standard error, and a JSON document to standard output.
 
-    def __init__(self, command: str, *, as_json: bool) -> None:
-        self._command, self._as_json = command, as_json
+    With `only_notes`, text goes to standard error even without `--json`.
+    """
+
+    def __init__(self, command: str, *, as_json: bool, only_notes: bool = False) -> None:
+        self._command, self._as_json, self._only_notes = command, as_json, only_notes
 
     @property
     def _stream(self) -> TextIO:
-        return sys.stderr if self._as_json else sys.stdout
+        return sys.stderr if self._as_json or self._only_notes else sys.stdout
 
     def say(self, text: str = "", *, style: str = "", wraps: bool = True, indent: int = 0) -> None:
         """Write lines of text in one of rich's styles.
@@ -44,7 +50,7 @@ class Output:
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
-        """Write the tables and notes in `text`, which empty lines separate. Shrink tables that are too wide."""
+        """Write the tables and notes in `text`, separated by empty lines. Shrink tables that are too wide."""
         for number, block in enumerate(text.split("\n\n")):
             if number:
                 self.say()
@@ -59,8 +65,13 @@ class Output:
 
     def _width(self) -> int:
         """Return the width of the terminal, or COLUMNS if it is set; 0 if lines may have any width."""
-        has_limit = self._stream.isatty() or os.environ.get("COLUMNS")
-        return shutil.get_terminal_size().columns if has_limit else 0
+        if os.environ.get("COLUMNS"):
+            return shutil.get_terminal_size().columns
+        if not self._stream.isatty():
+            return 0
+        with suppress(OSError):  # the stream is no file
+            return os.get_terminal_size(self._stream.fileno()).columns or UNKNOWN_WIDTH
+        return UNKNOWN_WIDTH
 
     def document(self, **content: Any) -> None:
         """Write the JSON document if the user asked for it. Numbers that are not finite become null in JSON."""
@@ -118,7 +129,7 @@ Cells = Sequence[Sequence[str]]  # of a table, row by row; the first row has the
 
 
 def fitted(block: str, width: int) -> str:
-    """Return a table in the first of four layouts that fits the width: aligned, stacked, transposed, or a list."""
+    """Try four layouts of a table (aligned, stacked, transposed, list), and return the first that fits the width."""
     lines = block.splitlines()
     title, body = (lines[:1], lines[1:]) if lines[0].endswith(":") else ([], lines)
     cells = cells_of(body)
@@ -144,7 +155,7 @@ def cells_of(lines: Sequence[str]) -> list[list[str]]:
 
 
 def aligned(cells: Cells, *, num_left: int = 1) -> list[str]:
-    """Return the lines of a table. The first `num_left` columns are aligned on the left, the others on the right."""
+    """Return the lines of a table. The first `num_left` columns are left-aligned; all others are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     sides = ["<" if number < num_left else ">" for number in range(len(widths))]
     return [
@@ -154,7 +165,7 @@ def aligned(cells: Cells, *, num_left: int = 1) -> list[str]:
 
 
 def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
-    """Return the lines of a table in which wide headings are wrapped at spaces, but not before %."""
+    """Return the lines of a table. Wide headings are wrapped at spaces, except at a space before %."""
     heads, rows = [together(head) for head in cells[0]], cells[1:]
     words = [head.split(" ") for head in heads]
     widths = [max([*(len(row[i]) for row in rows), *map(len, parts)], default=0) for i, parts in enumerate(words)]
@@ -168,7 +179,7 @@ def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
 
 
 def _listed(cells: Cells) -> list[str]:
-    """Return the lines of a list: for each row of a table its first cell, and below it a line for each other cell."""
+    """Turn a table into a list. A row gives a line with its first cell, and below this line one line per other cell."""
     lines = [cells[0][0]] if cells[0][0] else []
     for name, *row in cells[1:]:
         lines += [f"{name}:", *aligned([(f"  {head}", cell) for head, cell in zip(cells[0][1:], row, strict=True)])]

@@ -87,7 +87,7 @@ def predict(
         raise ValueError(f"`--level` must be probabilities strictly between 0 and 1, got {level!r}{hint}")
     if out != "-":
         options.check_file(Path(out), force=force)
-    if run.is_file() and (rows / "manifest.json").is_file():
+    if run.is_file() and (rows / options.MANIFEST).is_file():
         raise ValueError(f"the run comes before the rows: pyro-bnn predict {rows} {run}")
     options.check_run(run)
     options.check_rows(rows)
@@ -97,7 +97,7 @@ def predict(
         from ..own.network import own_code
         from ..reports.scores import as_csv, shown_name, shown_score, table_of_predictions
 
-    output = Output("predict", as_json=as_json)
+    output = Output("predict", as_json=as_json, only_notes=True)
     device = options.check_device(device)
     config, facts = runs.load_config(run), runs.read_facts(run)
     if out != "-":
@@ -131,22 +131,21 @@ def predict(
         typer.echo(for_terminal(text) if sys.stdout.isatty() else text, nl=False)
     notes = [*_note_on(run, config, facts, posterior), *sample.notes]
     for note in notes:
-        typer.echo(note, err=True)
+        output.say(note)
     if scores:
         said = ", ".join(
             f"{shown_name(name)}{':' if name.startswith('coverage') else ''} {shown_score(name, value)}"
             for name, value in scores.items()
         )
-        typer.echo(f"Scores of {sample.has_target.sum()} rows: {said}.", err=True)
+        output.say(f"Scores of {sample.has_target.sum()} rows: {said}.")
         num_known = sources.num_trained_on(config, facts, sample)
         if num_known:
-            typer.echo(
+            output.say(
                 f"The run was trained on {num_known} of these rows, so new rows will have worse scores; `pyro-bnn "
-                f"evaluate {run}` has the scores of the test rows.",
-                err=True,
+                f"evaluate {run}` has the scores of the test rows."
             )
     if out != "-":
-        typer.echo(f"{len(sample.x)} predictions in {out}.", err=True)
+        output.say(f"{len(sample.x)} predictions in {out}.")
     output.document(
         folder=run,
         file=None if is_listed else out,
@@ -158,23 +157,23 @@ def predict(
 
 
 def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPosterior") -> list[str]:
-    """Return a note on a run's fault, after the first words of its verdict if that is known; [] if the run is good."""
+    """Return a note on the fault of a run, or [] if the run is good.
+
+    A known verdict gives the first words of the note.
+    """
     from .. import chains, runs  # imported late: importing takes long
 
     level: str = "note"
     if runs.is_chains(posterior):
         level, fault = chains.fault_of(posterior)
-    elif not posterior.status:
-        fault = posterior.status.message.rstrip(".")
     else:
         from ..reports.page.fit import of_length  # imported late: it also loads what draws pictures
 
-        fault = of_length(config, facts.in_units(posterior.history)).short
-    known = runs.known_verdict(run)
-    if known and (fault or not known.startswith("Usable: ")):
-        verdict = known.partition(": ")[0].rstrip(".")
-        named = f"; {fault}" if fault and fault not in verdict else ""
-        return [f"Verdict on the test rows: {verdict}{named}. Why: pyro-bnn report {run}"]
+        fault = of_length(config, facts.in_units(posterior.history), posterior.status).short
+    known = runs.decision_of(runs.known_verdict(run)).rstrip(".")
+    if known and (fault or known != "Usable"):
+        named = f"; {fault}" if fault and fault not in known else ""
+        return [f"Verdict on the test rows: {known}{named}. Why: pyro-bnn report {run}"]
     if not fault:
         return []
     unusable = ", so the run is not usable as it is" if level == "problem" else ""

@@ -1,7 +1,7 @@
 """`pyro-bnn prune`.
 
 The JSON of `prune` has `folder`, `pictures` (file names), `report`, `gains` and `pruned`. For each share of removed
-weights, `report` has the scores, and `gains` the size in bytes and the times in seconds, as in pruning.json. `pruned`
+weights, `report` has the scores. `gains` has the size in bytes and the times in seconds, as in pruning.json. `pruned`
 has the `folder` and the `status` of the pruned copy, or is null without --keep.
 """
 
@@ -49,11 +49,11 @@ def prune(
     as_json: options.Json = False,
     force: options.Force = False,
 ) -> None:
-    """Measure how removing weights changes scores, file size and speed.
+    """Measure how removing weights changes scores, file size and speed. Tables need `train --method svi`.
 
     For each share of removed weights, the command prints scores, the file size and the speed. The weights with the
     lowest signal-to-noise ratio |mean| / sd are removed first. Tables and pictures are written into the run's folder.
-    The run itself keeps all its weights. The run must be variational: trained with `train --method svi`, or on images.
+    The run keeps all its weights. The run must be variational: trained with `train --method svi`, or on images.
     """
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights to keep, and the folder for the copy.")

@@ -1,7 +1,9 @@
 """`pyro-bnn report`.
 
-The JSON of `report` has `folder`, `page` (the path of the page), `headline`, and the list `verdicts`. A verdict has
-`level` (good, note or problem), `about` (predictions, uncertainty, fit or baseline), `short`, `text` and `rule`.
+The JSON of `report` has `folder`, `page` (the path of the page), `headline`, `usability` (the word in `USABLE` that
+says the same), and the list `verdicts`. A verdict has `level` (good, note or problem), `about` (predictions,
+uncertainty, fit or baseline), `short`, `text` and `rule`. It also has `command`, which trains with the settings in
+`changes` and may mend the fault; both may be empty.
 """
 
 from pathlib import Path
@@ -44,7 +46,7 @@ def report(
         from .. import runs
         from ..folders import updating
         from ..own.network import own_code
-        from ..reports.page import report_on
+        from ..reports.page import report_on, usability
         from ..reports.page.subject import subject_of
         from ..reports.trained import load_trained
 
@@ -69,6 +71,8 @@ def report(
     output.say(headline, style="bold")
     for verdict in verdicts:
         output.say(f"{verdict.level + ':':9s} {verdict.text}", indent=10)
+        if verdict.command:
+            output.say(f"{'':10}{verdict.command}", wraps=False)
     page_file = out or run / "report.html"
     output.say(f"\nReport, with the thresholds of each verdict, in {page_file}.")
-    output.document(folder=run, page=page_file, headline=headline, verdicts=verdicts)
+    output.document(folder=run, page=page_file, headline=headline, usability=usability(verdicts), verdicts=verdicts)

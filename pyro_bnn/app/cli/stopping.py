@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C, which at any moment ends the program with a message."""
+"""Handling of Ctrl-C: the program ends at once, with a message."""
 
 import os
 import signal

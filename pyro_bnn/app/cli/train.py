@@ -3,7 +3,7 @@
 The JSON of `train` has these items:
 
 - `folder`, `config` (as in config.json), `status` (with `ok` and `message`), `seconds`, `classes`,
-- the numbers of rows `num_train`, `num_test` and `num_calibration`, and sentences for the user in `notes`,
+- `num_train`, `num_test` and `num_calibration` (numbers of rows), and `notes` (sentences for the user),
 - `last_epoch`, an object with `epoch`, `kl_weight`, `learning_rate`, `seconds`, `elbo`, `expected_log_likelihood` and
   `kl` (the last three in nats for all training rows, in the units of the target), or null for chains,
 - `accuracy`, which is null, or has lists `train` and `test` with a number for each epoch,
@@ -20,9 +20,10 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import recipes
+from .. import recipes, specs
 from ..config import settings
 from ..specs import TABLES
+from ..starting import check_given, new_config
 from . import options
 from .output import Output
 from .stopping import loading
@@ -42,7 +43,7 @@ def train(
     dataset: Annotated[
         str | None,
         typer.Argument(
-            help=settings()["dataset"].help, show_default=False, autocompletion=options.one_of(*recipes.DATA_SETS)
+            help=settings()["dataset"].help, show_default=False, autocompletion=options.one_of(*specs.DATA_SETS)
         ),
     ] = None,
     out: Annotated[
@@ -78,12 +79,12 @@ def train(
 ) -> None:
     """Train a Bayesian network on images, a table or arrays.
 
-    The settings, the history and the posterior are written to a folder. Chains, the default for
-    tables and arrays, are kept only when they are complete. A stopped variational run continues with --resume.
+    The settings, the history and the posterior are written to a folder. Tables and arrays are fitted with chains by
+    default. An interrupted run of chains keeps no draws; a variational run continues with --resume.
 
     Settings that you do not give come from the recipe. The default recipes of image sets train cold posteriors, which
-    means that the KL weight is below 1. For tables and arrays, held-out training rows choose the network, its prior and
-    the kind of noise, except for those that you give (see --method).
+    means that the KL weight is below 1. For tables and arrays, the network, its prior and the kind of noise are chosen
+    by scores on held-out training rows, unless you give them (see --method).
 
     Numbers and dates in a table are standardised, and each category becomes an input. All results are in the units of
     the target.
@@ -99,14 +100,17 @@ def train(
     if given.get("time_limit") == 0:
         raise ValueError("--time-limit must be above 0 seconds, got 0; leave it out for a fit without a limit.")
     if dataset is not None and not Path(dataset).suffix:
-        recipes.find_recipe(dataset, recipe or "default")  # report a mistake before loading torch
+        recipes.find_recipe(dataset, recipe or "default")  # a mistake in the name is told first
     if resume is None and (dataset is None or out is None):
         what = "the data set" if dataset is None else "option --out"
         raise ValueError(f"Missing {what}. Example: {_completed(dataset, out, given)}")
-    if dataset is not None and Path(dataset).suffix:
-        options.check_rows(Path(dataset))
-        if Path(dataset).suffix in TABLES and "target" in given:
-            options.check_target(Path(dataset), given["target"])
+    if dataset is not None:
+        if Path(dataset).suffix:
+            options.check_rows(Path(dataset))
+        check_given(dataset, recipe, given)
+        names = [given.get("target"), given.get("split_by"), *given.get("features", ()), *given.get("ignore", ())]
+        if Path(dataset).suffix.lower() in TABLES:
+            options.check_columns(Path(dataset), [*filter(None, names)])
     if out is not None:
         options.check_folder(out, force=force)
     with loading():
@@ -114,11 +118,11 @@ def train(
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
-        from ..chains import has_remark, in_plain_words
+        from ..chains import has_failed, in_plain_words
         from ..folders import resuming, updating
         from ..manifest import CHECKPOINT
+        from ..own.network import own_code
         from ..processes import joined, run_folder, shared
-        from ..starting import new_config
 
         deadline = Deadline.after(given.get("time_limit") or None)  # it counts everything but imports
     output = Output("train", as_json=as_json)
@@ -154,7 +158,7 @@ def train(
                     f"{otherwise}."
                 )
         start = time.perf_counter()
-        _, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device)
+        model, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
     if not processes.is_first:
         return
@@ -168,12 +172,19 @@ def train(
         if posterior.status:  # otherwise the status itself says what to do
             from ..reports.page.fit import of_length
 
-            length = of_length(config, known.facts.in_units(posterior.history))
+            length = of_length(config, known.facts.in_units(posterior.history), posterior.status)
             if length.level != "good":
                 notes.append(length.text)
                 output.say(length.text, style="yellow")
     else:
-        output.say(in_plain_words(posterior), style="yellow" if has_remark(posterior) else "green")
+        if len(known.x_test):
+            from ..reports.scores import in_brief
+            from ..reports.trained import Trained
+
+            count = runs.num_draws(posterior, None)
+            with own_code(config.net):
+                output.say(in_brief(Trained(model, posterior, known, num_samples=count)), style="bold")
+        output.say(in_plain_words(posterior), style="yellow" if has_failed(posterior) else "green")
         output.say(said.replace(". ", ".\n"), style="dim")  # a line for each fact
         output.say(f"Predictions use {runs.num_draws(posterior, None):,} of the {posterior.num_stored:,} draws.")
     if last is not None:

@@ -2,7 +2,8 @@
 
 The JSON of `weights` has `folder`, `pictures` (file names) and the list `sites`. Each item describes a tensor of
 weights by `site` (its name), `num_weights`, `num_removed`, `mean_size`, `median_scale`, and `decibel` (the 5 %, 50 %
-and 95 % quantiles of the signal-to-noise ratio). The last three are null if all weights were removed.
+and 95 % quantiles of the signal-to-noise ratio). If all weights were removed, `mean_size`, `median_scale` and `decibel`
+are null.
 """
 
 from typing import Annotated
@@ -37,7 +38,7 @@ def weights(
     picture_format: options.Format = "png",
     as_json: options.Json = False,
 ) -> None:
-    """Show the posterior of a trained network's weights.
+    """Show the posterior of a trained network's weights. Tables need `train --method svi`.
 
     The command prints a summary of each tensor of weights, and writes pictures of all tensors and of one weight into
     the run's folder. The run must be variational: trained with `train --method svi`, or on images.

@@ -135,7 +135,7 @@ def _check_numbers(name: str, array: np.ndarray, shown: str) -> None:
 
 
 def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown: str) -> ArrayEncoding:
-    """Learn the encoding of arrays: a mean and a scale for each feature of vectors, or one of each for images."""
+    """Learn how to standardise arrays: a mean and a scale for each feature of vectors, or a single pair for images."""
     x = x[:, None] if x.ndim == 1 else x
     if not standardize:
         return ArrayEncoding([*x.shape[1:]], [], [], is_whole=keep_whole and x.dtype.kind in "iu")

@@ -56,25 +56,28 @@ class Cells:
 
     @property
     def first_text(self) -> str:
-        """The first cell that is no number such as 1234.5, or the first cell, in quotes and with its row."""
+        """The first cell that is not a number such as 1234.5, in quotes and with its row.
+
+        If all cells are numbers, the text shows the first cell.
+        """
         texts = self.present[pd.to_numeric(self.present, errors="coerce").isna()]
         row, text = [*texts.items(), *self.present.items()][0]
         return f"{text!r} in row {row}"
 
     @property
     def labels(self) -> np.ndarray:
-        """The cells as names of classes: TRUE or true becomes True, and a missing cell becomes ""."""
+        """The cells as class labels. TRUE and true become True, and a missing cell becomes an empty text."""
         truth = {"true": "True", "false": "False"}
         return np.array([truth.get(text.lower(), text) for text in self.texts.fillna("")], dtype=object)
 
     def row(self, which: np.ndarray) -> int:
-        """Return the number in the file of the first row for which the mask `which`, shape (N,), is True."""
+        """Return the file's row number of the first row that the mask `which`, shape (N,), marks."""
         return int(self.texts.index[which.argmax()])
 
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """Return the cells as numbers, with NaN for missing cells, and their format; None if cells are texts.
+        """Return the cells as numbers, and the format of these numbers; None if cells are texts.
 
-        The format is a key of `NUMBERS`, or "" for the usual one.
+        Missing cells become NaN. The format is a key of `NUMBERS`, or "" for the usual format.
         """
         present = self.present
         readings = {"": pd.to_numeric(present, errors="coerce").astype(float)}
@@ -100,7 +103,7 @@ class Cells:
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
-        """Return the values, the chosen format, and formats that would give other values; None if no format fits."""
+        """Return the values, their format, and all fitting formats that give other values; None if no format fits."""
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
             return None
@@ -126,7 +129,7 @@ class Cells:
         )
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """Return the cells as days since 1970, NaN if missing, and their format, a key of `DATES`; None for others."""
+        """Return dates as days since 1970 (NaN if missing), and their format in `DATES`; None for other cells."""
         present = self.present
         if len(present) and present.str.fullmatch(DATE_LIKE).sum() <= MOSTLY * len(present):
             return None
@@ -158,6 +161,6 @@ def listed(names: Sequence[object], most: int = 8) -> str:
 
 
 def training_without(names: Sequence[str]) -> str:
-    """Return the advice to train without the columns `names`, with the command-line option to type."""
+    """Return advice to train without the columns `names`. The advice has the command to type."""
     columns = "the columns" if len(names) > 1 else "the column"
     return f"train without {columns} (pyro-bnn train --ignore {shlex.quote(','.join(names))})"

@@ -1,4 +1,4 @@
-"""Encoding of the rows of a table, which have numbers, dates, categories and texts, as inputs of a network."""
+"""Encoding of the rows of a table (numbers, dates, categories and texts) as inputs of a network."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,11 @@ LARGEST = 1e9  # heuristic: a larger standardised number is a mistake; squares o
 
 @dataclass(frozen=True)
 class Feature:
-    """The conversion of the cells of a column to inputs, which depends on the kind of the column.
+    """The conversion of a column's cells to inputs. The kind of the column determines the conversion.
 
-    A ``number`` or ``date`` is standardised. A ``category`` has an input for each of the categories. The inputs of a
-    ``text`` are computed from its letters. All inputs of a missing cell are 0, except one that marks it.
+    A ``number`` or ``date`` is standardised. A ``category`` has one input for each category of its column. The inputs
+    of a ``text`` are computed from its letters. For a missing cell, all inputs are 0 except one input that marks
+    missing cells.
     """
 
     name: str  # of the column
@@ -65,7 +66,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """The conversion of the rows of a table to inputs."""
+    """The conversion of table rows to inputs of a network."""
 
     features: list[Feature]  # of each used column, in the order of inputs
     identifiers: list[str] = field(default_factory=list)  # columns that are not used, since they name the rows
@@ -87,7 +88,7 @@ class TableEncoding:
 
     @property
     def slices(self) -> dict[str, slice]:
-        """For each column, the positions of its inputs among all inputs."""
+        """The positions of each column's inputs among all inputs."""
         ends = accumulate(feature.width for feature in self.features)
         return {feature.name: slice(end - feature.width, end) for feature, end in zip(self.features, ends, strict=True)}
 
@@ -118,7 +119,7 @@ class TableEncoding:
         return {name: sorted(unseen) for name, unseen in found.items() if unseen}
 
     def written_otherwise(self, table: Table) -> dict[str, str]:
-        """Return ``{column: format}`` for the columns of numbers whose format differs from that in training."""
+        """Return ``{column: format}`` for the columns of numbers that had another format in training."""
         read = {name: table.column(name).numbers(written) for name, written in self.written.items()}
         return {name: found[1] for name, found in read.items() if found and found[1] != self.written[name]}
 
@@ -154,7 +155,7 @@ def learned_encoding(
 
 
 def _why_identifier(cells: Cells) -> str:
-    """Return the reason why a column only identifies the rows, such as its name "id"; "" if it does not."""
+    """Return the reason to regard a column as an identifier, such as its name "id"; return "" if there is none."""
     if cells.is_missing.all():
         return ""
     found = cells.numbers()
@@ -208,7 +209,7 @@ def has_name_of_identifier(name: str) -> bool:
 
 
 def moments(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the scale of each column of `values`, shape (N, P), without NaN; a constant has scale 0."""
+    """Return the mean and the scale of each column of `values`, shape (N, P), ignoring NaN. A constant has scale 0."""
     from sklearn.preprocessing import StandardScaler  # imported late, since this takes long
 
     with np.errstate(over="ignore", invalid="ignore"):

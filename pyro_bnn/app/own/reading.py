@@ -1,6 +1,7 @@
 """Reading of tables by pandas. All cells are texts, which :mod:`~pyro_bnn.app.own.cells` reads as numbers or dates."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -13,12 +14,13 @@ from .cells import Cells, listed, training_without
 
 MOST_NAMED = 5  # largest number of rows in a note
 SEPARATORS = ",;\t|"
+WHITE_SPACE = r"\s+"  # as pandas names it
 MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))  # in lower case
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose cells are texts, or None where a value is missing. Its index has the row numbers, from 1."""
+    """A table whose cells are texts, or None where a value is missing. The index of `frame` has row numbers from 1."""
 
     shown: str  # name of the file, for messages
     frame: pd.DataFrame
@@ -39,7 +41,7 @@ class Table:
         return Cells(name, self.shown, self.frame[name], self.separator)
 
     def require(self, names: Sequence[str], *, is_typed: bool = True) -> None:
-        """Raise ValueError if a name is no column of the table. Set `is_typed` if the user typed the names."""
+        """Raise ValueError if a name is no column of the table. `is_typed` says whether the user typed them."""
         missing = [name for name in names if name not in self.frame]
         if missing:
             lower = {name.lower(): name for name in self.names}
@@ -59,7 +61,7 @@ class Table:
 
 
 def read_table(path: str | Path) -> Table:
-    """Read a table from a Parquet file, or from a text file with a header and one of `SEPARATORS`."""
+    """Read a table from a Parquet file, or from a text file with a header and one of `SEPARATORS` or white space."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}.")
@@ -94,12 +96,15 @@ def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
     """Return the names of the columns, the cells and the separator of a text file."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            first = next((line for line in file if line.strip()), "")
+            lines = (line for line in file if line.strip())
+            first, second = next(lines, ""), next(lines, "")
         if "\0" in first:
             raise ValueError(f"{path} is not text: it holds bytes of value 0; save it as text in UTF-8.")
         if not first:
             raise ValueError(f"{path} is empty; pass a table with a line of names and a line for each row.")
         separator = "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=first.count)
+        if separator not in first and min(len(line.split()) for line in (first, second or first)) > 1:
+            separator = WHITE_SPACE  # but not if the only column has a name of several words
         frame = pd.read_csv(
             path,
             sep=separator,
@@ -108,20 +113,23 @@ def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
             keep_default_na=False,  # then NaN means that a line has too few cells
             skipinitialspace=True,
             encoding="utf-8-sig",
-            engine="python",  # the C engine fills up short lines, and accepts stray quotes
+            # The C engine fills up short lines, and accepts stray quotes; the other ignores quotes between white space.
+            engine="c" if separator == WHITE_SPACE else "python",
         )
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path} is not text in UTF-8 (byte {error.object[error.start]:#04x} cannot be read); save it as UTF-8."
         ) from error
     except pd.errors.ParserError as error:
-        said = str(error).replace("unexpected end of data", "a quotation mark is opened and never closed").rstrip(". ")
-        raise ValueError(
-            f"{path} is not a table: {said}; correct that line, and quote cells that hold {separator!r}."
-        ) from error
-    short = frame.isna().to_numpy().any(1)
+        unclosed = "a quotation mark is opened and never closed"
+        said = str(error).strip(". \n").removeprefix("Error tokenizing data. C error: ")
+        said = re.sub("unexpected end of data|EOF inside string.*", unclosed, said)
+        held = "white space" if separator == WHITE_SPACE else repr(separator)
+        raise ValueError(f"{path} is not a table: {said}; correct that line, and quote cells with {held}.") from error
+    lacks = frame == "" if separator == WHITE_SPACE else frame.isna()
+    short = lacks.to_numpy().any(1)
     if short.any():
-        cells = int(frame.iloc[short.argmax()].notna().sum())
+        cells = int((~lacks.iloc[short.argmax()]).sum())
         raise ValueError(
             f"row {short.argmax()} of {path} has {cells} cells, but there are {frame.shape[1]} names of columns; "
             "correct the row."
@@ -158,7 +166,7 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
 
 
 def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str = "a value") -> Table:
-    """Return the rows with a value in each of the named columns. If `drop` is False, raise if other rows exist."""
+    """Return the rows with a value in each of the named columns. With `drop=False`, a missing value is an error."""
     missing = table.frame[[*dict.fromkeys(names)]].isna()
     lacking = missing.any(axis=1).to_numpy()
     where, empty = list(missing.columns[missing.any()]), list(missing.columns[missing.all()])

@@ -124,7 +124,7 @@ def learned_classes(name: str, labels: Sequence[str], shown: str) -> Target:
 
 
 def _order(label: str) -> tuple[float, str]:
-    """Return a key that sorts numbers in ascending order, and texts after them."""
+    """Return a sorting key: numbers come first, in ascending order, and then texts."""
     try:
         number = math.inf if "_" in label else float(label)
     except ValueError:

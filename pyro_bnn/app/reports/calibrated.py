@@ -23,7 +23,7 @@ PARTS = ("smallest", "middle", "largest")  # names of thirds of the rows by thei
 def interval_of(prediction: RegressionPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Return the ends of intervals with probability `level`, shape (2, N, O).
 
-    With a calibration these are calibrated intervals, otherwise central intervals.
+    The intervals are calibrated if `calibration` is given, and central otherwise.
     """
     if calibration is not None:  # valid in all units of the target, since conformal scores have none
         assert isinstance(calibration, ConformalIntervals)
@@ -34,8 +34,8 @@ def interval_of(prediction: RegressionPrediction, level: float, calibration: Run
 def sets_of(prediction: ClassificationPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Return sets of classes with probability `level`, as a mask of shape (N, C).
 
-    The sets are calibrated if there is a calibration. Otherwise each set has the most probable classes, as many as are
-    needed for a total probability of `level`.
+    If a calibration is given, it makes the sets. Otherwise each set has the fewest classes whose total probability
+    reaches `level`.
     """
     if calibration is not None:
         assert isinstance(calibration, ConformalSets)
@@ -47,7 +47,7 @@ def sets_of(prediction: ClassificationPrediction, level: float, calibration: Run
 
 @dataclass(frozen=True)
 class BeforeAndAfter:
-    """The coverage of a network's intervals or sets: for each level in `COMPARED`, before and after calibration."""
+    """The coverage of a network's intervals or sets before and after calibration, for each level in `COMPARED`."""
 
     num_calibration: int  # rows that calibrated
     num_test: int
@@ -57,17 +57,17 @@ class BeforeAndAfter:
 
     @property
     def noun(self) -> str:
-        """The name of what the table compares: "intervals" or "sets of classes"."""
+        """The word for the rows of the table: "intervals" or "sets of classes"."""
         return "sets of classes" if self.is_class else "intervals"
 
     @property
     def spread(self) -> str:
-        """The name of the uncertainty that divides the rows into thirds: "sd" or "entropy"."""
+        """The uncertainty by which test rows are sorted and divided into thirds: "sd" or "entropy"."""
         return "entropy" if self.is_class else "sd"
 
     @property
     def deviations(self) -> str:
-        """In words, how much the calibrated share at each level varies with the choice of rows (approximate sd)."""
+        """The approximate standard deviation of each calibrated share, as text, if the rows are chosen at random."""
         rows = 1 / self.num_test + 1 / self.num_calibration
         points = [f"{100 * math.sqrt(level * (1 - level) * rows):.1f} ({percent(level, 0)})" for level in COMPARED]
         return f"{' and '.join(points)} points"
@@ -83,7 +83,7 @@ class BeforeAndAfter:
         return f"{said}. At least one of these shares is wrong by more than chance, so calibration was needed."
 
     def _is_right(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a share equals its level within chance. For sets and for counts, it may be larger."""
+        """Return whether a share differs from its level by chance only. For sets and counts, larger ones are right."""
         from scipy.stats import binom  # imported late: importing takes long
 
         low, high = binom.interval(CHANCE, self.num_test, row["level"])
@@ -102,11 +102,11 @@ class BeforeAndAfter:
 
     @staticmethod
     def name(row: Mapping[str, Any]) -> str:
-        """Return the name of one of `rows` with its level, such as "90 %, network"."""
+        """Return the level and the name of a row in `rows`, such as "90 %, network"."""
         return f"{percent(row['level'], 0)}, {row['name']}"
 
     def cells(self, row: Mapping[str, Any]) -> list[str]:
-        """Return the cells of one of `rows` in the order of the headings."""
+        """Return the cells of a row in `rows`, in the order of the headings."""
         return [percent(row["inside"]), number(row["width"]), *(percent(share) for share in row["thirds"])]
 
     def __str__(self) -> str:

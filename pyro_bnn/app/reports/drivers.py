@@ -1,4 +1,4 @@
-"""How predictions depend on each column, by permutations, and the columns that give the target by a formula."""
+"""Columns that drive the predictions (found by permutations), and columns that give the target by a formula."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class Driver:
 
 
 def columns_of(run: Trained) -> dict[str, slice]:
-    """Return for each column the positions of its inputs; the dictionary is empty if rows are not vectors."""
+    """Return the positions of each column's inputs. The dictionary is empty if rows are not vectors."""
     facts = run.rows.facts
     if facts.table is not None:
         return facts.table.slices
@@ -42,7 +42,7 @@ def columns_of(run: Trained) -> dict[str, slice]:
 def drivers_of(run: Trained) -> list[Driver]:
     """Measure how much the predictions of the test rows depend on each column, the most important column first.
 
-    Breiman (2001, https://doi.org/10.1023/A:1010933404324) measures the change of the error instead.
+    In contrast, Breiman (2001, https://doi.org/10.1023/A:1010933404324) measures how much the error changes.
     """
     columns = columns_of(run)
     if not 0 < len(columns) <= MOST_COLUMNS or len(run.rows.x_test) < 2:
@@ -96,7 +96,7 @@ class Leak:
 
 
 def leak_of(run: Trained) -> Leak | None:
-    """Find the columns, at most `MOST_NAMED`, from which a linear formula computes a single target almost exactly."""
+    """Find at most `MOST_NAMED` columns from which a linear formula computes a single target almost exactly."""
     columns, x, y = columns_of(run), run.rows.x_train[:MOST_FITTED].cpu().double(), run.rows.y_train[:MOST_FITTED].cpu()
     if not columns or y.dim() != 2 or y.shape[1] != 1:
         return None
@@ -114,7 +114,7 @@ def leak_of(run: Trained) -> Leak | None:
 
 
 def _spread(x: Tensor, slopes: np.ndarray) -> float:
-    """Return the standard deviation of the part of a linear formula that some columns contribute."""
+    """Return the standard deviation of the sum of some columns' terms in a linear formula."""
     return float((x * torch.from_numpy(slopes)).sum(1).std())
 
 

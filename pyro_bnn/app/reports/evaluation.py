@@ -39,7 +39,7 @@ LEGEND = [
 
 @dataclass(frozen=True)
 class ClassifierScores:
-    """Scores of single draws, of mean weights and of ensembles, and of the detection of unknown images."""
+    """Scores of three kinds of predictions (draws, mean weights, ensembles), and scores for unknown images."""
 
     rows: list[dict[str, Any]]  # name, accuracy, nll (nats), ece (15 bins) and brier (sum over classes) of predictions
     ood: dict[str, metrics.OODScores]  # by name of the score

@@ -1,4 +1,4 @@
-"""Numbers in words: the same rules for printed tables and for the page."""
+"""Numbers as text, by the same rules in printed tables and on the report's page."""
 
 import math
 
@@ -13,7 +13,10 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def number(value: float, sign: str = "") -> str:
-    """Return a number with four significant digits, or more before the point. `sign="+"` also shows a plus sign."""
+    """Return a number with at least four significant digits, and never round before the decimal point.
+
+    `sign="+"` also shows a plus sign.
+    """
     if value and not SMALL <= abs(value) < LARGE:
         return f"{value:{sign}.3e}"
     return f"{value:{sign}.{max(0, 3 - _magnitude(value))}f}"
@@ -22,8 +25,7 @@ def number(value: float, sign: str = "") -> str:
 def with_error(value: float, error: float, sign: str = "") -> str:
     """Return a number ± its standard error, with the same decimal places.
 
-    The decimal places give the number four significant digits, unless this would give the error fewer than two or more
-    than three.
+    The error has two or three significant digits, and the number has four if this is possible.
     """
     if not (math.isfinite(error) and error >= 1e-12):
         return f"{number(value, sign)} ± {number(error)}"

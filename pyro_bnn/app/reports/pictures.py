@@ -18,7 +18,7 @@ from ..folders import PNG, Folder
 from .numbers import percent
 
 LARGEST_DRAWING = 120_000  # heuristic: bytes of a vector drawing; a larger one becomes an image of pixels
-MOST_DRAWN = 200  # largest number of rows in a picture of intervals
+MOST_DRAWN = 100  # largest number of rows in a picture of intervals
 
 
 def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
@@ -28,7 +28,7 @@ def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
 
 
 def save_picture(folder: Folder, name: str, ax: Any) -> str:
-    """Write the figure of axes to a file, remove those in other formats, and return the name of the file."""
+    """Write the figure of `ax` to a file, remove the same picture in other formats, and return the name of the file."""
     new = folder.in_format(name)
     with folder.new(new) as path:
         plotting.save(ax, path)
@@ -39,35 +39,42 @@ def save_picture(folder: Folder, name: str, ax: Any) -> str:
 
 def panel(height: float = 2.6) -> Any:
     """Make axes that are `height` inches high and as wide as a column, so that a picture fits on a phone's screen."""
+    return panels(1, height)[0]
+
+
+def panels(columns: int, height: float) -> Any:
+    """Make several axes beside each other, which are together as wide as a column."""
     with plotting.style():
-        return plotting.new_axes(1, 1, size=("column", height))[0, 0]
+        return plotting.new_axes(1, columns, size=("column", height))[0]
 
 
 def observed_against_predicted(
     mean: Tensor, y: Tensor, low: Tensor, high: Tensor, *, name: str, level: float
 ) -> tuple[Any, int]:
-    """Plot observed numbers and intervals against means, all (N,). Return the axes, and how many rows are drawn."""
+    """Plot observed numbers and intervals against predicted means. Return the axes, and the number of drawn rows."""
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
     ax = panel(3.2)
-    ax.vlines(middle, lower, upper, color="0.7", linewidth=1, label=f"{percent(level, 0)} interval")
-    ax.plot(middle, observed, "o", markersize=3, color=plotting.PALETTE[0], label="observed")
+    is_inside = (lower <= observed) & (observed <= upper)
+    ax.vlines(middle, lower, upper, color="0.6", linewidth=0.8, alpha=0.7, label=f"{percent(level, 0)} interval")
+    for part, color, label in ((is_inside, 0, "observed, inside"), (~is_inside, 1, "outside")):
+        ax.plot(middle[part], observed[part], "o", markersize=3, color=plotting.PALETTE[color], label=label)
     ends = [float(mean.min()), float(mean.max())]
     ax.plot(ends, ends, "k--", linewidth=1, label="predicted mean")
     ax.set(xlabel=f"predicted mean of {name}", ylabel=f"observed {name}")
     with plotting.style():
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)  # above the data instead of over them
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # above the data instead of over them
     return ax, len(chosen)
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """The figure of matplotlib axes, drawn only when a page shows it, since verdicts alone need no drawings."""
+    """A figure of matplotlib, given by its axes. Only figures that a page shows are drawn."""
 
     ax: Any
 
     def __str__(self) -> str:
-        """Return a data URL: a vector drawing if it is small, else pixels."""
+        """Return a data URL that contains a vector drawing, or pixels if the vector drawing is large."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "picture.svg"
             plotting.save(self.ax, path)

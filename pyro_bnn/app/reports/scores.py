@@ -78,7 +78,7 @@ def shown_name(name: str) -> str:
 
 
 def shown_score(name: str, value: float | None) -> str:
-    """Round the value of a score: shares are in per cent, other scores have four digits, and None is "-"."""
+    """Return the text for a score: a share in per cent, any other number with four digits, and "-" for None."""
     if value is None:
         return "-"
     return percent(value) if name == "accuracy" or name.startswith("coverage") else number(value)
@@ -119,6 +119,15 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
     for name, ax in pictures.items():
         save_picture(folder, name, ax)
     return report
+
+
+def in_brief(run: Trained) -> str:
+    """Compare the accuracy or the RMSE of a run on its test rows with those of the baselines, in a sentence."""
+    target = run.rows.facts.target
+    score = "accuracy" if target.is_class else "rmse"
+    ways = {"": run.ensemble(), **run.baselines}
+    own, *others = (f"{name} {shown_score(score, scores_of(way, target)[score])}" for name, way in ways.items())
+    return f"{shown_name(score)} on {len(run.rows.x_test):,} test rows:{own} ({', '.join(others)})."
 
 
 def scores_of(
@@ -210,7 +219,7 @@ def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
 
 
 def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Return the mean scores over chunks of rows, without the ECE. The mean RMSE is the root of the mean square."""
+    """Return the mean scores over chunks of rows, without the ECE. For the RMSE, average the squares."""
     means = {}
     for name in [name for name in parts[0][1] if name != "ece"] if parts else []:
         power = 2 if name == "rmse" else 1

@@ -1,4 +1,4 @@
-"""A trained run with its test rows, for `evaluate` and `report`, and predictions without a network to compare with."""
+"""A trained run with its test rows, for `evaluate` and `report`, and the predictions of baselines without a network."""
 
 import functools
 from dataclasses import dataclass, field, replace
@@ -69,7 +69,7 @@ def _by_column(estimator: Any, x: np.ndarray, y: Tensor, x_test: np.ndarray) -> 
 
 
 def _mean_only(mean: Tensor, y: Tensor) -> Prediction:
-    """Make a prediction whose variance is unknown, so that it has no log-density."""
+    """Make a prediction with unknown variance and thus without a log-density."""
     return RegressionPrediction(
         num_samples=1,
         log_density=None,
@@ -126,7 +126,7 @@ class Trained:
         return self.rows.x_test.to(self.model.device), self.rows.y_test.to(self.model.device)
 
     def ensemble(self, *, num_samples: int | None = None, keep_draws: bool = False) -> Prediction:
-        """Predict the test rows by an average over weight draws. Equal calls predict only once."""
+        """Predict the test rows by an average over weight draws. Repeated calls return the stored prediction."""
         count = num_samples or self.num_samples
         if (count, keep_draws) not in self._ensembles:
             x, y = self.test

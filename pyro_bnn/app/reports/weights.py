@@ -67,10 +67,10 @@ def least_certain(rows: Sequence[SiteSummary]) -> str:
         return "All weights were removed."
     least = min(left, key=lambda row: row.decibel[1])
     middle = least.decibel[1]
-    size = "larger than its mean, so much of it can perhaps be removed (see `pyro-bnn prune`)"
+    said = f"Least certain is {least.site}: its median weight has {middle:.1f} dB, so the sd of that weight is"
     if middle >= 0:
-        size = "at most as large as its mean"
-    return f"Least certain is {least.site}: its median weight has {middle:.1f} dB, so the sd of that weight is {size}."
+        return f"{said} at most as large as its mean."
+    return f"{said} larger than its mean. Try how many weights can be removed: `pyro-bnn prune`."
 
 
 def report_weights(
@@ -81,7 +81,7 @@ def report_weights(
     site: str | None = None,
     index: Sequence[int] = (),
 ) -> list[SiteSummary]:
-    """Summarise the weights of a trained network, and write two pictures: of one weight, and of all tensors."""
+    """Summarise the weights of a trained network, and write a picture of one weight and a picture of all tensors."""
     guide = pruning.mean_field(posterior)
     ratios = pruning.signal_to_noise(guide)
     if site is None:
@@ -135,7 +135,7 @@ TIMED_IMAGES = 1000  # rows that a timed call predicts
 
 @dataclass(frozen=True)
 class Gain:
-    """Savings from removing a share of the weights. Each time is the median for a prediction with the mean weights."""
+    """Savings for one share of removed weights. The times are median times of a prediction with the mean weights."""
 
     fraction: float
     file_bytes: int
@@ -145,7 +145,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class PruningGains:
-    """The savings from removing several shares of the weights, and the size of the file with all weights."""
+    """What pruning saves for several shares of removed weights, and the size of the file without pruning."""
 
     rows: tuple[Gain, ...]
     num_images: int  # rows predicted in a timed call
@@ -181,7 +181,7 @@ def report_pruning(
 
 
 def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningReport:
-    """Convert a report to units of the target. The RMSE over several targets is not converted."""
+    """Convert a report to units of the target. With several targets, the RMSE stays in standardised units."""
     shift = sum(math.log(scale) for scale in target.scale)
     factor = target.scale[0] if len(target.scale) == 1 else 1.0
 
@@ -223,7 +223,7 @@ def _gain(model: BayesianModel, posterior: GuidePosterior, x: Tensor, fraction: 
 
 @torch.no_grad()
 def _seconds(calls: Sequence[Callable[[], Tensor]], *, repeats: int = 7) -> list[float]:
-    """Return the median time of each call. The calls alternate, and the first round is not timed."""
+    """Return the median time of each call. The calls take turns, and the first round is not timed."""
     times: list[list[float]] = [[] for _ in calls]
     for repeat in range(repeats + 1):
         for call, taken in zip(calls, times, strict=True):

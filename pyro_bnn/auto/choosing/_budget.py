@@ -18,7 +18,7 @@ NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4  # number of chains in the fit, and in each
 
 @dataclass(frozen=True)
 class Lengths:
-    """Number of chains, and the steps of each."""
+    """Number of chains, and numbers of steps of each chain."""
 
     num_chains: int
     num_descent: int  # steps of Adam that find each chain's mode
@@ -48,7 +48,7 @@ class Budget:
         return (SECONDS_PER_PRODUCT * num_rows + SECONDS_PER_WEIGHT) * num_weights
 
     def lengths(self, share: float, num_rows: int, num_weights: int, num_chains: int) -> Lengths:
-        """Return the lengths of chains that together take the given share of the time."""
+        """Return the lengths with which `num_chains` chains take the fraction `share` of the time."""
         gradients = share * self.seconds / self.gradient(num_rows, num_weights) / num_chains
         descent = min(DESCENT * gradients, MOST_DESCENT)
         steps = (gradients - descent) / 2  # a step takes two gradients
@@ -76,7 +76,10 @@ class Deadline:
         return self.begin + share * self.seconds
 
     def left(self, share: float = 1.0) -> float:
-        """Return the seconds until the given share of the time is over; negative afterwards."""
+        """Return the seconds until the given share of the time is over.
+
+        The number is negative if the share is already over.
+        """
         return self.at(share) - time.perf_counter()
 
     @property

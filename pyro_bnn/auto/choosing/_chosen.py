@@ -41,7 +41,7 @@ class Chosen:
     posterior: MCMCPosterior  # its status says what was compared and chosen
     scores: Mapping[str, float]  # mean log-density of the held-out rows in nats, by name; empty for only one model
     choice: str  # what was compared, chosen and left out, in a sentence
-    chains: str  # number, length and time of the chains, in a sentence
+    chains: str  # number and length of the chains, in a sentence
     steps: str  # number of steps and whole time, in a sentence
 
     def in_words(self, agreement: str) -> str:
@@ -71,9 +71,9 @@ def folds_of(x: Tensor, seed: int) -> Folds:
 
 
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
-    """Return the held-out rows whose inputs differ from those of all fitted rows, which a model remembers.
+    """Return the held-out rows whose inputs occur in no fitted row, since a model may remember fitted rows.
 
-    If there are no such rows, return all held-out rows.
+    If all held-out rows have inputs that occur in fitted rows, return all held-out rows.
     """
     known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
     is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])
@@ -90,20 +90,21 @@ def chosen_from(
     num_steps: int,
     seconds: float,
 ) -> Chosen:
-    """Return the result of a choice. `cuts` says what was left out; `seconds` is the time of the whole choice."""
+    """Return the result of a choice. `cuts` says what the choice left out. `seconds` is the duration of the choice."""
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
         ahead = f"log-density of held-out rows {scores[name] - others[0]:.3f} nats per row above that of the next"
         chosen = f"Chosen: {name} (best of {len(scores)} networks, {ahead})"
     else:
         chosen = f"{name[0].upper()}{name[1:]}"
+    without_time = replace(posterior.statistics, seconds=None)  # one time is enough, that of the whole choice
     result = Chosen(
         name,
         model,
         posterior,
         scores,
         choice=f"{'; '.join([chosen, *cuts])}.",
-        chains=f"{in_short(posterior.chains, posterior.statistics, posterior.sampler)}.",
+        chains=f"{in_short(posterior.chains, without_time, posterior.sampler)}.",
         steps=f"{num_steps} steps of each chain in C, with warm-up, {seconds:.0f} s in all.",
     )
     ok = posterior.status.ok

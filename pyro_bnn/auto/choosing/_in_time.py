@@ -1,4 +1,4 @@
-"""Chooses a model and fits it by chains before a deadline. Comparisons and chains depend on measured times."""
+"""Chooses a model and fits it by chains before a deadline. Measured times decide how many models are compared."""
 
 import math
 import time
@@ -102,7 +102,7 @@ def fit_in_time(
 def _first(
     candidates: Mapping[str, Candidate], data: Rows, deadline: Deadline, seed: int
 ) -> tuple[str, BayesianModel, TimedChains]:
-    """Return the first model that chains can fit to all rows, with its name and the chains prepared for it."""
+    """Find the first model that chains can fit to all rows. Return its name, the model, and its prepared chains."""
     reason = UnsuitableError("there is no model")
     for name, make in candidates.items():
         model = make(len(data[0]))
@@ -125,12 +125,12 @@ def _prepared(model: BayesianModel, data: Rows, timeout: float, seed: int) -> Ti
 
 
 def _time_left(chains: TimedChains, deadline: Deadline) -> float:
-    """Return the seconds that chains may take, so that there is time left to judge and store them."""
+    """Return how many seconds chains may take if time must be left to judge and store them."""
     return deadline.left(1 - RESERVE) - chains.seconds / 2
 
 
 def _lengths(chains: TimedChains, seconds: float, num_chains: int, most_steps: int) -> ChainLengths:
-    """Return lengths of chains that take `seconds` in all; fewer chains run if each would otherwise be too short."""
+    """Return how many chains, and of which lengths, take `seconds` in all; if time is short, the chains are few."""
     while True:
         descent = min(int(DESCENT * seconds / (num_chains * chains.seconds_of_descent)), MOST_DESCENT)
         left = seconds / num_chains - descent * chains.seconds_of_descent
@@ -184,7 +184,7 @@ def _compared(
     seed: int,
     progress: bool | None,
 ) -> tuple[dict[str, float], int]:
-    """Return the mean log-density of held-out rows under each fitted model, and how many models C code cannot run."""
+    """Return each model's mean log-density of held-out rows, and the number of models that cannot run in C."""
     scores: dict[str, float] = {}
     num_not_in_c = 0
     num_fits = len(candidates) * len(folds)

@@ -19,14 +19,14 @@ MOST_NAMED = 3  # largest number of parameters that a message names
 
 
 class UnsuitableError(ValueError):
-    """Raised if chains in C cannot fit a model; `lacks_time` says whether they could in a longer time."""
+    """Raised if chains in C cannot fit a model; `lacks_time` says whether more time would suffice."""
 
     def __init__(self, reason: str, *, lacks_time: bool = False) -> None:
         super().__init__(reason)
         self.lacks_time = lacks_time
 
     def instead(self, status: Status, num_networks: int = 1) -> Status:
-        """Return the status of a variational fit, extended by the reason why it was made in place of chains."""
+        """Return the status of a variational fit, and add the reason why no chains were run."""
         message = f"variational inference, since {self}: {status.message}"
         if num_networks > 1:
             remedy = "; a larger time limit would allow it" if self.lacks_time else ""
@@ -65,7 +65,7 @@ def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
 
 
 def num_products(model: BayesianModel, x: Tensor) -> int:
-    """Count the multiplications for one row in matrix products and convolutions; at least the number of weights."""
+    """Count a row's multiplications in products and convolutions. The count is at least the number of weights."""
     values = {name: model.initial_value(name) for name in model.site_names}
     rows, counter = x[:NUM_TRIED].to(model.device), FlopCounterMode(display=False)
     with torch.no_grad(), ordinary_attention(), seeded(0, model.device), eval_mode(own := copied(model)), counter:

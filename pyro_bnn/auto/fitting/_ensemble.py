@@ -137,7 +137,7 @@ class Member:
         return self._seed(2 * index + 2)
 
     def _seed(self, index: int) -> int:
-        """Return a seed other than the user's, since the user may have drawn the network's weights with that seed."""
+        """Return a seed that differs from `seed`, with which the user may have drawn the network's weights."""
         return (self.seed + index * GOLDEN) % 2**63
 
     def _file(self, path: str | Path, index: int) -> Path:
@@ -169,7 +169,7 @@ def fit_ensemble(
     seed: int | None = None,
     **options: Any,
 ) -> EnsemblePosterior:
-    """Fit an ensemble; see :func:`~pyro_bnn.fit`. `options` are the arguments that only a variational fit needs."""
+    """Fit an ensemble; see :func:`~pyro_bnn.fit`. `options` are arguments for variational fits."""
     num_members = _checks.at_least("num_members", NUM_MEMBERS if num_members is None else num_members, 1)
     if reset is not None:
         _checks.function("reset", reset, "a function that gives a network new weights in place")
@@ -245,7 +245,10 @@ def _learned(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def _members(model: BayesianModel, found: list[Fit]) -> list[Posterior]:
-    """Return the members. If the fits changed parameters or buffers of the network, each member keeps its own."""
+    """Return the members.
+
+    If the fits changed parameters or buffers of the network, each member stores its own values.
+    """
     before = network_values(model)
     if all(torch.equal(before[name], value) for values, _, _ in found for name, value in values.items()):
         return [posterior for _, _, posterior in found]
@@ -264,7 +267,7 @@ def _check_guide(guide: object) -> None:
 
 
 def _reason_for_one_process(model: BayesianModel, data: Data) -> str:
-    """Return why all members must be fitted in this process, or an empty text if there is no such reason."""
+    """Return the reason to fit all members in this process; return "" if other processes may fit members, too."""
     if model.device.type != "cpu":
         return f"the model is on {model.device}"
     if Processes.present().are_many:

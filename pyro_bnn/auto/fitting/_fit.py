@@ -41,6 +41,7 @@ OTHERS = {
     "sgld": "fit_sgmcmc(model, data, sampler=SGLD(lr=1e-4), ...)",
     "laplace": "fit_laplace(model, data)",
     "kronecker": "fit_gauss_newton(model, data)",
+    "natural": "fit_svi(model, guide, data, optimizer=optim.natural_gradient(0.1), ...)",
     "map": 'fit(model, data, method="svi", guide=DeltaGuide(model))',
     "swag": "fit_svi(model, guide, data, callbacks=[SWAG(guide)], ...)",
 }
@@ -179,13 +180,14 @@ def fit(
         method: ``"auto"`` draws weights with Markov chains if they are possible (see the notes), and otherwise makes a
             variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if they are
             impossible. ``"ensemble"`` fits an ensemble.
-        time_limit: Seconds that the call may take, compilation included; not allowed for an ensemble. The status says
-            what was cut short, and the result depends on the machine. Without a limit, the length of chains depends
-            only on the numbers of rows and weights; on two cores, a thousand rows take half a minute.
+        time_limit: Seconds that the call may take, compilation included; not allowed for an ensemble. With a limit, the
+            result depends on the speed of the machine, and the status says what was cut short. Without a limit, the
+            length of chains depends only on the numbers of rows and weights. Without a limit, a thousand rows take half
+            a minute on two cores.
         num_members: Number of members of an ensemble; None means 5. By default, a prediction uses each member once.
         num_workers: Number of processes that fit members of an ensemble; the calling process counts as one of them. By
-            default, the number is 1 on a GPU, with a loader, or if several processes share the fit by
-            `torch.distributed`. Otherwise it is the smaller of `num_members` and torch's number of threads.
+            default, a single process fits all members on a GPU, with a loader, or if several processes share the fit by
+            `torch.distributed`. The default is otherwise the smaller of `num_members` and torch's number of threads.
         reset: Function that gives a network new initial weights in place, for an ensemble. None calls the method
             `reset_parameters` of each layer.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's
@@ -194,8 +196,8 @@ def fit(
         optimizer: Function from parameters to a torch optimizer, with or without a schedule. The default is Adam with a
             learning rate of 0.02.
         max_epochs: Largest number of epochs. None allows about 20,000 steps, and at least 50 epochs.
-        batch_size: Number of rows in each batch. By default, the rows are split into as few equal batches of at most
-            1000 rows as possible. A loader has its own batch size.
+        batch_size: Number of rows in each batch. The default splits the rows into equal batches of at most 1000 rows,
+            and makes as few batches as possible. A loader has its own batch size.
         validation: A pair (x, y) of rows that are used only for early stopping.
         elbo: The bound. The default is `TraceMeanField_ELBO` for this package's mean-field guide, and `Trace_ELBO` for
             other guides.
@@ -212,10 +214,11 @@ def fit(
         seed: Seed of the fit.
 
     Returns:
-        The draws of the chains, the posterior of the fitted guide, or the ensemble, whose `members` are posteriors with
-        histories of their own. ``posterior.status`` says which method was chosen, with which settings, and why. The
-        status is not ok if a variational fit reached its largest number of epochs before a plateau, if a chain was too
-        short to explore its mode, or if too many steps of the chains diverged. It then says what to try.
+        The draws of the chains, the posterior of the fitted guide, or the ensemble. Each of the ensemble's `members` is
+        a posterior with its own history. ``posterior.status`` says which method was chosen, with which settings, and
+        why. The status is not ok if a variational fit reached its largest number of epochs before a plateau, if a chain
+        was too short to explore its mode, or if too many steps of the chains diverged. A status that is not ok also
+        says what to try.
 
     Raises:
         ValueError: If arguments cannot be combined, if ``method="mclmc"`` and chains are impossible, or if a layer has
@@ -306,7 +309,7 @@ def fit(
 
 
 def _require_method(method: object) -> None:
-    """Raise unless `method` is in :data:`METHODS`. The error names the call for a similar name in :data:`OTHERS`."""
+    """Raise unless `method` is in :data:`METHODS`. The error for a method of another function names this function."""
     name = str(method).lower()
     near = name if name in OTHERS else nearest(name, [*METHODS, *OTHERS])
     if method not in METHODS and near in OTHERS:

@@ -1,4 +1,4 @@
-"""Fits an ensemble of point estimates, all members at once. One step for all of them is faster than several steps."""
+"""Fits several members of an ensemble of point estimates at once. Each step updates all of these members."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -53,7 +53,7 @@ def fit_in_one_step(
     seed: int,
     options: Mapping[str, Any],
 ) -> list[GuidePosterior] | str:
-    """Fit at least two point members side by side; return their posteriors, or why they must be fitted separately."""
+    """Fit at least two point members side by side; return their posteriors, or the reason why this is impossible."""
     if reason := obstacle(model, options):
         return reason
     rows = whole_data(model, data)
@@ -99,7 +99,7 @@ def obstacle(model: BayesianModel, options: Mapping[str, Any]) -> str:
 
 
 def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaGuide] | str:
-    """Return the guides of the members, or a reason if members differ in more than their weights."""
+    """Return the guides of the members, or an error text if members differ in more than their weights."""
     guides, before = [], network_values(model)
     for index in range(num_members):
         member, guide = start(index)
@@ -113,7 +113,7 @@ def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaG
 
 
 def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -> str:
-    """Return why one optimizer for all members may differ from one for each member, or an empty text."""
+    """Return why one optimizer for all members may work differently from separate optimizers, or an empty text."""
     if maker is None:
         return ""
     require_maker(maker)
@@ -132,9 +132,9 @@ def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -
 
 
 def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
-    """Return why the stacked network cannot replace the members' networks, or an empty text.
+    """Compare the stacked network with the members' networks in double precision.
 
-    The networks are compared in double precision.
+    Return why the stacked network cannot replace the members' networks, or an empty text.
     """
     network = copied(stacked.network).double()
     assert isinstance(network, StackedNetwork)
@@ -153,7 +153,7 @@ def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
 
 
 def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePosterior]:
-    """Return a posterior for each member; the guides in `guides` get the fitted parameters of their members."""
+    """Return a posterior for each member, and copy the fitted parameters of the members into `guides`."""
     count = len(guides)
     assert isinstance(fitted.guide, DeltaGuide)
     for name, values in fitted.guide.locations().items():
@@ -212,7 +212,7 @@ class StackedNetwork(nn.Module):
 
 
 class StackedPrior(WeightPrior):
-    """The same prior for each member. The prior of a member is that of `model`."""
+    """The same prior for each member: the prior of `model`."""
 
     def __init__(self, model: BayesianModel) -> None:
         self._model = model
@@ -226,7 +226,8 @@ class StackedPrior(WeightPrior):
 class StackedLikelihood(Likelihood[Any]):
     """A likelihood for outputs (N, K, ...) of K members.
 
-    The likelihood of a member gets these outputs as N draws for K rows. The targets broadcast over the members.
+    The likelihood of a member treats the N axis as draws and the K axis as rows. The targets broadcast over the
+    members.
     """
 
     def __init__(self, of_member: Likelihood[Any]) -> None:
@@ -266,7 +267,7 @@ def site_of_member(name: str) -> str:
 
 
 def stacked_model(model: BayesianModel, points: Sequence[Mapping[str, Tensor]]) -> BayesianModel:
-    """Return the model of all members, given the weights of each as ``{site: shape (*parameter)}``."""
+    """Return the model of all members, given the weights of each member, ``{site: shape (*parameter)}``."""
     stacks = {name: torch.stack([point[name] for point in points]) for name in model.site_names}
     weights = {path: stacks[name] for name, paths in model.parameter_paths.items() for path in paths}
     assert weights.keys() == random_paths(model)

@@ -67,7 +67,7 @@ def is_flat(trend: svi.Trend) -> bool:
 class Plateau:
     """A callback that ends a fit at the last plateau of its objective.
 
-    At each earlier plateau, it reduces :attr:`factor`, the factor of the learning rate.
+    At each earlier plateau, the callback reduces :attr:`factor`, by which the learning rate is multiplied.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class TimeLimit:
 
     @property
     def factor(self) -> float:
-        """The largest number by which the initial learning rate may be multiplied now."""
+        """The largest learning rate that is allowed now, divided by the initial learning rate."""
         share = (time.perf_counter() - self._begin) / max(self._end - self._begin, 1e-9)
         return DECAYS[sum(share > late for late in LATE)]
 
@@ -143,7 +143,7 @@ class EarlyStopping:
 
     @property
     def best_epoch(self) -> int:
-        """Number of epochs before the check with the largest log-density; 0 if there was no check."""
+        """Number of epochs after which the log-density was largest in a check; 0 if there was no check."""
         return self.every * (self._best_look + 1)
 
     @property
@@ -280,7 +280,7 @@ def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data
 
 
 def _layers(network: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of nested sequences in order. Any other module is one layer."""
+    """Yield the layers of nested sequences in order. A module that is not a sequence counts as one layer."""
     if type(network) is nn.Sequential:
         for layer in network:
             yield from _layers(layer)
@@ -304,7 +304,7 @@ def _batch_size(model: BayesianModel, data: svi.Data, batch_size: int | None) ->
 def _status(
     fitted: GuidePosterior, settings: str, plateau: Plateau, stopping: EarlyStopping | None, limit: TimeLimit | None
 ) -> Status:
-    """Return the status of a fit, with any problem that :func:`fit_svi` found."""
+    """Return the status of a fit, including problems that :func:`fit_svi` found."""
     before, num_epochs = fitted.status, len(fitted.history.epochs)
     said = f"{num_epochs} epochs, {settings}"
     if not before and before.remedy != svi.LONGER:

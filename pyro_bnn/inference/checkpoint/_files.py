@@ -33,7 +33,7 @@ CALIBRATION = "calibration"  # key of the calibration in a file; a file without 
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file: a posterior, and a record of its model. For a user's own Pyro model, the record is `own`."""
+    """Content of a file: a posterior, and a record of its model. The record of a user's own Pyro model is `own`."""
 
     model: ModelRecord | None
     own: OwnRecord | None
@@ -52,9 +52,10 @@ def save_posterior(
 ) -> None:
     """Write a posterior, and the parameters and buffers of its model, to one file.
 
-    The file is written completely or not at all. It has a checksum and a description of the model, but no code, and no
-    training data except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`; see :doc:`/how_to/save`. A posterior of
-    a class of your own can be saved if the class has :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
+    The file is written completely or not at all. The file has a checksum and a description of the model, but no code.
+    The only training data in a file are the inputs of a :class:`~pyro_bnn.RefreshedPosterior`; see :doc:`/how_to/save`.
+    A posterior of a class of your own can be saved if the class has :meth:`Posterior.to_record` and
+    :meth:`Posterior.from_record`.
 
     Args:
         posterior: Result of a fit, an ensemble of such results, or a guide that is a module.
@@ -62,10 +63,11 @@ def save_posterior(
         model: The model of the posterior. For a Pyro model of your own, the file records the names, shapes and supports
             of its latent variables and, if the model is a module, its parameters and buffers. If `model` is None, the
             file holds no model.
-        data: Only for a Pyro model of your own: the arguments of a call, including the targets, such as (x, y). The
-            model is called once to find its latent variables. The arguments are not saved.
+        data: Arguments with which a Pyro model of your own is called, including the targets, such as (x, y). The model
+            is called once to find its latent variables. The arguments are not saved.
         with_frozen: Whether to write the frozen parameters of a :class:`~pyro_bnn.BayesianModel`, too. If False, the
-            file has checksums in their place, and can be loaded only into a model with the same frozen parameters.
+            file has only checksums of the frozen parameters, and can be loaded only into a model with the same frozen
+            parameters.
         calibration: A correction of the posterior's predictions, made by :mod:`pyro_bnn.calibration`. The correction is
             written to the same file, and :func:`~pyro_bnn.calibration.load_calibration` reads it.
 
@@ -176,10 +178,10 @@ def load_posterior(
             must have the saved names, shapes and supports.
         guide: The guide that receives the saved state. For an ensemble, a list with one guide for each member that has
             a guide. By default, this package's guides, and Pyro's `AutoNormal`, `AutoMultivariateNormal` and
-            `AutoLowRankMultivariateNormal`, are made from the file. You must pass guides of other classes, and all
-            guides of a Pyro model of your own.
-        data: Only for a Pyro model of your own: the arguments of a call, as in :func:`save_posterior`. The rows of data
-            may differ from those that were passed to :func:`save_posterior`.
+            `AutoLowRankMultivariateNormal`, are made from the file. You must pass a guide of any other class, and every
+            guide of a Pyro model of your own.
+        data: The arguments of a Pyro model of your own, as in :func:`save_posterior`; not used for other models. The
+            rows of data may differ from those that were passed to :func:`save_posterior`.
 
     Returns:
         The posterior, on the device of the model, with its status and its history or statistics. If the file has a

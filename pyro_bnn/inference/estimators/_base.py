@@ -26,7 +26,7 @@ class Estimator(ABC):
 
     Without an estimator, each weight is drawn once for the whole batch, so the noise of different rows is correlated.
     An estimator does not change the distribution of the output of a single row. So the expected ELBO stays the same,
-    but its gradient varies less.
+    but the gradient varies less.
 
     Pass an estimator to :func:`~pyro_bnn.fit_svi`, or wrap the training steps of your own script in :meth:`applied`. An
     estimator needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`. An estimator replaces
@@ -41,7 +41,7 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """What the estimator needs besides a parameter's mean: a draw's deviation from the mean, or the variance."""
+        """Whether the estimator needs a draw's deviation from the parameter's mean, or the parameter's variance."""
 
     @abstractmethod
     def output(self, layer: Layer) -> Tensor:
@@ -51,8 +51,8 @@ class Estimator(ABC):
             layer: A call of `linear`, `conv1d`, `conv2d` or `conv3d`.
 
         Returns:
-            A tensor with the shape of the layer's own output. For a given input, each row must have the same
-            distribution as if the weights were drawn from the guide. Rows may share noise.
+            A tensor with the shape of the layer's own output. Each single row must have the same distribution as with
+            weights drawn from the guide. The joint distribution of the rows may differ.
 
         Raises:
             ValueError: If the estimator does not support the layer.
@@ -69,9 +69,9 @@ class Estimator(ABC):
             guide: The guide of the model.
 
         Raises:
-            ValueError: If the estimator does not support the model or the guide. Inside the context: if the estimator
-                does not support a layer, if draws are vectorised, or if a call of the model uses other weights than the
-                last draw of the guide.
+            ValueError: If the estimator does not support the model or the guide. Calls inside the context raise this
+                error if the estimator does not support a layer, if draws are vectorised, or if the model does not use
+                the weights of the guide's last draw.
 
         Example:
             >>> import torch
@@ -89,8 +89,8 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        The network runs on `num_rows` rows, with one tensor in place of each random parameter. `random` maps the `id`
-        of the tensor to the parameter.
+        The network runs on `num_rows` rows. In this run, tensors replace the random parameters. `random` maps the `id`
+        of each such tensor to its parameter.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 
@@ -123,8 +123,8 @@ class _Gaussian(dist.Normal):
 class Applied(AbstractContextManager[None]):
     """The context of :meth:`Estimator.applied`.
 
-    If `closed_form` is True, a weight equals its mean unless the estimator needs a draw of it or its KL has no closed
-    form.
+    If `closed_form` is True, a weight is drawn only if the estimator or the KL needs the draw. A weight that is not
+    drawn equals its mean.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Applied(AbstractContextManager[None]):
         self._gaussians.clear()
 
     def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
-        """Return the distribution from which a site is drawn. If the site is a weight, also store its Gaussian."""
+        """Return the distribution from which a site is drawn. If the site is a weight, also store the Gaussian."""
         if site.name not in self._model.site_names:
             return base
         gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)

@@ -1,4 +1,4 @@
-"""A context that finds, while a network runs, each call of a layer whose parameters are Gaussian."""
+"""A context that finds the calls of layers with Gaussian parameters while a network runs."""
 
 import inspect
 import math
@@ -70,9 +70,9 @@ class Layer:
     def variance(self) -> Tensor:
         r"""Compute the variance of the output, :math:`\sum_i a_i^2 \sigma_i^2`.
 
-        Here :math:`a_i` is an input (1 for the bias), and :math:`\sigma_i^2` the variance of its weight. The noise of
-        the estimator must be :attr:`Noise.VARIANCE`, and the parameters must be independent. If only the bias is
-        random, the result may have the shape of the bias.
+        Here :math:`a_i` is an input (1 for the bias), and :math:`\sigma_i^2` is the variance of the input's weight. The
+        attribute `noise` of the estimator must be :attr:`Noise.VARIANCE`, and the parameters must be independent. If
+        only the bias is random, the result may have the shape of the bias.
         """
         weight, bias = (p.variance if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
         return self._random_part(self.input.square() if weight is not None else self.input, weight, bias)

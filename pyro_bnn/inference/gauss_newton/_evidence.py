@@ -46,8 +46,8 @@ class Evidence:
     def best(self, prior: Tensor, groups: Tensor | None, noise: "NoiseEvidence") -> tuple[Tensor, Tensor]:
         """Return the prior precisions, shape (P,), and log noise scales, shape (K,), that maximise the log evidence.
 
-        The search starts at `prior`. Weights with the same index in `groups`, shape (P,), share a precision; without
-        groups, the precisions stay as they are. See MacKay (1992), Bayesian Interpolation.
+        The search starts at `prior`. Weights with the same index in `groups`, shape (P,), share a precision. If
+        `groups` is None, the prior precisions stay as they are. See MacKay (1992), Bayesian Interpolation.
         """
         sizes = torch.zeros(0).to(prior) if groups is None else groups.bincount().to(prior)
         start = torch.zeros_like(sizes)
@@ -165,7 +165,7 @@ def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) ->
 
 @torch.no_grad()
 def set_noise(model: BayesianModel, values: dict[str, Tensor], log_scales: Tensor) -> str:
-    """Write the chosen scales into the model's parameter or into `values`, and return a sentence for the status."""
+    """Store the chosen noise scales in the model's parameter or in `values`; return a sentence for the status."""
     scales = log_scales.exp()
     shown = ", ".join(f"{scale:.3g}" for scale in scales.tolist())
     parameter = learned_noise(model)

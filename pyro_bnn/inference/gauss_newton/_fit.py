@@ -57,7 +57,7 @@ def fit_gauss_newton(
     progress: bool | None = None,
     seed: int | None = None,
 ) -> GaussNewtonPosterior:
-    r"""Fit a Gaussian around a trained network with Laplace's method, which takes a few passes over the data.
+    r"""Fit a Gaussian around a trained network by Laplace's method, in a few passes over the data.
 
     .. math:: q(w) = N\big(w^*, (G + \mathrm{diag}\,\delta)^{-1}\big), \qquad
               G = \sum_n J_n^\top \Lambda_n J_n,
@@ -205,7 +205,7 @@ def _group(site: str, per: Per) -> str:
 
 
 def _numbers(layout: Layout, groups: Mapping[str, str]) -> Tensor:
-    """Return the index of the group of each weight, shape (P,)."""
+    """Return for each weight the number of its group, shape (P,)."""
     order = list(dict.fromkeys(groups.values()))
     sizes = torch.tensor([shape.numel() for shape in layout.shapes.values()])
     return torch.tensor([order.index(groups[site]) for site in layout.shapes]).repeat_interleave(sizes)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Covariance(ABC):
-    """The covariance matrix of P weights. `tensors` define it, and a file stores them under their names."""
+    """The covariance matrix of P weights. A file stores `tensors` under the same names."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = dict(tensors)
@@ -30,8 +30,8 @@ class Covariance(ABC):
     def to(self, like: Tensor) -> "Covariance":
         """Return a contiguous copy with the device and dtype of `like`.
 
-        A covariance from a file is contiguous. Another memory layout would change the last bits of products, so the
-        predictions of a loaded posterior would differ from those of the saved one.
+        Tensors loaded from a file are contiguous. With another memory layout, the last bits of products would differ,
+        so a saved and a loaded posterior would give different predictions.
         """
         contiguous = torch.contiguous_format
         return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})
@@ -51,11 +51,11 @@ class Full(Covariance):
 
 
 class AlongAxes(Covariance):
-    r"""A covariance that is diagonal along orthogonal axes. The standard deviations are `scales`, shape (P,).
+    r"""A covariance that is diagonal along orthogonal axes. `scales` has the standard deviations, shape (P,).
 
-    Without Kronecker factors each weight has an axis of its own. With Kronecker factors, parameter number i, of shape
-    (m, n), has the axes :math:`u \otimes v`: the vectors u are the columns of `left.i`, and the vectors v those of
-    `right.i`.
+    Without Kronecker factors, the axes are the coordinate axes. With Kronecker factors, parameter number i, of shape
+    (m, n), has the axes :math:`u \otimes v`: the vectors u are the columns of `left.i`, and the vectors v are the
+    columns of `right.i`.
     """
 
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -107,8 +107,9 @@ def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[i
 class FullCurvature:
     r"""The positive semi-definite matrix :math:`G = \sum_k \beta_k G_k`, given the `matrices` G_k, shape (K, P, P).
 
-    Each G_k comes from the outputs that share a noise scale, and beta_k is the precision of their noise. Most
-    likelihoods have a single G_k, with beta = 1. The precision matrix of the posterior is G + diag(prior precision).
+    Outputs with the same noise scale form a group. G_k is the matrix of group k, and beta_k is the precision of its
+    noise. Most likelihoods have a single G_k, with beta = 1. The precision matrix of the posterior is G + diag(prior
+    precision).
     """
 
     matrices: Tensor
@@ -116,7 +117,8 @@ class FullCurvature:
     def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
         """Return the logarithm of the determinant of the precision matrix. The result is differentiable.
 
-        `noise` is beta, shape (K,). `prior` holds the prior precisions, shape (P,), or (1,) if all are equal.
+        `noise` is beta, shape (K,). `prior` has the precision of each weight's prior, shape (P,), or (1,) if all are
+        equal.
         """
         if len(noise) == len(prior) == 1:  # the eigenvalues are computed once for all priors
             return (noise * self._eigenvalues + prior).log().sum()
@@ -140,7 +142,7 @@ class FullCurvature:
 
 @dataclass(frozen=True)
 class CurvatureAlongAxes:
-    """Curvature as in :class:`FullCurvature`, diagonal along the axes of :class:`AlongAxes`: `values`, shape (K, P).
+    """A curvature that is diagonal along the axes of :class:`AlongAxes`, with the diagonals `values`, shape (K, P).
 
     With Kronecker factors, all weights of a parameter need the same prior precision.
     """

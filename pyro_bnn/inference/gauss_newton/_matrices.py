@@ -67,7 +67,7 @@ def summed_matrices(
 
 
 def _matrix_for(net: nn.Module, x: Inputs, *, is_full: bool) -> Callable[[nn.Module, Inputs, Tensor], Tensor]:
-    """Return the fastest function of (net, x, root) that computes a batch's Gauss-Newton matrix, or its diagonal."""
+    """Return the fastest function that computes the Gauss-Newton matrix of a batch, or only its diagonal."""
     if is_full:
         is_layer = type(net) is nn.Linear and all(p.requires_grad for p in net.parameters()) and isinstance(x, Tensor)
         return _full_of_layer if is_layer else _full
@@ -99,7 +99,7 @@ def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
     r"""Return L, shape (N, C, C), such that :math:`L L^\top` is the curvature of each row with respect to the outputs.
 
     The curvature is the expected Hessian of the negative log-likelihood, times the weights of the row and of its class.
-    Gaussian noise has scale 1. The targets y matter only for the weights.
+    Gaussian noise has scale 1. The targets y are used only to look up the weights of rows and classes.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:
@@ -123,7 +123,7 @@ def _full(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _diagonal(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    """Return the diagonal of the matrix of :func:`_full`, shape (P,)."""
+    """Return the diagonal, shape (P,), of the matrix that :func:`_full` returns."""
     return reduce(torch.add, (part.square().sum((0, 1)) for part in _rows(net, x, root)))
 
 
@@ -173,8 +173,8 @@ def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     """Return the matrix of :func:`_full` for a single linear layer whose parameters all need gradients.
 
-    The block for the weights of outputs c and k is sum_n (L_n L_n^T)[c, k] x_n x_n^T. The bias counts as the weight of
-    one more input, which is always 1.
+    The block for the weights of outputs c and k is sum_n (L_n L_n^T)[c, k] x_n x_n^T. Here L_n is ``root[n]``. A
+    bias is treated as the weight of one more input, which is always 1.
     """
     assert isinstance(layer, nn.Linear)
     assert isinstance(x, Tensor)
@@ -194,9 +194,9 @@ def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     r"""Return the result of :func:`_diagonal`, for networks that pass the check :func:`acts_by_layers`.
 
-    It is the sum of the squares of :math:`J_n^\top L_{n \cdot r}` over rows n and columns r. For linear layers and most
-    convolutions, one backward pass per column computes these gradients of all rows; see Dangel, Kunstner and Hennig
-    (2020), BackPACK, https://arxiv.org/abs/1912.10985.
+    The result is the sum of the squares of the gradients :math:`J_n^\top L_{n \cdot r}` over rows n and columns r. For
+    linear layers and most convolutions, one backward pass per column computes the gradients of all rows; see Dangel,
+    Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
     """
     output, calls = watched(net, x)
     if not all(len(s) == 1 and len(s[0][0]) == len(root) and has_formula(layer) for layer, s in calls.items()):
@@ -226,7 +226,7 @@ def _add_squares(layer: nn.Module, inputs: Tensor, slopes: Tensor, sums: dict[in
 
 
 def has_formula(layer: nn.Module) -> bool:
-    r"""Return whether each row's gradient with respect to the layer's weight is a sum of outer products.
+    r"""Return whether the gradient of one row, with respect to the layer's weight, is a sum of outer products.
 
     .. math:: \nabla_W = \sum_t g_t a_t^\top, \qquad \nabla_b = \sum_t g_t.
 
@@ -238,7 +238,7 @@ def has_formula(layer: nn.Module) -> bool:
 
 
 def inputs_at(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return the vectors, shape (N, T, D), that a layer with the input x multiplies by its weights at T positions."""
+    """Return the vectors that a layer multiplies by its weights, shape (N, T, D), for T positions in each row of x."""
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         sizes = [layer.kernel_size, layer.dilation, layer.padding, layer.stride]
         if isinstance(layer, nn.Conv1d):  # a convolution of images of height 1
@@ -258,7 +258,7 @@ def slopes_at(layer: nn.Module, slope: Tensor) -> Tensor:
 def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
     """Return whether, on 16 rows, the formulas of standard layers give the same gradients as autograd.
 
-    They differ if a layer has its own forward pass, or if a weight is also used elsewhere.
+    The formulas are wrong if a layer has its own forward pass, or if code outside the layer also uses its weight.
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
     if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):
@@ -336,7 +336,7 @@ def _add(sums: dict[nn.Module, Tensor], layer: nn.Module, vectors: Tensor) -> No
 
 
 def _require_standard(net: nn.Module, x: Inputs) -> None:
-    """Raise if rows of a layer may not be rows of the data, or if a layer does not compute what its class defines."""
+    """Raise if x has a shared input, or if a layer does not compute what its class defines."""
     if has_shared(x):
         raise ValueError(
             "Kronecker factors need layers with one row for each row of the data, but a shared input may have other "
@@ -352,7 +352,7 @@ def _require_standard(net: nn.Module, x: Inputs) -> None:
 def _require_layers(net: nn.Module) -> None:
     """Raise unless each layer with random weights has a formula.
 
-    All its parameters must be random, and it must share none of them with another layer.
+    All parameters of a layer with random weights must be random, and must not belong to another layer.
     """
     seen: set[int] = set()
     for name, module in net.named_modules():

@@ -102,7 +102,7 @@ def point_of(model: BayesianModel, init: Posterior | Mapping[str, Tensor] | None
 
 
 def check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
-    """Raise if the network's output does not have shape (N, C), or if a second call gives another output."""
+    """Raise if the network's output does not have shape (N, C), or if it changes in a second call."""
     with torch.no_grad():
         first, second = (model.output_given(values, x) for _ in range(2))
     if first.dim() != 2:
@@ -121,7 +121,7 @@ def check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
 def expansion(
     model: BayesianModel, rows: Pairs, values: Mapping[str, Tensor], sites: Sequence[str]
 ) -> tuple[float, Tensor]:
-    """Return the log-likelihood of all rows in nats, and its gradient in the values of `sites`, shape (P,)."""
+    """Return the log-likelihood of all rows in nats, and its gradient with respect to the `sites`, shape (P,)."""
     leaves = [values[site].detach().clone().requires_grad_() for site in sites]
     given = {**values, **dict(zip(sites, leaves, strict=True))}
     total = 0.0

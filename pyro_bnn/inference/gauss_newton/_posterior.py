@@ -38,7 +38,7 @@ class GaussNewtonPosterior(Posterior):
         covariance: Covariance of the random weights.
         prior_precisions: Prior precision of each random site: a number, or a tensor of the site's shape.
         structure: Name of the structure of the matrix, such as "kronecker".
-        is_linearised: Whether predictions linearise the network in its weights by default.
+        is_linearised: Whether `predict` by default linearises the network in its weights.
         log_evidence: Laplace's estimate of the log evidence, in nats.
         status: How the fit ended.
         seconds: Wall time of the fit.
@@ -94,11 +94,11 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def is_linearised(self) -> bool:
-        """Whether predictions linearise the network; False if it is linear in its random weights anyway."""
+        """Whether predictions linearise the network; False if the network is already linear in its random weights."""
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the marginal means and standard deviations of each site; the latter are 0 for fixed variables."""
+        """Return means and standard deviations for each site; the standard deviations of fixed variables are 0."""
         scales = self._layout.views(self.covariance.variances().sqrt())
         return {name: (value, scales.get(name, torch.zeros_like(value))) for name, value in self.median().items()}
 
@@ -109,7 +109,7 @@ class GaussNewtonPosterior(Posterior):
             yield {**self.location, **self._layout.views(drawn)}
 
     def median(self) -> Draw:
-        """Return the point w*, ``{site: shape (*event)}``. The point w* is the median and the mean of the Gaussian."""
+        """Return the point w*, which is the median and the mean of the Gaussian, ``{site: shape (*event)}``."""
         return {name: value.clone() for name, value in self.location.items()}
 
     def to_record(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Pyro's autoguides, with parameters that exist from the start.
 
-The guides are made from the latent variables only, without the observed site, and start at the values of `init`.
+The guides contain the latent variables, but not the observed site. They start at the values of `init`.
 """
 
 from typing import TypeVar
@@ -41,7 +41,8 @@ def auto_guide(
     - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular, P^2 parameters, for up to
       about a thousand latent numbers. It starts without correlations;
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
-      random numbers, the same for all guides of the same shape, since zero would be a saddle point.
+      random numbers, since zero would be a saddle point. All guides with the same shape of F get the same random
+      numbers.
 
     Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form for autoguides, and is wrong for
     constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.

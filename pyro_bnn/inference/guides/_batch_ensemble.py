@@ -137,7 +137,10 @@ class BatchEnsembleGuide(FlatGuide):
         return self.constrained(self.locations())
 
     def locations(self) -> dict[str, Tensor]:
-        """Return the unconstrained values of the guide's only member. Raise an error if there are several members."""
+        """Return the unconstrained values of a guide with one member.
+
+        Raise an error if the guide has several members.
+        """
         if self.num_members > 1:
             raise ValueError(
                 f"the {self.num_members} members of a BatchEnsembleGuide have no common `median()` or location; use "
@@ -180,7 +183,7 @@ def _is_shared(site: Site) -> bool:
 
 
 def _layout_of_member(sites: Iterable[Site]) -> Layout:
-    """Return the layout of a row of `members`: the factors of each shared weight, and all variables without factors."""
+    """Return the layout of a row of `members`, which has the factors of shared weights, and all other variables."""
     shapes: dict[str, torch.Size] = {}
     for site in sites:
         shape = site.unconstrained_start.shape
@@ -192,7 +195,7 @@ def _layout_of_member(sites: Iterable[Site]) -> Layout:
 
 
 def _factors(shape: tuple[int, ...], scale: float | None) -> Tensor:
-    """Return initial factors: random signs or, if `scale` is given, Gaussian numbers of mean 1."""
+    """Return random signs as initial factors, or Gaussian numbers with mean 1 if `scale` is given."""
     return 2.0 * torch.randint(2, shape) - 1 if scale is None else 1 + float(scale) * torch.randn(shape)
 
 
@@ -211,7 +214,7 @@ def chosen(members: Tensor) -> Tensor:
 
 
 class BatchEnsembleState(FlatState):
-    r"""Computes the gradients of one member; those of the other members are zero.
+    r"""Computes the gradients of one member, and sets the gradients of the other members to zero.
 
     With the gradient :math:`G` of :math:`L - \lambda \log p(w)` in the member's weight :math:`W \circ (r s^\top)`,
     where L is minus the log-likelihood,
@@ -252,7 +255,7 @@ class BatchEnsembleState(FlatState):
         return [*self._gradients.tensors, self._members_grad.view(-1)]
 
     def update(self) -> None:
-        """Do nothing, since each draw computes the weights of its own member."""
+        """Do nothing, since draws share no quantities: each draw computes the weights of its own member."""
 
     def draw(self) -> Mapping[str, Tensor]:
         with torch.no_grad():
@@ -285,7 +288,7 @@ class BatchEnsembleState(FlatState):
 
 
 class _SharedWeight:
-    """A shared weight, the factors of the present member, and the product of weight and factors."""
+    """A shared weight, its factors in the present member, and the product of weight and factors."""
 
     def __init__(
         self,
@@ -308,8 +311,8 @@ class _SharedWeight:
     def pull_back(self, gradient: Tensor) -> None:
         """Compute the gradients of the factors and of the shared weight.
 
-        At the call, `gradient` is the gradient of the member's weight. The method overwrites it in place with the
-        gradient of the shared weight.
+        `gradient` must be the gradient of the member's weight. It is overwritten with the gradient of the shared
+        weight.
         """
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:

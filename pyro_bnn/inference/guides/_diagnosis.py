@@ -165,10 +165,10 @@ class Marginals:
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of weights of a site that are at the prior, silent or collapsed; see :class:`Diagnosis`.
+    """How many weights of a site are at the prior, silent or collapsed; see :class:`Diagnosis`.
 
-    A weight is silent if it is at a prior whose mean lies within one standard deviation of 0. A weight at
-    any other prior is not silent: such a prior carries information, for example if it was learned from other data.
+    A weight at the prior is silent if the prior's mean lies within one standard deviation of 0. Any other prior carries
+    information, for example if it was learned from other data.
     """
 
     marginals: Marginals
@@ -192,7 +192,10 @@ def diagnosis_of(guide: object, model: BayesianModel | None, num_data: int, num_
 
 
 def problems_of(guide: object, model: BayesianModel) -> list[tuple[str, str]]:
-    """Return the problems of a guide, each with its remedy; none for a guide without Gaussian marginals."""
+    """Return the problems of a guide, each with its remedy.
+
+    For a guide without Gaussian marginals, the list is empty.
+    """
     if not isinstance(guide, (GaussianGuide, *KINDS)):
         return []
     marginals, _ = _weight_marginals(guide, model)
@@ -234,11 +237,12 @@ def _counts(site: Marginals, num_data: int) -> Counts:
 
 
 def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
-    r"""Return the Gaussians that are nearest to the prior among Gaussians of similar scale, as (centre, scale).
+    r"""Return the Gaussians at which the divergence from the prior has a local minimum, as (centre, scale).
 
-    The centre is the prior's mean, or its mode if the mean is not finite. The scales s are the local minima of the
-    divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` on a grid of log scales with steps of 0.1. These minima
-    exceed the true minima by at most about 0.0025 nats.
+    The centre m is the prior's mean, or the prior's mode if the mean is not finite. The divergence from the prior is
+    :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` plus a constant. The scales s are the local minima of this
+    divergence on a grid of log scales with steps of 0.1. The minima on the grid exceed the true minima by at most
+    about 0.0025 nats.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]
@@ -298,7 +302,7 @@ def _is_silent(layer: Iterable[Counts], num_data: int) -> bool:
 
 @torch.no_grad()
 def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[Marginals], dict[str, str]]:
-    """Return the marginals of all weights that were not removed, and why some sites have none."""
+    """Return the marginals of all weights that were not removed, and the reasons why sites were left out."""
     locations, scales = _locations_and_scales(guide)
     priors = _priors_of_guide(guide) if model is None else _priors_of_model(guide, model)
     found, left_out = [], {}
@@ -367,7 +371,7 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
-    """Return the prior of the remaining weights: one Gaussian for each, shape (P,), or one prior for all, shape ()."""
+    """Return the prior of the remaining weights: P Gaussians, shape (P,), or the prior of each weight, shape ()."""
     if type(prior) is dist.Normal:
         loc, scale = (part.expand(shape).reshape(-1)[keep] for part in (prior.loc, prior.scale))
         return dist.Normal(loc, scale)

@@ -29,8 +29,8 @@ Choice = Callable[[Site, dist.Normal], dist.Normal]
 class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     """A guide whose ELBO can be differentiated without effect handlers.
 
-    A subclass defines the same distribution twice: in `forward`, like any Pyro guide, and in :meth:`flat`, for fast
-    fits with all parameters in long vectors. The parameters have the names of the sites.
+    A subclass defines the same distribution twice. `forward` defines it as any Pyro guide does. :meth:`flat` defines it
+    for fast fits, with all parameters in long vectors. Each parameter has the name of its site.
     """
 
     sites: tuple[Site, ...]
@@ -46,9 +46,9 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
         Args:
             joint: The joint density of the model, over the sites of the guide.
-            noise: The quantity that an estimator needs in addition to the means. If it is None, there is no estimator,
-                and the network runs with drawn weights. A guide that does not support estimators raises an error if
-                `noise` is given.
+            noise: The quantity that an estimator needs in addition to the means. None means that there is no estimator,
+                and that the network runs with drawn weights. A guide that does not support estimators raises an error
+                if `noise` is given.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 
@@ -70,7 +70,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return found
 
     def values(self, kind: str) -> dict[str, Tensor]:
-        """Return each site's parameter of one kind, such as "loc", detached and without a copy."""
+        """Return each site's parameter of the given kind, such as "loc", detached and without a copy."""
         return {site.name: self.tree(kind).get_parameter(site.name).detach() for site in self.sites}
 
     def locations(self) -> dict[str, Tensor]:
@@ -86,7 +86,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return constrained(self.sites, free)
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Make a `sample` statement for each site. If `jacobian` is True, its log-density is minus the log Jacobian."""
+        """Make a `sample` statement for each site. Its log-density is 0, or minus the log Jacobian if `jacobian`."""
         values = self.constrained(free)
         for site in self.sites:
             value, log_density = values[site.name], 0.0
@@ -119,9 +119,9 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @property
     def changes(self) -> str | None:
-        """The reason why calling this guide may give another result than :meth:`flat`; None if there is no reason.
+        """The reason why this guide, if called, may give another result than :meth:`flat`; None if there is no reason.
 
-        A reason is, for example, that the guide has a hook, or that a subclass overrides a method.
+        The results may differ if the guide has a hook, or if a subclass overrides a method.
         """
         if has_hooks(self):
             return "the model or the guide has hooks"
@@ -155,7 +155,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
 
 class GaussianGuide(FlatGuide):
-    """A flat guide whose variables are Gaussian in unconstrained space, with scales that a scale map computes."""
+    """A flat guide with Gaussian variables in unconstrained space. A scale map computes the standard deviations."""
 
     scale_map: ScaleMap
 
@@ -166,7 +166,7 @@ class GaussianGuide(FlatGuide):
         scale_map: ScaleMap | None,
         stretch: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Make the parameters, site by site to save memory. The scales of `init` are divided by `stretch`."""
+        """Make the parameters, site by site to save memory. `stretch` divides the scales of `init`."""
         init = init_or_default(init)
         self.sites = tuple(sites)
         self.scale_map = Softplus() if scale_map is None else scale_map
@@ -181,7 +181,7 @@ class GaussianGuide(FlatGuide):
             plant(free, site.name, rho)
 
     def vectors(self, joint: Joint) -> tuple[ParameterVector, ParameterVector]:
-        """Move the locations into one vector, and the free parameters of the scales into another."""
+        """Move the locations into one vector, and the free parameters of the scales into another vector."""
         kinds, names = ("loc", self.scale_map.name), joint.layout.shapes
         loc, free = (ParameterVector(self.tree(kind), names) for kind in kinds)
         return loc, free

@@ -128,21 +128,21 @@ class NormalInit(Init):
 
 @dataclass(frozen=True)
 class NetworkInit(Init):
-    r"""A rule that starts at the network's own weights.
+    r"""A rule by which a guide starts at the network's own weights.
 
-    The initial standard deviations are all equal, or proportional to those of the prior, or proportional to the
-    weights. With a `weight_fraction` :math:`\delta`, as in MOPED, the initial standard deviation of a weight w is
-    :math:`\max(\delta |w|, \texttt{smallest})`. A latent variable that is not a weight starts at the median of its
+    The initial standard deviations are all equal, or proportional to the prior's standard deviations, or proportional
+    to the weights. With a `weight_fraction` :math:`\delta`, as in MOPED, the initial standard deviation of a weight w
+    is :math:`\max(\delta |w|, \texttt{smallest})`. A latent variable that is not a weight starts at the median of its
     prior, estimated from draws.
 
     Args:
         scale: Initial standard deviation of every variable, above 0.
-        prior_fraction: Ratio of a variable's initial standard deviation to the prior's standard deviation, above 0. It
-            replaces `scale` for unconstrained variables whose prior has a finite standard deviation.
-        weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0. It replaces
-            `scale` for unconstrained variables. MOPED uses 0.05 to 0.2.
-        smallest: Smallest standard deviation that `weight_fraction` gives; it must be above 0. For example, a bias that
-            is 0 gets it. The default is a heuristic: one hundredth of the default of `scale`.
+        prior_fraction: Ratio of a variable's initial standard deviation to the prior's standard deviation, above 0.
+            This ratio replaces `scale` for unconstrained variables whose prior has a finite standard deviation.
+        weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0. This ratio
+            replaces `scale` for unconstrained variables. MOPED uses 0.05 to 0.2.
+        smallest: Smallest standard deviation that `weight_fraction` gives; it must be above 0. For example, a bias of 0
+            gets the standard deviation `smallest`. The default is a heuristic: one hundredth of the default of `scale`.
 
     Raises:
         ValueError: If a number is not above 0, or if both fractions are given.

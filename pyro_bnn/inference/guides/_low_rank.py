@@ -226,9 +226,9 @@ class LowRankState(FlatState):
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
-        """Compute the gradients with respect to locations, scales, v and the stretch in one piece.
+        """Compute the gradients of one piece with respect to locations, scales, v and the stretch.
 
-        Return the divergence of the piece.
+        Return what the piece contributes to the divergence.
         """
         part, density, is_closed = piece.part, piece.density, piece.kind
         gradient, scale, scale_grad = self.value_grad[part], self._scale[part], self._scale_grad[part]

@@ -15,8 +15,8 @@ from ..joint import LOG_ROOT_TAU, Joint, Site
 class PrunedNormal(TorchDistribution):
     """Independent Gaussians for the elements in the mask `keep`; the removed elements are exactly 0.
 
-    A removed element has the prior's density at zero, which cancels in the divergence, and gets no gradient. So the
-    ELBO is that of a network without the removed elements.
+    The density of a removed element is the prior's density at zero, so the element adds nothing to the divergence. It
+    also gets no gradient. So the ELBO equals the ELBO of a network without the removed elements.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -55,7 +55,7 @@ def _divergence(q: PrunedNormal, p: Distribution) -> Tensor:
 
 
 def masks_of(guide: nn.Module) -> dict[str, Tensor]:
-    """For each site of a guide with removed elements, return a boolean mask of the elements that are still random."""
+    """Return masks of the elements that are still random, by site. Without removed elements, there are no masks."""
     keep = guide._modules.get("keep")
     return {} if keep is None else dict(keep.named_buffers())
 
@@ -63,9 +63,9 @@ def masks_of(guide: nn.Module) -> dict[str, Tensor]:
 class FlatMask:
     """Mask of the removed weights in the flat vectors of a step.
 
-    A removed weight gets the location 0, the noise 0 and the scale of its prior. Its term in the ELBO is a known
-    constant, which is subtracted. The constant is small because the scale is that of the prior, so few digits are lost
-    in sums over all weights.
+    A removed weight gets the location 0, the noise 0 and the scale of its prior. So a removed weight adds a known
+    constant to the ELBO, which is subtracted. The constant is small, since the scale is that of the prior, so sums over
+    all weights lose few digits.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:

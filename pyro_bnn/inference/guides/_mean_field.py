@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.copies import tree
+from ..._core.devices import reads_wait
 from ..._core.reflection import elementwise, move_distribution
 from ..._core.summary import counted
 from ..joint import LOG_ROOT_TAU, Joint, NormalDensity, Piece, Site, find_sites
@@ -21,6 +22,11 @@ from ._init import Init
 from ._masks import FlatMask, PrunedNormal, masks_of
 from ._natural_state import NaturalState, diagonal_hessians
 from ._state import FlatState, Noise, ParameterVector, RandomParameter, lent, scratch_for
+
+
+def normal_draw(mean: Tensor, deviation: Tensor) -> Tensor:
+    """Draw independent normal numbers with the given means and standard deviations."""
+    return torch.addcmul(mean, deviation, torch.randn(mean.shape, dtype=mean.dtype, device=mean.device))
 
 
 class MeanFieldGuide(GaussianGuide):
@@ -93,12 +99,16 @@ class MeanFieldGuide(GaussianGuide):
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         locations, scales = self.locations(), self.scales()
+        first, are_alike = next(iter(locations.values())), len({loc.dtype for loc in locations.values()}) == 1
+        if reads_wait(first.device) and are_alike:  # one kernel for all variables, since each takes long to start
+            sizes = [loc.numel() for loc in locations.values()]
+            mean, deviation = (torch.cat([values[n].flatten() for n in locations]) for values in (locations, scales))
+            for _ in range(num_samples):
+                parts = zip(locations.items(), normal_draw(mean, deviation).split(sizes), strict=True)
+                yield self.constrained({name: part.view(loc.shape) for (name, loc), part in parts})
+            return
         for _ in range(num_samples):
-            free = {}
-            for name, loc in locations.items():
-                noise = torch.randn(loc.shape, dtype=loc.dtype, device=loc.device)
-                free[name] = torch.addcmul(loc, scales[name], noise)
-            yield self.constrained(free)
+            yield self.constrained({name: normal_draw(loc, scales[name]) for name, loc in locations.items()})
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
         is_closed = {name: closed_form and density.is_closed for name, density in joint.densities.items()}
@@ -233,7 +243,7 @@ class MeanFieldGuide(GaussianGuide):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def locations(self) -> dict[str, Tensor]:
-        """Return the Gaussians' means in unconstrained space, ``{site: shape (*event)}``; 0 for removed weights."""
+        """Return the means in unconstrained space, ``{site: shape (*event)}``. Removed weights have the mean 0."""
         return self._or_zero(self.values("loc"))
 
     def scales(self) -> dict[str, Tensor]:
@@ -363,7 +373,8 @@ class MeanFieldState(FlatState):
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
         """Compute the gradient with respect to the scale, by the chain rule.
 
-        It comes from the gradient with respect to the draw or, with an estimator, with respect to its :class:`Noise`.
+        The chain rule starts at the gradient with respect to the draw. With an estimator, the chain rule starts at the
+        gradient with respect to the estimator's :class:`Noise`.
         """
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)

@@ -34,12 +34,12 @@ class NaturalState(FlatState):
     :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda + P`. By Stein's identity
     :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. A step multiplies S by at least 1/2, so precisions stay positive. For any
     other prior p, g is the gradient of :math:`L - \lambda \log p`, and P = 0. If :math:`\lambda` changes by a factor,
-    the part of S that comes from the data is divided by it.
+    the part of S that comes from the data is divided by this factor.
 
     The update of S contains the square of a noisy term, which raises S above its optimum by about
-    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. All weights contribute noise to the g of a noise scale, so its S
-    would be many times its optimum. Hence for latent variables of the likelihood, the second derivative of L, which
-    needs no pass through the network, replaces :math:`g\,(w - m)\,S`.
+    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, g contains noise from all weights, which would
+    raise S to many times its optimum. So for latent variables of the likelihood, :math:`g\,(w - m)\,S` is replaced by
+    the second derivative of L. This derivative needs no pass through the network.
 
     With `gauss_newton_every` k, :math:`B\,s^2 / N` replaces :math:`g\,(w - m)\,S` in every k-th step, and S stays the
     same in the other steps. Here s is the gradient of minus the log-likelihood of the whole data set, estimated from B
@@ -47,7 +47,7 @@ class NaturalState(FlatState):
 
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
     The first step computes S from `initial_hessian`, the Hessian of the loss of one row; None keeps the precisions of
-    the guide. Set `adds_up` if a step sums :math:`g\,(w - m)` over several draws or processes.
+    the guide. `adds_up` must be true if a step sums :math:`g\,(w - m)` over several draws or processes.
 
     References:
         See :func:`natural_gradient`. The factor by which a step multiplies S is from Lin et al. (2020),
@@ -88,7 +88,7 @@ class NaturalState(FlatState):
             precision.set_gradient(self._product)
 
     def continue_from(self, num_updates: int, weight: float | None) -> None:
-        """Continue after `num_updates` updates. In the last update, the divergence had the weight `weight`."""
+        """Continue after `num_updates` updates. The last update multiplied the divergence by `weight`."""
         self.num_updates, self.weight = num_updates, weight
         self._count.fill_(num_updates)
 
@@ -96,7 +96,7 @@ class NaturalState(FlatState):
     def gradients(self) -> list[Tensor]:
         """The gradient with respect to the draw.
 
-        With several draws or processes, there is a second tensor: this gradient times (draw minus mean).
+        With several draws or processes, a second tensor is this gradient times the draw's deviation from the mean.
         """
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
@@ -123,7 +123,7 @@ class NaturalState(FlatState):
             self._mask.fill(self._loc, 0)
 
     def _warn_of_flat_start(self) -> None:
-        """Warn if all precisions of a site start at the prior's precisions, as if the data had no curvature."""
+        """Warn if all precisions of a site start at the precisions of the prior, as if the log-likelihood were flat."""
         is_above = torch.empty_like(self._precision, dtype=torch.bool)
         for piece in self._pieces:
             is_above[piece.part] = self._precision[piece.part] > _prior_precision(piece) * SMALLEST_RISE
@@ -149,7 +149,10 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the data's part of each precision by `ratio`. A ratio above 1 leaves negative parts unchanged."""
+        """Multiply the part of each precision that comes from the data by `ratio`.
+
+        If `ratio` is above 1, negative parts stay as they are.
+        """
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior
@@ -181,7 +184,10 @@ class NaturalState(FlatState):
         return self._every is not None and self.num_updates % self._every == 0
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:
-        """Add the squared gradient of the simulated log-likelihood to the curvature. The autograd graph is kept."""
+        """Add the squared gradient of a simulated log-likelihood to the curvature.
+
+        The log-likelihood keeps its autograd graph.
+        """
         assert self._curvature is not None
         if not log_likelihood.requires_grad:
             return
@@ -330,7 +336,7 @@ class DiagonalHessian:
         self._sum = torch.zeros_like(self._leaf).reshape(-1)
 
     def add(self, loss: Tensor) -> None:
-        """Add the second derivatives of a loss to a running sum. The autograd graph of the loss is kept."""
+        """Add the second derivatives of a loss to a running sum. The loss keeps its autograd graph."""
         assert self._leaf is not None
         (slopes,) = torch.autograd.grad(loss, self._leaf, create_graph=True, allow_unused=True)
         if slopes is None or not slopes.requires_grad:
@@ -341,12 +347,12 @@ class DiagonalHessian:
                 self._sum[index] += row.reshape(-1)[index]
 
     def end(self, estimates: Tensor, precisions: Tensor) -> None:
-        """End a draw. `estimates` are this draw's estimates of the second derivatives divided by `precisions`."""
+        """End a draw. `estimates` are its estimated second derivatives, divided by `precisions`."""
         self._leaf = None
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace estimates in `products` by exact values. `products` has the slice `part` of all weights."""
+        """Replace estimates by exact values in `products`, the products for the weights in the slice `part`."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

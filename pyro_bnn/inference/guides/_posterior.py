@@ -25,11 +25,11 @@ from ._saved import FittedGuide, checked_state, made_from, record_of
 
 
 class GuidePosterior(Posterior):
-    """The posterior that a guide approximates. The guide is one of this package, one of Pyro's, or a function.
+    """The posterior that a guide approximates. The guide is a guide of this package or of Pyro, or a function.
 
     A guide that is a module draws with its own parameters, even if Pyro's global store has other parameters of the same
-    names. So after ``pyro.get_param_store().load(...)``, call such a guide once: the call copies the parameters from
-    the store.
+    names. If you load the store (``pyro.get_param_store().load(...)``), call the guide once, so that it copies its
+    parameters from the store.
 
     Args:
         guide: Function of the model's arguments that samples every latent variable. A fit changes the guide in place.
@@ -136,12 +136,11 @@ class GuidePosterior(Posterior):
 
         Args:
             model: The model. The model may be omitted after a fit with fixed priors and a guide of this package.
-            num_samples: Number of draws per weight, used where the divergence from the prior has no closed form. The
+            num_samples: Number of draws per weight, for sites whose divergence from the prior has no closed form. The
                 sum of the divergences of a site is much more precise than the divergence of a single weight.
 
         Returns:
-            A diagnosis, which prints as a table, with a comparison for each site (`sites`) and `warnings` that name
-            remedies.
+            A diagnosis that prints as a table. `sites` has a comparison for each site, and `warnings` name remedies.
 
         Raises:
             ValueError: If the guide has no Gaussian marginals, if there are no weights to diagnose, or if the model is

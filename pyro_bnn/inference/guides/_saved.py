@@ -119,7 +119,7 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
     """Check a record, and return the complete state of its guide.
 
-    `sites` are the latent variables of a `BayesianModel`; None for any other model.
+    `sites` are the latent variables if the model is a `BayesianModel`, and None otherwise.
     """
     if type(guide).__name__ != record.family:
         raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another.")

@@ -18,10 +18,10 @@ LARGE = 2**16
 
 
 class ParameterVector:
-    """Moves the parameters of nested modules into one vector, until :meth:`close` gives them their own memory again.
+    """Stores the parameters of nested modules in one vector; :meth:`close` gives each parameter its own memory again.
 
     A step over one vector allocates no memory; on a CPU, allocation often takes more time than the arithmetic. The
-    vector is stored in the tensor `memory`, if given.
+    parameters move into the tensor `memory` if it is given, else into a new tensor.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:
@@ -41,7 +41,7 @@ class ParameterVector:
 
     @torch.no_grad()
     def link(self) -> None:
-        """Let every parameter share the vector's memory. First copy values into the vector if they are elsewhere."""
+        """Make every parameter a view of the vector, and copy the parameter's value into the vector if necessary."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 if (parameter.dtype, parameter.device) != (view.dtype, view.device):
@@ -57,12 +57,12 @@ class ParameterVector:
         self._gradients = list(self._layout.views(gradient).values())
 
     def give_gradients(self) -> None:
-        """If :meth:`set_gradient` chose a vector, set the `grad` of each parameter to its part of this vector."""
+        """Set the `grad` of each parameter to its part of the gradient vector, if :meth:`set_gradient` has set one."""
         if self._gradients:
             self.give_once(self._gradients)
 
     def give_once(self, gradients: Iterable[Tensor]) -> None:
-        """Set each parameter's `grad` to its tensor in `gradients`, which has the order of the parameters."""
+        """Set the `grad` of each parameter. `gradients` has the order of the parameters."""
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient if parameter.requires_grad else None
 
@@ -73,7 +73,7 @@ class ParameterVector:
             parameter.grad = None if parameter.grad is None else parameter.grad.clone()
 
     def close(self) -> None:
-        """Give each parameter its own memory, in its former memory format."""
+        """Give each parameter its own memory again, in the memory format that it had before."""
         for parameter, view, example in zip(self.parameters, self._views, self._formats, strict=True):
             if parameter.data_ptr() == view.data_ptr():
                 parameter.data = torch.empty_like(example, device=view.device).copy_(view)
@@ -81,12 +81,12 @@ class ParameterVector:
 
 
 class DrawGradients:
-    """Gradients of the negative log-likelihood with respect to the drawn values, which are views of the vector `draw`.
+    """Gradients of the negative log-likelihood with respect to the drawn values. The drawn values are views of `draw`.
 
-    A large site has its own tensor, which the backward pass makes. Small sites share a vector, and the backward pass
-    adds their gradients to it. This takes more memory and time, but the sites are then updated together. On a GPU each
-    operation costs time, so only sites of at least `large_on_gpu` elements are large. If `large_on_gpu` is None, all
-    sites on a GPU are small.
+    The backward pass makes a new gradient tensor for each large site. Small sites share a vector, to which the backward
+    pass adds their gradients. Sharing takes more memory and time, but one operation then updates all small sites. On a
+    GPU each operation costs time, so only sites of at least `large_on_gpu` elements are large. If `large_on_gpu` is
+    None, all sites on a GPU are small.
     """
 
     def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:
@@ -112,7 +112,7 @@ class DrawGradients:
         return site.name if site.name in self._large else None
 
     def leaves(self) -> dict[str, Tensor]:
-        """Return new autograd leaves, one per site, which are views of the draw. All gradients start at zero."""
+        """Return views of the draw, one per site, as new autograd leaves. All gradients start at zero."""
         self._own.clear()
         self._joined.zero_()
         self._leaves = {name: view.detach().requires_grad_() for name, view in self._draws.items()}
@@ -121,7 +121,7 @@ class DrawGradients:
         return dict(self._leaves)
 
     def take(self) -> None:
-        """Collect the gradients of the leaves from the last call of :meth:`leaves`.
+        """Collect the gradients of the leaves that :meth:`leaves` returned last.
 
         Call this method after the backward pass, which computes these gradients.
         """
@@ -175,15 +175,16 @@ class RandomParameter:
 
     @classmethod
     def of(cls, noise: Noise, name: str, loc: Tensor, value: Tensor) -> "RandomParameter":
-        """Make a parameter with the mean `loc`. `noise` says whether `value` is its deviation or its variance."""
+        """Make a parameter with the mean `loc`. `noise` says whether `value` is the deviation or the variance."""
         return cls(name, loc, **{noise.value: value})
 
 
 class FlatState(ABC):
     """Draws values for a step, and turns the network's gradients into gradients of the guide's parameters.
 
-    A step calls :meth:`begin`. For each draw, it calls :meth:`draw`, runs the network, calls :meth:`observe`, runs the
-    backward pass of the network, and calls :meth:`pull_back`. At the end it calls :meth:`give_gradients`.
+    A step first calls :meth:`begin`. For each draw, the step calls :meth:`draw`, runs the network, calls
+    :meth:`observe`, runs the backward pass of the network, and calls :meth:`pull_back`. At the end, the step calls
+    :meth:`give_gradients`.
     """
 
     value: Tensor
@@ -218,25 +219,25 @@ class FlatState(ABC):
         """Draw a value of each site for the network. The gradients of the drawn values start at zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (most states do not need it)
-        """Use `loss`, minus the log-likelihood of all or some rows, before its backward pass.
+        """Receive the loss (the negative log-likelihood of all or some rows) before its backward pass.
 
         Most states do nothing.
         """
 
     @property
     def simulates(self) -> bool:
-        """Whether the present step needs the log-likelihood of simulated targets."""
+        """Whether the present step needs targets that are simulated from the model."""
         return False
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:  # noqa: B027
-        """If :attr:`simulates` is true, let the state use the log-likelihood of simulated targets for `num_rows` rows.
+        """Give the state the log-likelihood of simulated targets for `num_rows` rows, if :attr:`simulates` is true.
 
         `share` is the weight of this log-likelihood in the sum over all draws and parts of the batch.
         """
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
-        """Compute the gradients of the loss plus `weight` times the divergence with respect to the parameters.
+        """Compute the gradients of the loss plus `weight` times the divergence, with respect to the parameters.
 
         Returns:
             The divergence in nats, in double precision.
@@ -261,11 +262,11 @@ class FlatState(ABC):
         return None
 
     def is_degenerate(self, site: str) -> bool:
-        """Return whether a scale of a site is not above 0, so that the site has no density."""
+        """Return whether a site has no density because one of its scales is 0 or negative."""
         return False
 
     def close(self) -> None:
-        """Give each parameter its own memory. All other memory is freed first, so that the peak of memory stays low."""
+        """Give each parameter its own memory. To save memory, first free everything but the parameters."""
         vectors = self.vectors.values()
         vars(self).clear()
         for vector in vectors:
@@ -274,9 +275,9 @@ class FlatState(ABC):
             vector.close()
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """Return new autograd leaves, one per site, as views of `vector`, whose gradients are added to `gradient`.
+        """Return views of `vector` as autograd leaves, one per site. Autograd adds the leaves' gradients to `gradient`.
 
-        Views of the two tensors are kept for later calls, so every call should pass the same tensors.
+        Every call should pass the same two tensors, since their views are kept for later calls.
         """
         leaves = {}
         for name, view, its_gradient in zip(

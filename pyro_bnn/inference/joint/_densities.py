@@ -40,7 +40,7 @@ class Density(ABC):
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         """Return the log-density in nats, in double precision, and write its gradient into `slope`.
 
-        All vectors have shape (P,). `scratch` contains two or more vectors, which may be overwritten.
+        All vectors have shape (P,). The method may overwrite `scratch`, which must have at least two vectors.
         """
 
     def add_slope(self, value: Tensor, gradient: Tensor, weight: float, scratch: Sequence[Tensor]) -> Tensor:
@@ -61,14 +61,14 @@ class Density(ABC):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Return whether the formulas work for a prior's arguments: single numbers, or one number per weight."""
+        """Return whether the formulas work for these arguments of a prior (single numbers, or one per weight)."""
         return True
 
     @staticmethod
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
         """Return a differentiable function from points, shape (K, P), to log-densities, shape (K,).
 
-        It has no branches that depend on values, so that it can be recorded and written in C.
+        The function has no branches that depend on values, so that it can be recorded and written in C.
         """
         prior = kind(*arguments, validate_args=False)
         return lambda z: prior.log_prob(z).sum(-1)
@@ -133,8 +133,8 @@ class NormalDensity(Density):
     def expected_energy(self, loc: Tensor, precision: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         r"""Return half the sum of :math:`P / S + P (m - m_0)^2 - \log P`, for Gaussians with means m and precisions S.
 
-        This is minus the expected log-density under the prior, with mean :math:`m_0` and precision P, without a
-        constant.
+        The result is minus the expected log-density under the prior, up to a constant. The prior has the mean
+        :math:`m_0` and the precision P.
         """
         variance = torch.reciprocal(precision, out=scratch[0])
         deviation = self.centred(loc, scratch[1])
@@ -146,7 +146,7 @@ class NormalDensity(Density):
 
     @staticmethod
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
-        """See :meth:`Density.rows`. The log-density is computed as one weighted sum of squares."""
+        """See :meth:`Density.rows`. This computes the log-density as a weighted sum of squares."""
         loc, scale = arguments
         is_centred, root_precision = not bool(loc.any()), scale.reciprocal()
         log_constant = scale.log() + LOG_ROOT_TAU
@@ -184,7 +184,7 @@ class ScaleMixtureDensity(Density):
         self.log_odds_at_zero = log_narrow - log_wide + math.log(wide / narrow)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """Add the softplus of the log-odds to the log-density of the wider component; see :meth:`Density.log_prob`."""
+        """Sum the log-density of the wider component and the softplus of the log-odds; see :meth:`Density.log_prob`."""
         square, odds = torch.square(value, out=scratch[0]), scratch[1]
         base = len(value) * self._constant - 0.5 * self._precision * square.sum().double()
         torch.mul(square, -0.5 * self._excess, out=odds).add_(self.log_odds_at_zero).exp_()
@@ -197,7 +197,7 @@ class ScaleMixtureDensity(Density):
 class AnyDensity(Density):
     """Any other prior. Its gradients come from autograd.
 
-    For a constrained variable, the density is that of the unconstrained value. If `jacobian` is false, the Jacobian
+    For a constrained variable, this is the density of the unconstrained value. If `jacobian` is false, the Jacobian
     determinant of the transform is omitted, for a point estimate that is the mode in constrained space.
     """
 
@@ -272,10 +272,10 @@ def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
 def groups_of(
     sites: Sequence[Site], layout: Layout, children: Collection[str]
 ) -> Iterator[tuple[list[str], Callable[[Tensor], Tensor]]]:
-    """Yield the names of the sites with each kind of independent prior, and a function that computes their log-density.
+    """For each kind of independent prior, yield the names of its sites, and a function that computes log-densities.
 
-    The function maps points, shape (K, P), to log-densities, shape (K,). Sites inside plates, and sites in `children`,
-    whose priors depend on other sites, belong to no group.
+    The function maps points, shape (K, P), to log-densities, shape (K,). Two kinds of sites belong to no group: sites
+    inside plates, and `children`, the sites whose priors depend on other sites.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}
@@ -318,7 +318,7 @@ class Piece:
 class Joint:
     r"""The joint density :math:`p(y \mid w)\, p(w)` of a :class:`~pyro_bnn.BayesianModel` with fixed priors.
 
-    A flat vector holds the latent variables in unconstrained space, in the order in which the model draws them.
+    The latent variables are in one flat vector, in unconstrained space, in the order in which the model draws them.
     """
 
     def __init__(self, model: BayesianModel, *, jacobian: bool = True) -> None:
@@ -329,9 +329,9 @@ class Joint:
         self.layout = Layout({site.name: site.unconstrained_start.shape for site in self.sites})
 
     def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
-        """Divide the vector into pieces with one prior density each.
+        """Divide the vector of weights into pieces, so that each piece has one prior density.
 
-        Neighbouring sites share a piece if their densities are equal and `kind` returns the same label for them. On a
+        Neighbouring sites are in the same piece if both their densities and their labels from `kind` are equal. On a
         CPU, pieces longer than `longest` are cut.
         """
         runs: list[Piece] = []
@@ -350,9 +350,9 @@ class Joint:
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """On a CPU, cut a piece into pieces of at most `longest` numbers.
+    """Split a piece into parts of at most `longest` numbers, if the device is a CPU.
 
-    If its density has no `key`, it stays whole, since the density may have parameters for each weight.
+    A piece whose density has no `key` stays whole, since the density may have parameters for each weight.
     """
     size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):

@@ -42,7 +42,7 @@ SMOOTH = 0.05
 
 @dataclass(frozen=True)
 class _Direction:
-    """A direction in the space of the weights: the change of each site per unit step, and autograd's slope along it."""
+    """A direction in weight space. A unit step changes the sites by `moves`, and `slope` is the slope from autograd."""
 
     moves: dict[str, Tensor]
     slope: float
@@ -122,8 +122,8 @@ def _size_of(value: Tensor) -> float:
 def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     r"""Raise if autograd's gradient of the log-likelihood with respect to the random weights is wrong.
 
-    A network can hide part of its gradient, for example by ``detach()`` or by its own `autograd.Function`. Every fit of
-    such a network would fail silently.
+    A network can hide part of its gradient, for example by ``detach()`` or by its own `autograd.Function`. Without this
+    check, a fit of such a network would give a wrong result and no error.
 
     The derivative along a direction d of the weights is compared with a central difference,
 
@@ -174,11 +174,14 @@ def _example(value: Tensor) -> Tensor:
 
 
 class _WrongGradientError(Exception):
-    """An error that the check found in the network. Any other exception is an error of the check itself."""
+    """Raised if the network's gradient is wrong. Any other exception is an error of the check itself."""
 
 
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:
-    """Return two random directions for each site: one where the gradient is 0, and one with the gradient's signs."""
+    """Return two random directions for each site.
+
+    The first direction changes only elements whose gradient is 0. The second has the signs of the gradient.
+    """
     hidden: dict[str, _Direction] = {}
     along_gradient: dict[str, _Direction] = {}
     with seeded(1, next(iter(gradients.values())).device):
@@ -193,7 +196,7 @@ def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[di
 
 
 def _joined(directions: Mapping[str, _Direction]) -> _Direction:
-    """Join the directions of all sites. Sites with large slopes move less, so that they do not hide the others."""
+    """Join the directions of all sites. Sites with large slopes move less, so as not to hide other sites."""
     slopes = sorted(direction.slope for direction in directions.values())
     median = slopes[len(slopes) // 2] if slopes else 0.0
     total = 0.0
@@ -206,7 +209,7 @@ def _joined(directions: Mapping[str, _Direction]) -> _Direction:
 
 
 def _rounding(start: float, step: float) -> float:
-    """Return a bound on the rounding error of a difference quotient; heuristic: 1000 times the error of `start`."""
+    """Bound the rounding error of a difference quotient by 1000 times the error of `start` (heuristic)."""
     return 1e3 * torch.finfo(torch.float64).eps * max(abs(start), 1.0) / step
 
 
@@ -220,7 +223,7 @@ def _looks_wrong(function: _Function, direction: _Direction, start: float) -> bo
 
 
 def _check(function: _Function, name: str, direction: _Direction, start: float) -> None:
-    """Raise if the function is smooth along a direction, but autograd's slope is wrong."""
+    """Raise if autograd's slope along a direction is wrong; do nothing if the function is not smooth there."""
     centred, sides = [], (0.0, 0.0)
     for step in STEPS:
         ahead, behind = function.along(direction.moves, step), function.along(direction.moves, -step)

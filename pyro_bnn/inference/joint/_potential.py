@@ -31,9 +31,10 @@ DRAWS_AT_ONCE = 256
 def batched_observation(
     model: BayesianModel, example: Mapping[str, Tensor], x: Inputs
 ) -> Callable[[Mapping[str, Tensor], Inputs], Distribution]:
-    """Return a function from K draws, ``{site: shape (K, *event)}``, and x to the distribution of the targets.
+    """Return a function that computes the distribution of the targets from K draws and inputs x.
 
-    Its batch shape is (K, N, ...). `example` contains two draws. The model must have the mode and dtype of later runs.
+    The draws are ``{site: shape (K, *event)}``, and the distribution has the batch shape (K, N, ...). `example`
+    contains two draws. The model must have the mode and dtype of later runs.
     """
     paths = {path: name for name, paths in model.parameter_paths.items() for path in paths}
 
@@ -49,9 +50,9 @@ def draw_batches(
 ) -> Iterator[Distribution]:
     """Yield the distributions of the targets at x for batches of stored draws, ``{site: shape (K, S, *event)}``.
 
-    Each distribution has batch shape ``(number of draws, N, ...)``. All draws of the first chain come first, then those
-    of the second, and so on. `stream` contains the generators of random numbers inside the network; None uses torch's
-    generators.
+    Each distribution has batch shape ``(number of draws, N, ...)``. The draws of the first chain come first, then the
+    draws of the second chain, and so on. `stream` contains the generators of random numbers inside the network; None
+    uses torch's generators.
 
     Raises:
         ValueError: If the draws or x do not match the model.
@@ -101,7 +102,7 @@ class Potential(Coordinates, ABC):
 class NetworkPotential(Potential):
     """The potential of a :class:`BayesianModel` on all of its data, computed without effect handlers.
 
-    The model must already have the mode and dtype of later evaluations.
+    The model must already be in the mode and dtype that later evaluations use.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
@@ -146,7 +147,7 @@ class NetworkPotential(Potential):
         return self.unconstrain(draws)
 
     def _prior_given(self, site: Site, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """Return the prior of a site. If it depends on other sites, its parameters have an axis for the K points."""
+        """Return the prior of a site. A prior that depends on other sites gets an axis for the K points."""
         if site.name not in self._children:
             return site.prior
         prior: TorchDistributionMixin = unvalidated(self._model.prior_given(site.name, values))
@@ -154,7 +155,7 @@ class NetworkPotential(Potential):
 
 
 def network_potential(model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.dtype | None) -> NetworkPotential:
-    """Return the potential of a copy of the model, in eval mode and in `dtype` if it is given, on all rows of data.
+    """Return the potential on all rows of data, for a copy of the model in eval mode (and in `dtype` if given).
 
     Raises:
         ValueError: If the data do not match the model or are not the whole data set, if the network is random, or if
@@ -202,7 +203,7 @@ def warn_of_learnable(model: BayesianModel) -> None:
 
 
 def _remedy(likelihood: Likelihood) -> str:
-    """Return advice on the learned numbers of a likelihood. Return an empty text if there are no such numbers."""
+    """Return advice on the learned numbers of a likelihood, or an empty text if the likelihood has none."""
     numbers = likelihood.learned_numbers() if isinstance(likelihood, NumbersLikelihood) else {}
     if not numbers:
         return ""

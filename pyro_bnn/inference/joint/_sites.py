@@ -36,7 +36,7 @@ class Site:
         start: Initial value: the network's weight if it is inside the support, else a median of the prior.
         transform: Bijection from real numbers to the support; None if the support is the whole real line.
         plates: The plates around the site, each as (name, size, dim).
-        is_fixed: Whether the prior depends on no other variable and is not learned.
+        is_fixed: Whether the prior is constant: it depends on no other variable, and nothing in it is learned.
 
     Example:
         >>> import torch
@@ -68,7 +68,10 @@ class Site:
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:
-        """Return a context with the site's plates. A new plate is kept in `plates` for the other sites."""
+        """Return a context with the site's plates.
+
+        New plates are added to `plates`, so that other sites can share them.
+        """
         stack = ExitStack()
         for name, size, dim in self.plates:
             if name not in plates:
@@ -86,8 +89,8 @@ def constrained(sites: Iterable[Site], free: Mapping[str, Tensor]) -> dict[str, 
 def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
     """Find the latent variables of a model, in the order in which the model draws them.
 
-    The priors of later variables are conditioned on the initial values of earlier variables, not on draws, since the
-    children of an extreme draw would be extreme as well.
+    The priors of later variables are conditioned on the initial values of earlier variables. They are not conditioned
+    on draws, since an extreme draw would make later variables extreme, too.
 
     Raises:
         ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
@@ -163,7 +166,7 @@ def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
 
 
 class _AtStart(Messenger):
-    """Gives each latent variable its initial value, so that later priors are conditioned on this value."""
+    """Gives each latent variable its initial value. Priors of later variables then depend on this value."""
 
     def __init__(self, model: object) -> None:
         super().__init__()
@@ -198,7 +201,7 @@ def _site(name: str, node: Any) -> Site:
 
 
 class Layout:
-    """Joins named tensors in a vector of P numbers: each tensor has its slice, and the slices are in order."""
+    """Joins named tensors, in order, into a vector of P numbers. `slices` has the slice of each tensor."""
 
     def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
         self.shapes = dict(shapes)

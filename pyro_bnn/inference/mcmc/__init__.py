@@ -3,6 +3,7 @@
 from ..posterior import ConvergenceWarning as ConvergenceWarning
 from ._diagnostics import LARGEST_R_HAT as LARGEST_R_HAT
 from ._diagnostics import LARGEST_WITHIN as LARGEST_WITHIN
+from ._diagnostics import SMALLEST_ESS_PER_CHAIN as SMALLEST_ESS_PER_CHAIN
 from ._diagnostics import Convergence as Convergence
 from ._diagnostics import Diagnostics as Diagnostics
 from ._diagnostics import Modes as Modes

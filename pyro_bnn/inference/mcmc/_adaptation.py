@@ -114,14 +114,14 @@ class AnyAdaptation(ABC):
 
     @abstractmethod
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Begin to learn the step size at z, shape (P,): before warm-up, and whenever the mass matrix has changed."""
+        """Learn the step size anew from the point z, shape (P,). Call this method whenever the mass matrix changes."""
 
     def apply(self, kernel: Any, chain: int) -> None:
         kernel.step_size[chain], kernel.inverse_mass[chain] = self.step_size, self.inverse_mass
 
     @abstractmethod
     def update(self, index: int, draws: Any, chain: int, find_step: FindStep) -> None:
-        """Learn from warm-up draw number `index`, counted from 0."""
+        """Learn the settings from a warm-up draw, which has the number `index`, counted from 0."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Finds the part of a recorded function that computes each row by itself; this part can then run on blocks of rows.
+"""Finds the operations of a recorded function that compute each row by itself, and thus can run on blocks of rows.
 
 All operations are computed for one block of rows, and then for the next, so the results stay in the processor's cache.
 The C code does not contain the number of rows, so it is compiled once for tables of any length.
@@ -63,20 +63,20 @@ class Blocks:
     with_rows: set[Node]  # nodes whose results have an axis of rows
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return the first row of each block and the row after its last.
+        """Return the first row of each block, and the row after the last row of the block.
 
-        In all blocks but the last, the number of rows is a multiple of `STEP`.
+        The number of rows in each block is a multiple of `STEP`, except in the last block.
         """
         count, steps = math.ceil(self.num_rows / self.size), math.ceil(self.num_rows / STEP)
         ends = [min(number * steps // count * STEP, self.num_rows) for number in range(count + 1)]
         return list(itertools.pairwise(ends))
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of one block of a tensor: the axis of rows gets the length `size`."""
+        """Return the shape of one block of a tensor, in which the axis of rows has the length `size`."""
         return tuple(self.size if length == self.num_rows else length for length in shape)
 
     def cut(self, constant: Tensor) -> Tensor:
-        """Cut a constant with rows into blocks along a new first axis, and pad the blocks with zeros."""
+        """Split the rows of a constant into blocks along a new first axis, and pad the blocks with zeros."""
         axis = constant.shape.index(self.num_rows)
         result = constant.new_zeros(len(self.bounds()), *self.shape(constant.shape))
         for block, (begin, end) in zip(result, self.bounds(), strict=True):
@@ -85,11 +85,10 @@ class Blocks:
 
 
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
-    """Divide a recorded function into blocks; None if it has few rows, or if an operation may mix rows.
+    """Divide a recorded function into blocks. Return None if there are few rows, or if an operation may mix rows.
 
-    The first of `nodes` is the vector z. A constant has an axis of rows if the length of one of its axes is the number
-    of rows. The result of an operation has an axis of rows if an argument has one, unless the operation sums over the
-    rows.
+    The first of `nodes` is the vector z. An axis of a constant is an axis of rows if its length is the number of rows.
+    The result of an operation has an axis of rows if an argument has one, unless the operation sums over the rows.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}
@@ -102,7 +101,7 @@ def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | No
 
 
 def row_axis(shape: Sequence[int], num_rows: int) -> int | None:
-    """Return the axis that has length `num_rows`; None if there is none. Raise a `ValueError` if there are several."""
+    """Return the axis of length `num_rows`, or None. Raise a `ValueError` if several axes have this length."""
     axes = [axis for axis, size in enumerate(shape) if size == num_rows]
     if len(axes) > 1:
         raise ValueError(f"a tensor must have one axis of {num_rows} rows, got shape {tuple(shape)}.")

@@ -1,4 +1,4 @@
-"""Replaces operations of networks, while a density is recorded, by simpler ones that can be written in C."""
+"""Replaces operations in a recorded density by simpler operations that can be written in C."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tensor:
-    """Return zeros, of length `size` along one axis, with the slices of x at `begin`, `begin + step` and so on."""
+    """Lengthen an axis of x to `size` by zeros; slice i of x moves to the position `begin + i * step`."""
     shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
     end = begin + step * (x.shape[axis] - 1) + 1
     placed: Tensor = aten.slice_backward(x, shape, axis, begin, end, step)
@@ -75,8 +75,9 @@ def convolution_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Compute the gradients of :math:`y = x * w` by convolutions.
 
-    For the gradient of w, x is convolved with the gradient of y; stride and dilation are exchanged. For the gradient of
-    x, zeros are put between the elements of the gradient of y, and the result is convolved with the reversed weights.
+    The gradient of w is the convolution of x with the gradient of y, with stride and dilation exchanged. For the
+    gradient of x, zeros are put between the elements of the gradient of y, and the result is convolved with the
+    reversed weights.
     """
     if transposed:
         return NotImplemented
@@ -118,7 +119,7 @@ def _is_pooled_simply(
 
 
 class _Windows:
-    """The windows of a pooling. A loop over the object yields each position within a window, as a tuple of indices."""
+    """The windows of a pooling. Iterating over the object gives each position in a window, as a tuple of indices."""
 
     def __init__(self, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> None:
         whole = ([*sizes] * (x.dim() - 2 if len(sizes) == 1 else 1) for sizes in (kernel, stride or kernel, padding))
@@ -135,11 +136,11 @@ class _Windows:
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the gradient with respect to x, given the gradient of :meth:`of` for each position in a window."""
+        """Return the gradient for x. `parts` has, for each place, the gradient for the result of :meth:`of`."""
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:
-        """Copy one element for each window to its place in the window, in a tensor of zeros shaped as the padded x."""
+        """Copy one element of each window to its position in a tensor of zeros that has the shape of the padded x."""
         for axis, (size, first, step) in enumerate(zip(self.sizes, place, self.stride, strict=True), 2):
             part = _placed(part, axis, size, first, step)
         return part
@@ -166,7 +167,7 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest elements and, unlike torch, their positions in the windows (for the backward pass)."""
+    """Return the largest elements and, for the backward pass, their positions inside the windows (not as in torch)."""
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     return _Windows(x, kernel, stride, padding).largest()

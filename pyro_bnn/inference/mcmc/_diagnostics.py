@@ -78,7 +78,7 @@ class Convergence(Shown):
 
     @property
     def worst_ess(self) -> float:
-        """The smallest bulk or tail effective sample size of all quantities that vary; NaN if all are constant."""
+        """The smallest bulk or tail effective sample size of all quantities that vary. NaN if no quantity varies."""
         return _smallest(torch.cat([self.ess_bulk, self.ess_tail]))
 
 
@@ -128,9 +128,9 @@ class Diagnostics(Shown):
 
     @property
     def judged(self) -> tuple[str, Convergence]:
-        """The quantities that are judged: their name, and their convergence.
+        """The name and the convergence of the quantities that are judged.
 
-        Predictions are judged; if predictions are constant or missing, latent variables are judged.
+        Predictions are judged. If predictions are constant or missing, latent variables are judged instead.
         """
         if self.predictions is None or bool(self.predictions.r_hat.isnan().all()):
             return "latent variables", self.latents
@@ -138,7 +138,7 @@ class Diagnostics(Shown):
 
     @property
     def problems(self) -> list[str]:
-        """The problems found, each with a remedy; empty if there are no problems."""
+        """The problems of the chains, each with a remedy. The list is empty if there are no problems."""
         found = _of_divergences(self.num_divergences)
         if self.bfmi is not None and self.bfmi.min() < SMALLEST_BFMI:
             found.append(f"the smallest BFMI is {self.bfmi.min():.2f}: the tails are explored slowly; warm up longer.")
@@ -227,7 +227,7 @@ class Modes(Shown):
     Args:
         within: Largest R-hat between the two halves of each chain, shape (K,); infinite for a chain that did not move.
         between: Largest R-hat between the chains.
-        share: Share of the quantities' variance, from 0 to 1, that comes from differences between the chains' means.
+        share: Share of the variance that comes from differences between the means of the chains, from 0 to 1.
     """
 
     within: Tensor
@@ -241,7 +241,7 @@ class Modes(Shown):
 
     @property
     def unexplored(self) -> str:
-        """A clause without numbers of R-hat that says how many chains are too short to explore their modes."""
+        """A clause that says how many chains are too short to explore their modes. It contains no R-hat."""
         verb = (
             "is too short to explore its mode" if self.num_unexplored == 1 else "are too short to explore their modes"
         )
@@ -254,7 +254,7 @@ class Modes(Shown):
 
     @property
     def fault(self) -> str:
-        """A clause that says how many chains have not explored their modes; empty if all have."""
+        """A clause that says how many chains have not explored their modes; empty if there are no such chains."""
         bad = self.num_unexplored
         worst = f"R-hat of a chain's halves up to {self.within.max():.2f}, above {LARGEST_WITHIN}"
         return f"{bad} of {len(self.within)} chains have not explored their modes ({worst})" if bad else ""
@@ -289,7 +289,10 @@ def modes(values: Tensor) -> Modes:
 
 
 def modes_of_predictions(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs) -> Modes | None:
-    """Find out from predictions at up to 50 rows of x whether chains have explored their modes; None if S < 8."""
+    """Find out from predictions at up to 50 rows of x whether chains have explored their modes.
+
+    Return None if S < 8.
+    """
     if next(iter(samples.values())).shape[1] < 2 * FEWEST_DRAWS:
         return None
     return modes(_predicted(model, samples, _few_rows(model, x), MAX_QUANTITIES_OF_MODES))
@@ -333,7 +336,7 @@ def diagnose(
 
 
 def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
-    """Return the predictive moments at each draw, shape (K, S, M): all of them, or `at_most` of them, evenly spaced."""
+    """Return the predictive moments of all draws, or of `at_most` evenly spaced draws, shape (K, S, M)."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 
@@ -346,7 +349,7 @@ def _spaced(values: Tensor, at_most: int | None) -> Tensor:
 
 
 class Judgement(NamedTuple):
-    """The status of chains, and the agreement of their predictions if each chain was judged by itself."""
+    """The status of chains. If each chain was judged by itself, `modes` says how well the chains' predictions agree."""
 
     status: Status
     modes: Modes | None = None
@@ -361,11 +364,11 @@ def judge(
     *,
     at_modes: bool = False,
 ) -> Judgement:
-    """Judge chains, ``{site: shape (K, S, *event)}``, of the algorithm `sampler`, and warn of problems.
+    """Judge chains of the algorithm `sampler`, and warn of problems.
 
     If a model and inputs are given, predictions at up to 50 of the inputs are judged. Otherwise the latent variables
-    are judged. If `at_modes` is true, each chain began at its own mode. Such chains need not agree: each is judged by
-    itself, and a few divergent steps are tolerated.
+    are judged. If `at_modes` is true, each chain began at its own mode. Chains in different modes need not agree, so
+    each chain is judged by itself. A few divergent steps are tolerated.
     """
     num_divergences, done = statistics.num_diverging, in_short(samples, statistics, sampler)
     try:

@@ -29,7 +29,7 @@ class Emitted:
         return 0 if self.blocks is None else self.blocks.num_rows
 
     def laid_out(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """Return the constants as C reads them: the longest axis is innermost, and rows are cut into blocks."""
+        """Return the constants in C's memory layout. The longest axis is innermost, and rows are cut into blocks."""
         result = []
         for node, value in zip(self.constants, values, strict=True):
             if self.blocks is None or node not in self.blocks.with_rows:
@@ -97,7 +97,10 @@ def _write(writer: Writer, nodes: Sequence[Node], values: Values, results: Resul
 
 
 def _write_blocks(writer: Writer, blocks: Blocks, names: Mapping[Node, str], values: Values, results: Results) -> None:
-    """Write a loop over the blocks, with the operations on rows. It adds up the blocks' parts of each sum over rows."""
+    """Write a loop over the blocks, with the operations on rows.
+
+    For each sum over rows, the loop adds up all blocks.
+    """
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():
         with writer.loops(total.shape) as index:
@@ -143,12 +146,12 @@ def _arguments(node: Node) -> tuple[Any, ...]:
 
 
 def _cut(result: Any, blocks: Blocks) -> Any:
-    """Return empty tensors (device meta) with the shape and dtype that a result has in one block."""
+    """Return empty tensors (device meta) with the shape and dtype of a result in one block."""
     if isinstance(result, tuple | list):
         return [_cut(part, blocks) for part in result]
     return result.new_empty(blocks.shape(result.shape), device="meta")
 
 
 def _num_uses(node: Node) -> int:
-    """Return the number of operations that read a result, directly or through views."""
+    """Return the number of operations that read a result or a view of it."""
     return sum(max(1, _num_uses(user)) if user.meta["packet"] in VIEWS else 1 for user in node.users)

@@ -60,52 +60,51 @@ def fit_mcmc(
     each chain learns its own step size and, except for MCLMC, a diagonal mass matrix.
 
     If `torch.distributed` is initialised, each process draws a share of the chains, writes its own checkpoint, with its
-    rank in the file's name, and returns all chains. Every process must make the call with the same arguments and all
-    data. The draws depend on the seed and on the number of processes.
+    rank in the file's name, and returns all chains. Every process must call this function with the same arguments and
+    with all rows of the data. The draws depend on the seed and on the number of processes.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Learnable parameters do not change.
         data: The pair (x, y) with all rows. x is a tensor, an array, a list of numbers or a data frame, shape (N, ...);
             for networks with several inputs, x is a tuple or a dictionary of inputs. For any other Pyro model, `data`
             is the tuple of the arguments of the call ``model(*data)``.
-        sampler: The algorithm with its settings: :class:`~pyro_bnn.NUTS`, :class:`~pyro_bnn.HMC` or, for an ensemble of
-            modes, :class:`~pyro_bnn.MCLMC`.
+        sampler: The algorithm with its settings: :class:`~pyro_bnn.NUTS`, :class:`~pyro_bnn.HMC` or
+            :class:`~pyro_bnn.MCLMC`. :class:`~pyro_bnn.MCLMC` is for an ensemble of modes.
         num_samples: Number S of draws that are kept from each chain.
-        num_warmup: Number of warm-up draws of each chain, which are not kept.
+        num_warmup: Number of warm-up draws of each chain. Warm-up draws are not kept.
         num_chains: Number K of chains. R-hat shows whether several chains agree.
         init: Distribution of the first points: ``"prior"``, the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
             gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
-            chain. With an ensemble or a `Descent`, the status judges each chain by itself, since each explores its own
-            mode.
+            chain. With an ensemble or a `Descent`, each chain explores its own mode, so the status judges each chain by
+            itself.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
         dtype: Dtype of the computation; None uses the dtype of the model. The draws are returned in the model's dtype.
             In C, float32 takes half to two thirds of the time of float64.
         compile: Whether to draw in C, which is several times as fast as torch. C is possible for a small network on a
-            CPU; HMC computes only its gradients in C. If C is impossible, True raises an error with the reason, and
-            ``"auto"`` draws in torch. Compiling takes about a second in each process. torch's number of threads
-            (`torch.set_num_threads`) is the number of chains that run at a time, and does not change the draws. NUTS
-            and MCLMC use different random numbers in C and in torch, so with ``"auto"`` the draws depend on the
-            machine.
+            CPU. With HMC, only the gradients are computed in C. If C is impossible, True raises an error with the
+            reason, and ``"auto"`` draws in torch. Compiling takes about a second in each process. As many chains run at
+            a time as torch has threads (`torch.set_num_threads`); this number does not change the draws. NUTS and MCLMC
+            use different random numbers in C and in torch, so with ``"auto"`` the draws depend on the machine.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File for the state of the run, written at the beginning, every ten minutes (or as a
             :class:`Checkpoint` says) and at the end. With a checkpoint, SIGINT and SIGTERM save the run after the
             current draw and end it.
-        resume: Checkpoint from which to continue, of a run with the same arguments. A resumed run gives bit for bit the
-            draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`: it adds new draws,
-            which differ from those of a single longer run.
+        resume: Checkpoint of a run with the same arguments, from which this run continues. A resumed run gives bit for
+            bit the draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`. The
+            additional draws differ from the draws of a single longer run.
         seed: Seed that makes the run repeatable; None draws a seed from torch's generator. The run itself leaves
             torch's generators unchanged.
 
     Returns:
         The chains, with `status`, `statistics` and `path`. The status judges divergences and, if ArviZ is installed,
-        R-hat and effective sample sizes of predictions at up to 50 inputs, not of weights, which are identified only up
-        to permutations and signs of hidden units.
+        R-hat and effective sample sizes of predictions at up to 50 inputs. The status does not judge weights: if hidden
+        units are permuted or change their signs, the weights differ, but the predictions do not.
 
     Raises:
-        ValueError: If the data do not match the model, if the model is random for given weights (dropout), if no start
-            with a finite density is found, if ``compile=True`` is impossible, or if `resume` is damaged or from another
-            run.
+        ValueError: If the data do not match the model, if the model is random even for fixed weights (dropout), if no
+            starting point with a finite density is found, if ``compile=True`` is impossible, or if `resume` is damaged
+            or from another run.
         OSError: If the file `checkpoint` cannot be written, if it exists and `resume` does not name it, or if the file
             `resume` does not exist.
         Interrupted: If a signal has ended the run after its state was written.
@@ -212,7 +211,7 @@ def fit_nuts(
         data: The pair (x, y) with all rows; for any other Pyro model, the tuple of its arguments.
         max_tree_depth: A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps; see :class:`~pyro_bnn.NUTS`.
         num_samples: Number S of draws that are kept from each chain.
-        num_warmup: Number of warm-up draws of each chain, which are not kept.
+        num_warmup: Number of warm-up draws of each chain. Warm-up draws are not kept.
         num_chains: Number K of chains. R-hat shows whether several chains agree.
         init: Distribution of the first points: ``"prior"``, an ``Init``, another posterior, or a ``Descent``.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.

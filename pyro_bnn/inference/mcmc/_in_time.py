@@ -1,4 +1,4 @@
-"""Chains that start at trained networks. Training, warm-up and sampling can end early, to keep to a time limit."""
+"""Chains that start at trained networks. With a time limit, training, warm-up and sampling can end early."""
 
 import time
 from collections.abc import Callable
@@ -59,11 +59,11 @@ class Compiled(Sampler):
 class TimedChains:
     """Chains of MCLMC that start at trained networks, in C and in single precision. The chains may end early.
 
-    The constructor compiles the C code in at most `timeout` seconds. Then it measures two wall times:
-    `seconds_of_descent` of a step of Adam, and `seconds_of_step` of a step of a chain. Both are divided by the number
-    of chains, which run at the same time. `compile_seconds` is the time of the C compiler, about 0 if it compiled the
-    same code before, and `seconds` is the rest of the constructor's time. `num_warmup` is the number of warm-up draws
-    of each chain in the last run.
+    The constructor compiles the C code in at most `timeout` seconds. Then the constructor measures two wall times:
+    `seconds_of_descent` is the time of a step of Adam, and `seconds_of_step` is the time of a step of a chain. The
+    chains run at the same time, so both times are divided by the number of chains. `compile_seconds` is the time of the
+    C compiler, which is about 0 if the same code was compiled before. `seconds` is the rest of the constructor's time.
+    `num_warmup` is the number of warm-up draws of each chain in the last run.
 
     Raises:
         NotInCError: If C cannot compute the density, or the C compiler takes too long.

@@ -57,13 +57,15 @@ MOST_DIVERGING = 0.01
 
 @dataclass(frozen=True, repr=False)
 class ChainStatistics(Shown):
-    """Statistics of each draw, from the sampler. Shapes are (K, S) unless stated otherwise; unreported fields are None.
+    """Statistics of each draw, from the sampler.
+
+    Shapes are (K, S) unless stated otherwise. Fields without a report are None.
 
     Args:
         log_density: Log joint density in unconstrained space, in nats.
         energy: Hamiltonian of the draw, in nats.
         accept: Mean acceptance probability along the trajectory.
-        diverging: Whether the trajectory was divergent, which shows that its steps were too long.
+        diverging: Whether the trajectory was divergent. If so, its steps were too long.
         num_steps: Number of steps.
         step_size: Step size after warm-up, shape (K,).
         inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
@@ -124,7 +126,7 @@ def in_short(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler
 
 
 class Kernel(ABC):
-    """A sampler applied to one potential, for K chains. Each chain is one row of every tensor.
+    """A sampler applied to one potential, for K chains. Row k of every tensor belongs to chain k.
 
     Args:
         value_and_grad: The potential.
@@ -147,7 +149,10 @@ class Kernel(ABC):
         """Run until at least one chain finishes a draw. Step size and inverse mass may change between two calls."""
 
     def at(self, z: Tensor) -> "Kernel | None":
-        """Return a kernel for the same potential at the positions z, shape (K, P); None if the caller must make one."""
+        """Return a kernel for the same potential at the positions z, shape (K, P).
+
+        Return None if the caller must make the kernel.
+        """
         return None
 
     def state(self) -> dict[str, Any]:
@@ -158,7 +163,7 @@ class Kernel(ABC):
         raise self._stateless()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that :meth:`state` returned, possibly in another process. Its tensors may be on the CPU."""
+        """Restore a state that :meth:`state` returned, possibly in another process, with tensors on any device."""
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
@@ -180,7 +185,7 @@ class Kernel(ABC):
         return torch.randn_like(self.inverse_mass[chain])
 
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
-        """Find an initial step size of a chain at z, shape (P,): doubled or halved until the acceptance crosses 1/2.
+        """Find a chain's initial step size at z, shape (P,): double or halve it until the acceptance crosses 1/2.
 
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.
@@ -206,7 +211,7 @@ class Kernel(ABC):
 
 
 class NotInCError(ValueError):
-    """Error if ``compile=True`` was passed, but C cannot compute the draws; `reason` is a clause that says why not."""
+    """Raised for ``compile=True`` if C cannot compute the draws. `reason` is a clause that says why C cannot do it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -236,7 +241,7 @@ def leapfrog(
 
 
 class Sampler(ABC):
-    """An MCMC algorithm with its settings, an argument of :func:`~pyro_bnn.fit_mcmc`.
+    """An MCMC algorithm with its settings, for :func:`~pyro_bnn.fit_mcmc`.
 
     Subclasses are frozen dataclasses. Chains, warm-up and diagnostics are the same for all samplers.
     """
@@ -247,9 +252,10 @@ class Sampler(ABC):
         return type(self).__name__
 
     def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
-        """Return the object that adapts one chain, which begins at `start`, shape (P,), during warm-up.
+        """Return the object that adapts one chain during warm-up.
 
-        By default, the object learns a mass matrix, and a step size for the acceptance rate `target_accept`.
+        The chain begins at `start`, shape (P,). By default, the object learns a mass matrix, and a step size for the
+        acceptance rate `target_accept`.
         """
         return Adaptation(num_warmup, target_accept, start)
 

@@ -50,8 +50,8 @@ class MCLMC(Sampler):
     """Microcanonical Langevin Monte Carlo, a sampler for networks.
 
     MCLMC has no accept/reject step, so the draws are biased. The bias is small if the energy error of the steps is
-    small, so warm-up chooses the step size by this error. Warm-up also learns the length over which a chain forgets its
-    direction. For a network, warm-up should take 5,000 to 50,000 steps. Each step computes two gradients.
+    small, so warm-up chooses the step size by this error. Warm-up also learns how far a chain moves until its direction
+    is random again. For a network, warm-up should take 5,000 to 50,000 steps. Each step computes two gradients.
 
     The posterior of a network has many modes, and a chain stays in one of them. Start every chain at a trained network:
     pass an :class:`~pyro_bnn.EnsemblePosterior` or a :class:`~pyro_bnn.inference.mcmc.Descent` as ``init``. The modes
@@ -62,7 +62,8 @@ class MCLMC(Sampler):
         energy_error: Target at the end of warm-up: the mean squared energy error of a step, in squared nats, divided by
             the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
             square root of this error; the bias is small for a target of 5e-4.
-        first_energy_error: Target at the beginning of warm-up, during which the target changes linearly.
+        first_energy_error: Target at the beginning of warm-up. During warm-up, the target changes linearly from
+            `first_energy_error` to `energy_error`.
 
     References:
         Robnik et al. (2023), https://arxiv.org/abs/2212.08549; Robnik and Seljak (2023),
@@ -236,9 +237,9 @@ class MCLMCKernel(TorchKernel):
 
 
 def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Return the directions u, shape (K, P), after a time t at constant gradients, and the changes of kinetic energy.
+    r"""Return the directions, shape (K, P), after a time t with constant gradients, and the changes of kinetic energy.
 
-    Let g be the gradient of a chain, :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`,
+    Let u be the direction of a chain, g its gradient, :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`,
     :math:`\zeta = e^{-\delta}` and :math:`a = u \cdot e`. The new direction is
     :math:`e (1 - \zeta) (1 + \zeta + a (1 - \zeta)) + 2 \zeta u`, scaled to length 1. The kinetic energy grows by
     :math:`(P - 1) (\delta - \log 2 + \log(1 + a + (1 - a) \zeta^2))`.
@@ -269,7 +270,7 @@ class _MCLMCChain(NativeChain):
     """One chain of MCLMC. `point` contains a position, a direction, a gradient, a potential, and T energy errors."""
 
     def draw(self, setting: tuple[float, float]) -> Tensor:
-        """Make a draw with a step size and a standard deviation of the noise, and return the new `point`."""
+        """Make a draw, and return the new `point`. `setting` is a pair: the step size, and the scale of the noise."""
         point, num_weights = self.point.clone(), self.sampler.num_weights
         direction = point[num_weights : 2 * num_weights]
         if not bool(direction.any()):  # before the first draw

@@ -100,7 +100,7 @@ class Native:
 
     @functools.cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """The threads that evaluate the potential, each at some of the points. All evaluations use the same threads."""
+        """The threads that evaluate the potential, each at some of the points."""
         return ThreadPoolExecutor(torch.get_num_threads())
 
     def _evaluate_part(self, z: Tensor, value: Tensor, gradient: Tensor) -> None:
@@ -111,7 +111,7 @@ class Native:
 class NativeChain(ABC):
     """One chain, whose draws are computed in C.
 
-    The first P numbers of `point` are the chain's position. The other numbers are needed for its next draw.
+    The first P numbers of `point` are the chain's position. The next draw also needs the other numbers of `point`.
     """
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
@@ -127,7 +127,7 @@ class NativeChain(ABC):
         """Make a draw, and return the new `point`. This method may run in any thread."""
 
     def state(self) -> dict[str, Any]:
-        """Return everything on which the next draw depends, except the numbers that are set during warm-up."""
+        """Return all that determines the next draw, except the numbers that warm-up sets."""
         return {"point": self.point, "generator": self.generator.get_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -183,7 +183,10 @@ class NativeKernel(Kernel):
         return self._chains[chain].normal(self.inverse_mass.shape[1])
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the chains after their last draws. A resumed run begins unfinished draws anew."""
+        """Return the state of the chains after their last draws.
+
+        A resumed run repeats unfinished draws from the beginning.
+        """
         return {
             "is_seeded": self._is_seeded,
             "chains": [self._before.get(k) or chain.state() for k, chain in enumerate(self._chains)],
@@ -240,9 +243,9 @@ def native(
 def native_or_reason(
     value_and_grad: ValueAndGrad, z: Tensor, compile: Compile, max_tree_depth: int = 10
 ) -> tuple[Native | None, str]:
-    """Return the compiled samplers, or None and the reason why there are none.
+    """Return the compiled samplers, or None and the reason why compilation is impossible.
 
-    If `compile` is True, raise a `NotInCError` instead.
+    If compilation is impossible and `compile` is True, raise a `NotInCError`.
     """
     if not compile:
         return None, "`compile` is False"
@@ -297,7 +300,7 @@ def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 
 
 def _compiler() -> list[str] | None:
-    """Return the command of the C compiler, which `CC` may set with its options; None if there is no compiler."""
+    """Return the C compiler's command (with options if `CC` sets them), or None if there is no compiler."""
     named = os.environ.get("CC")
     commands = [shlex.split(named)] if named else [["cc"], ["gcc"], ["clang"]]
     return next(([path, *rest] for name, *rest in commands if (path := shutil.which(name))), None)
@@ -327,7 +330,7 @@ def _compile(text: str, timeout: float | None) -> ctypes.CDLL:
 
 
 def _called(command: Sequence[str], timeout: float | None) -> tuple[int, str]:
-    """Run a command, and return its exit status and its error output. A timeout also stops its child processes."""
+    """Run a command, and return its exit status and error output. A timeout stops the command and its children."""
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(command, stdout=nothing, stderr=pipe, text=True, start_new_session=True) as process:
         try:

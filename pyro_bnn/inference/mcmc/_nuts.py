@@ -120,7 +120,10 @@ class NUTSKernel(TorchKernel):
 
 
 class _NUTSChain(NativeChain):
-    """One chain of NUTS in C. `point` has a position, a gradient, the potential and four numbers of the last draw."""
+    """One chain of NUTS in C.
+
+    `point` has a position, its gradient and potential, and four numbers about the last draw.
+    """
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         super().__init__(sampler, point)

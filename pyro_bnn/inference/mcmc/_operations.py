@@ -1,8 +1,8 @@
-"""Table of the torch operations that can be written in C. A density with another operation runs in torch.
+"""Table of the torch operations that can be written in C. A density with any other operation runs in torch.
 
-An elementwise operation is given as C text, with `{0}`, `{1}` and so on for its arguments. Any other operation is a
-function of the writer, a tensor with the shape and dtype of the result, and the operation's arguments, with a
-:class:`Value` in place of each tensor.
+The entry of an elementwise operation is C text, with `{0}`, `{1}` and so on for the arguments. The entry of any other
+operation is a function. The function gets the writer, a tensor with the shape and dtype of the result, and the
+arguments of the operation, with a :class:`Value` in place of each tensor.
 """
 
 import operator
@@ -115,7 +115,7 @@ def _filled(number: float) -> Operation:
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
-    """Write the logarithm of the sigmoid. The second result, which torch has as well, is not used."""
+    """Write the logarithm of the sigmoid. As in torch, there is a second result, which is not used."""
     return [writer.stored(combined("log_sigmoid_({0})", source.shape, source)), source]
 
 
@@ -148,7 +148,7 @@ LONGEST_TOTAL = 64
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:
-    """Write the logarithm of the sum of exponentials along one axis, which has size 1 in the result."""
+    """Write the logarithm of the sum of exponentials along one axis. In the result, this axis has size 1."""
     if value.shape[axis] > LONGEST_TOTAL:
         raise UnsupportedError(f"of {value.shape[axis]} elements")
     largest = _largest(writer, value, axis)
@@ -158,7 +158,7 @@ def _log_total(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _largest(writer: Writer, value: Value, axis: int) -> Value:
-    """Write the largest elements along one axis, which gets size 1. Infinite ones become 0, as in `logsumexp`."""
+    """Write the largest elements along one axis, which gets size 1. Infinite results become 0, as in `logsumexp`."""
     result = writer.memory([1 if a == axis else n for a, n in enumerate(value.shape)])
     with writer.loops(result.shape) as index:
         name = writer.name("max")
@@ -217,7 +217,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Copy the source into slices of zeros. torch 2.4 records this operation; later versions record padding."""
+    """Copy the source into a slice of zeros. Only torch 2.4 records this operation; later versions record padding."""
     memory = writer.memory(result.shape)
     writer.each(memory.shape, f"{memory.text} = 0.0f;")
     copy(writer, source, memory.sliced(source.shape, axis, begin, None, step))
@@ -241,7 +241,7 @@ def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: V
 
 
 def _picked(source: Value, indices: Sequence[Value | None]) -> Value:
-    """Return slices along one axis. Exactly one entry of `indices` is not None: the vector of their positions."""
+    """Return slices along one axis. One of `indices` is the vector of the slices' positions; the others are None."""
     axes = [axis for axis, which in enumerate(indices) if which is not None]
     which = indices[axes[0]]
     if len(axes) != 1 or which is None or which.example is None:

@@ -25,7 +25,7 @@ OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}
 
 @dataclass(frozen=True)
 class ModesRecord:
-    """The form in which a file stores :class:`Modes`. All fields are tensors, since an R-hat can be infinite."""
+    """The form in which a file stores :class:`Modes`. All fields are tensors, which can store an infinite R-hat."""
 
     within: Tensor
     between: Tensor
@@ -53,8 +53,8 @@ class MCMCPosterior(Posterior):
         path: How the draws were computed: ``"C"``, ``"pyro"``, or, for draws in torch, a text that begins with
             ``"replayed"`` or ``"eager"`` and says why no faster way was possible. The path is empty if a custom sampler
             does not set it.
-        modes: Agreement of the predictions for training rows, within and between chains; None if the chains did not
-            begin at different modes.
+        modes: Agreement of the predictions for training rows, within and between chains; None unless the chains began
+            at different modes.
 
     Raises:
         ValueError: If an argument has the wrong type, or if sites have different numbers of draws.
@@ -97,7 +97,7 @@ class MCMCPosterior(Posterior):
 
         Args:
             mcmc: A `pyro.infer.MCMC` after its run. The draws are not copied.
-            model: The model that was sampled. If it is given, the status judges the model's predictions. If it is None,
+            model: The model that was sampled. With a model, the status judges the model's predictions. Without a model,
                 the status judges the latent variables, which rarely converge if they are weights (see
                 :meth:`diagnose`).
             x: Inputs of the model, shape (N, ...). The status judges predictions at up to 50 of these inputs.
@@ -117,7 +117,7 @@ class MCMCPosterior(Posterior):
 
     @property
     def _lead(self) -> torch.Size:
-        """The lengths (K, S) of the two leading axes, which are the same for the draws of all sites."""
+        """The numbers (K, S) of chains and of draws in each chain."""
         return next(iter(self.chains.values())).shape[:2]
 
     def _summary(self) -> Summary:
@@ -154,8 +154,8 @@ class MCMCPosterior(Posterior):
     def diagnose(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
         """Return R-hat and effective sample sizes of latent variables and, given a model and inputs, of predictions.
 
-        Judge by the predictions: permuting hidden units, or flipping their signs, changes the weights but not the
-        function.
+        Judge chains by predictions, not by weights: permuting hidden units, or flipping their signs, changes the
+        weights but not the function.
 
         Args:
             model: The model that was sampled.
@@ -171,7 +171,7 @@ class MCMCPosterior(Posterior):
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return all draws with statistics; if `num_samples` is not None, return that many draws without statistics."""
+        """Return all draws with statistics if `num_samples` is None. Otherwise return draws without statistics."""
         if num_samples is not None:
             return super()._chains(num_samples, arguments, stream)
         statistics = self.statistics

@@ -23,7 +23,7 @@ Term = Callable[[Index, Index], str]
 
 
 def product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
-    """Write a product of two matrices, batches, or a matrix and a vector; the first of three arguments is added."""
+    """Write ``left @ right`` for two arguments, or ``added + left @ right`` for three."""
     *first, left, right = arguments
     left, right, shape = writer.stored(left), writer.stored(right), tuple(result.shape)
     if len(right.shape) == 1:

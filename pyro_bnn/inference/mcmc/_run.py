@@ -49,7 +49,7 @@ class Chain:
         return self.num_drawn >= self.num_warmup + self.num_samples
 
     def take(self, draws: Draws, kernel: Kernel) -> None:
-        """Use a draw. During warm-up, the chain learns from the draw. After warm-up, the chain records the draw."""
+        """Use a draw. During warm-up, adapt the chain's settings to the draw. After warm-up, record the draw."""
         if self.num_drawn < self.num_warmup:
             find_step = functools.partial(kernel.find_step, self.index)
             self.adaptation.update(self.num_drawn, draws, self.index, find_step)
@@ -112,7 +112,7 @@ NO_ENDS = Ends()
 
 
 class Run:
-    """A run of chains on one potential. It can resume only files of runs with the same `settings`."""
+    """A run of chains on one potential, which can resume only files of runs with the same `settings`."""
 
     def __init__(self, plan: RunPlan, potential: Potential, stream: Stream, settings: Mapping[str, Any]) -> None:
         self._plan, self._potential, self._stream, self._settings = plan, potential, stream, settings
@@ -123,8 +123,8 @@ class Run:
     def start(self, starts: Tensor, descent: Descent | None, *, until: float = math.inf) -> None:
         """Begin chains at the rows of `starts`, shape (K, P).
 
-        If there is a `descent`, it first moves these points to modes. It stops when `time.perf_counter` reaches
-        `until`.
+        If `descent` is given, the chains begin at the modes to which it moves these points. The descent stops when
+        `time.perf_counter` reaches `until`.
         """
         with self._stream:
             kernel = self._new_kernel(starts)
@@ -199,7 +199,7 @@ class Run:
 
     @property
     def num_warmup(self) -> int:
-        """The smallest number of warm-up draws among all chains."""
+        """The smallest number of warm-up draws in a chain."""
         return min(chain.num_warmup for chain in self._chains)
 
     @property
@@ -283,7 +283,7 @@ def _require_same_settings(path: Path, before: Mapping[str, Any], now: Mapping[s
 
 
 def _require_same_densities(path: Path, before: Tensor, now: Tensor) -> None:
-    """Raise an error if the density at the chains' first positions has changed: then the model has changed."""
+    """Raise an error if the density at the first positions has changed, since the model must then have changed."""
     if not torch.allclose(before, now, rtol=SAME_DENSITY, atol=SAME_DENSITY):
         raise ValueError(
             f"`resume` must be a file of the same model, but the posterior density differs from that in {path}: a "

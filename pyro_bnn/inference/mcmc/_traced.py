@@ -1,7 +1,7 @@
 """Records functions as graphs of tensor operations; constant tensors become additional arguments of the graphs.
 
-Samplers that do not run in C run the recorded potential directly: they need not run the Python code of the model, Pyro
-and autograd at each step. For small tensors this code takes more time than the operations themselves. Recording needs
+Samplers that do not run in C run the recorded potential. So they do not run the Python code of the model, of Pyro and
+of autograd at each step. For small tensors this Python code takes more time than the tensor operations. Recording needs
 no compiler. The table shows the time of one leapfrog step of NUTS for 100 rows of data on one thread, in microseconds.
 
 =======  ======  =============  ================
@@ -49,9 +49,9 @@ def unsupported_if_it_fails() -> Iterator[None]:
 
 
 class Traced(NamedTuple):
-    """A recorded function, and the tensors that it used besides its arguments, such as data and buffers.
+    """A recorded function, and the constants that it used besides its arguments, such as data and buffers.
 
-    Functions that differ only in the values of their constants have the same graph, so C is compiled once for them.
+    Functions that differ only in the values of constants have the same graph, and use the same compiled code.
     """
 
     graph: GraphModule  # called with the arguments, then the constants
@@ -65,8 +65,9 @@ def traced(
 ) -> Traced:
     """Record a function as plain tensor operations, without Pyro and autograd.
 
-    `decompositions` maps some operations to functions of simpler operations, which are recorded instead. Results that
-    depend only on constants, such as the normaliser of a likelihood, are computed once, while recording.
+    `decompositions` maps some operations to functions, which compute them by simpler operations. The simpler operations
+    are recorded. Results that depend only on constants, such as the normaliser of a likelihood, are computed once,
+    while recording.
     """
     with unsupported_if_it_fails(), ordinary_attention():
         graph = make_fx(lambda *tensors: function(*tensors), decomposition_table=decompositions)(*example)
@@ -78,7 +79,7 @@ def traced(
 
 
 def _lift(graph: GraphModule) -> list[Tensor]:
-    """Replace each constant in a graph by a new argument at the end, and return the constants."""
+    """Replace each constant in a graph by an additional last argument, and return the constants."""
     values = _constant_values(graph)
     own: dict[Node, Tensor] = {}  # constants with memory of their own
     memories: set[int] = set()
@@ -121,15 +122,18 @@ def _constant_values(graph: GraphModule) -> dict[Node, Any]:
 
 
 def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
-    """Return whether a node depends on constants alone; False if it has no inputs: it may draw random numbers."""
+    """Return whether a node depends only on constants.
+
+    A node without inputs is not constant, since it may draw random numbers.
+    """
     return bool(node.all_input_nodes) and all(source in values for source in node.all_input_nodes)
 
 
 class TorchKernel(Kernel):
     """A kernel in torch.
 
-    If `not_in_c` is empty, C computes the potential. Otherwise `not_in_c` says why it does not, and the kernel records
-    the potential if it can.
+    If `not_in_c` is empty, C computes the potential. Any other `not_in_c` is the reason why C cannot compute the
+    potential; the kernel then records the potential if possible.
     """
 
     fields: tuple[str, ...] = ()

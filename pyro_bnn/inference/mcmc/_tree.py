@@ -1,14 +1,16 @@
 """The trees of the No-U-Turn Sampler: their fields, and the functions that make them grow.
 
 `begin` starts a trajectory as a tree of one point. A subtree grows from one end of the tree: `grow` takes one leapfrog
-step and adds the new point to the subtree. The subtree has `ended` if it is complete (as large as the tree), turns back
-or diverges. `merge` adds a complete subtree to the tree, and `turn` starts the next subtree from a random end.
+step and adds the new point to the subtree. The field `ended` of a subtree is true if the subtree is complete (as large
+as the tree), turns back or diverges. `merge` adds a complete subtree to the tree, and `turn` starts the next subtree
+from a random end.
 
-Every chain is one row of every tensor. Functions with an argument `chains` change only the rows that this mask marks.
+Every chain is one row of every tensor. If a function has an argument `chains`, a mask, it changes only the rows of
+these chains.
 
 References:
-    Betancourt (2017), https://arxiv.org/abs/1701.02434, appendix A, for the trees and their weights; Phan, Pradhan and
-    Jankowiak (2019), https://arxiv.org/abs/1912.11554, for subtrees without recursion.
+    Trees and their weights: Betancourt (2017), https://arxiv.org/abs/1701.02434, appendix A. Subtrees without
+    recursion: Phan, Pradhan and Jankowiak (2019), https://arxiv.org/abs/1912.11554.
 """
 
 import functools
@@ -73,7 +75,7 @@ class TreeConstants(NamedTuple):
 
 
 def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
-    """Return the state of chains that have just finished a draw at z. `begin` uses only the proposal, which is at z."""
+    """Return the state of chains at z between two draws. `begin` reads only the proposal, z."""
     count = torch.zeros_like(potential, dtype=torch.long)
     levels = z.new_zeros(len(z), num_levels, z.shape[1])
     point, proposal = (z, z, gradient), (z, gradient, potential, potential)
@@ -88,7 +90,7 @@ def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tu
 def begin(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, normal: Tensor
 ) -> tuple[Tree, Subtree]:
-    """Start a trajectory at each proposal, with a momentum from the standard normal numbers `normal`."""
+    """Start a trajectory at each proposal. Momenta are computed from the standard normal numbers `normal`."""
     z, gradient, potential = tree.proposal, tree.proposal_gradient, tree.proposal_potential
     r = normal * constants.inverse_mass.rsqrt()
     energy = potential + 0.5 * torch.linalg.vecdot(r, r * constants.inverse_mass)
@@ -140,7 +142,7 @@ def grow(
 
 
 def ended(tree: Tree, subtree: Subtree) -> Tensor:
-    """Return a mask of the subtrees that grow no further, shape (K,)."""
+    """Return a mask of the chains whose subtrees have ended, shape (K,)."""
     return subtree.turning | subtree.diverging | (subtree.leaf == tree.size)
 
 
@@ -149,9 +151,10 @@ def merge(
 ) -> Tree:
     r"""Add complete subtrees to their trees, and mark the trajectories that end.
 
-    A subtree that turns back or diverges is not added. With W for the sum of weights, the proposal of the subtree
-    replaces that of the tree with probability :math:`\min(1, W_\text{subtree} / W_\text{tree})`. The trajectory ends if
-    the subtree was not added, or if the tree has its largest size or turns back as :class:`~pyro_bnn.NUTS` defines.
+    A subtree that turns back or diverges is not added. Let W be the sum of weights. The proposal of the subtree
+    replaces the proposal of the tree with probability :math:`\min(1, W_\text{subtree} / W_\text{tree})`. The trajectory
+    ends if the subtree was not added, if the tree has reached its largest size, or if the tree turns back (see
+    :class:`~pyro_bnn.NUTS`).
     """
     grown = chains & ~subtree.turning & ~subtree.diverging
     # Drawing from the union would be valid too, but favouring the subtree moves the chain further.
@@ -189,7 +192,7 @@ def merge(
 def turn(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, log_uniform: Tensor
 ) -> tuple[Tree, Subtree]:
-    """Start a subtree at a random end of each tree. Both ends have the same probability."""
+    """Start a subtree at a random end of each tree, with the probability 1/2 for each end."""
     right = (log_uniform < math.log(0.5))[:, None]
     ends = ((tree.right_z, tree.left_z), (tree.right_r, tree.left_r), (tree.right_gradient, tree.left_gradient))
     z, r, gradient = (torch.where(right, *pair) for pair in ends)
@@ -199,7 +202,7 @@ def turn(
 
 
 def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
-    """Return a subtree without points at an end of the tree. It keeps the checkpoints of `old`, but they are unused."""
+    """Return a subtree that starts at a point but contains no points yet. The checkpoints of `old` are unused."""
     zero, count, no = torch.zeros_like(old.log_weight), torch.zeros_like(old.leaf), torch.zeros_like(old.turning)
     return Subtree(
         *(z, r, gradient, z, gradient, zero, zero, zero - math.inf, torch.zeros_like(z), zero, count, no, no),
@@ -208,12 +211,16 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 
 
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return two Boolean tables, shape (leaves, levels): where a leaf is stored, and with which leaves it is compared.
+    """Return two Boolean tables of shape (leaves, levels), with a row for each leaf of a tree.
 
-    When a leaf completes a balanced subtree, a check for a U-turn compares it with the first leaf of this subtree.
-    Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every even leaf
-    is the first of a balanced subtree. An odd leaf whose binary form ends in c ones completes c balanced subtrees. The
-    first leaves of these subtrees are stored at the levels from m - c + 1 to m, where m is the level of the odd leaf.
+    The first table marks the level at which the leaf is stored. The second table marks the levels whose stored leaves
+    are compared with the leaf.
+
+    When a leaf completes a balanced subtree, the check for a U-turn compares the first and the last leaf of the
+    subtree. Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every
+    even leaf is the first leaf of a balanced subtree. If the binary form of an odd leaf ends in c ones, the leaf
+    completes c balanced subtrees. The first leaves of these subtrees are stored at the levels from m - c + 1 to m,
+    where m is the level of the odd leaf.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
     stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)

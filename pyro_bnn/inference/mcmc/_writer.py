@@ -1,8 +1,8 @@
 """Writes the text of a C function, with expressions for its tensors.
 
 A tensor is represented by a C expression for its elements, with a placeholder for the index along each axis. Most
-operations only combine such expressions. A result is written to memory if it is used more than once, or if its
-operation sums over an axis. The longest axis is innermost, so that the C compiler can vectorise over it.
+operations only combine the expressions of their arguments. A result is written to memory if it is used more than once,
+or if its operation sums over an axis. The longest axis is innermost, so that the C compiler can vectorise over it.
 """
 
 import math
@@ -37,11 +37,11 @@ class Value:
         return self.text.format(*index)
 
     def read_at(self, shape: Sequence[int], index: Index) -> "Value":
-        """Return a tensor of a new shape, each of whose elements is the element of this tensor at `index`."""
+        """Return a tensor of a new shape, whose elements are read from this tensor at `index`."""
         return replace(self, shape=tuple(shape), text=self.at(index), example=None)
 
     def broadcast(self, shape: Sequence[int], *_: Any) -> "Value":
-        """Add leading axes to this tensor, and repeat its axes of size 1."""
+        """Broadcast this tensor to a shape: add leading axes, and repeat along axes of size 1."""
         lead, own = len(shape) - len(self.shape), self.shape
         result = self.read_at(shape, ["0" if n == 1 else i for n, i in zip(own, places(shape)[lead:], strict=True)])
         return replace(result, is_scratch=self.is_scratch and own == tuple(shape[lead:]))
@@ -89,7 +89,10 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Split two shapes into the smallest groups of axes with equal numbers of elements. Leave out axes of size 1."""
+    """Yield pairs of groups of axes, with one group from each shape.
+
+    Both groups of a pair have the same number of elements, and as few axes as possible. Axes of size 1 are left out.
+    """
     from_axes, to_axes = ([axis for axis, n in enumerate(shape) if n > 1] for shape in (before, after))
     while from_axes:
         num_from = num_to = 1
@@ -132,12 +135,12 @@ def literal(number: float) -> str:
 
 
 def combined(text: str, shape: Sequence[int], *parts: Value) -> Value:
-    """Make a tensor from a C expression, in which `{0}`, `{1}` and so on stand for elements of `parts` (broadcast)."""
+    """Make a tensor from a C expression; `{0}`, `{1}` and so on stand for elements of the broadcast `parts`."""
     return Value(tuple(shape), text.format(*(part.broadcast(shape).text for part in parts)))
 
 
 def order(shape: Sequence[int]) -> list[int]:
-    """Return the axes of a shape from the outermost loop to the innermost, which runs over the longest axis."""
+    """Return the order of the loops over the axes of a shape, outermost first. The longest axis is innermost."""
     return sorted(range(len(shape)), key=lambda axis: shape[axis])
 
 
@@ -176,10 +179,10 @@ class Writer:
     def loops(
         self, shape: Sequence[int], axes: Sequence[int] | None = None, *, pragma: str = "", rows: str = "room"
     ) -> Iterator[list[str]]:
-        """Write loops over some axes, by default all, and yield the index inside them, which is 0 along other axes.
+        """Write loops over the given axes, by default all, and yield the index inside the loops.
 
-        A loop over the rows of a block counts up to a C variable, whose name is `rows`. The variable "rows" is the
-        number of rows in the block. The variable "room" is this number rounded up to a multiple of `STEP`.
+        A loop over the rows of a block counts up to a C variable, whose name is `rows`. The C variable "rows" is the
+        number of rows in the block. The C variable "room" is the number of rows, rounded up to a multiple of `STEP`.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]
@@ -248,7 +251,7 @@ class Writer:
     def reduction(
         self, shape: Sequence[int], axes: Sequence[int], names: Sequence[str], rows: str = "rows"
     ) -> Iterator[list[str]]:
-        """Write loops that add terms to variables, in any order that the compiler chooses."""
+        """Write loops that add terms to variables. The compiler may choose the order of the additions."""
         if not axes:
             yield ["0"] * len(shape)
             return
@@ -265,7 +268,7 @@ Operation = Callable[..., Any]
 
 
 def elementwise(text: str, *, is_slow: bool = False) -> Operation:
-    """Make an elementwise operation from a text, in which `{0}`, `{1}` and so on stand for its arguments."""
+    """Make an elementwise operation from a C expression; `{0}`, `{1}` and so on stand for the arguments."""
     num_read = 1 + max(int(number) for number in re.findall(r"{(\d)}", text))
 
     def write(writer: Writer, result: Tensor, *arguments: Any) -> Value:
@@ -280,7 +283,10 @@ def elementwise(text: str, *, is_slow: bool = False) -> Operation:
 
 
 def view(of: Callable[..., Value]) -> Operation:
-    """Turn a method of :class:`Value` into an operation. The method may change indices of elements, not values."""
+    """Turn a method of :class:`Value` into an operation.
+
+    The method may reorder or repeat elements, but not change their values.
+    """
 
     def write(writer: Writer, result: Tensor, source: Value, *others: Any) -> Value:
         return of(source, result.shape, *others)

@@ -1,4 +1,4 @@
-"""What a prediction asks about a posterior: its number of draws, and whether learned parameters have changed."""
+"""Functions for predictions: the default number of draws, and a check that learned parameters have not changed."""
 
 import warnings
 from collections.abc import Iterator
@@ -25,7 +25,10 @@ SMALLEST = 0.1
 
 
 def num_members(model: Any, posterior: Posterior) -> int | None:
-    """Return the number of points of which a posterior consists; None for other posteriors, and with MC dropout."""
+    """Return how many sets of weights a point estimate or an ensemble of point estimates has.
+
+    Return None for any other posterior, and for a model with MC dropout.
+    """
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return None if any(isinstance(module, MCDropout) for module in modules) else posterior.num_points
 
@@ -35,9 +38,9 @@ def default_num_draws(
 ) -> int:
     """Return the default number of draws in a prediction.
 
-    If a posterior consists of points, each is drawn once, but there are at least 2 draws, since a single draw has no
-    epistemic uncertainty. All stored draws are used if there are no more than `most_stored` (by default `usual`);
-    otherwise `most_stored` of them. Other posteriors make `usual` draws.
+    For a posterior that consists of points, this is the number of points, but at least 2, since a single draw has no
+    epistemic uncertainty. For stored draws, it is their number, but at most `most_stored` (by default `usual`). For all
+    other posteriors, it is `usual`.
     """
     points = num_members(model, posterior)
     if points is not None:
@@ -46,7 +49,7 @@ def default_num_draws(
 
 
 def with_learned(posterior: P, model: object) -> P:
-    """Let a posterior, or each member of an ensemble, remember the learned parameters of its model. Return it."""
+    """Store the model's learned parameters in a posterior, or in each member of an ensemble. Return the posterior."""
     if isinstance(model, BayesianModel):
         for part in _parts(posterior):
             part.learned = {
@@ -58,7 +61,7 @@ def with_learned(posterior: P, model: object) -> P:
 def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
     """Warn if learned parameters of a model have changed since one of its posteriors was made.
 
-    The network's parameters are not compared for an ensemble, or if each draw has its own values of some of them.
+    The network's parameters are not compared for an ensemble, or if some parameters have other values in each draw.
     """
     parts = [part for part in _parts(posterior) if part.learned]
     if not parts:
@@ -85,7 +88,7 @@ def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
 
 
 def warn_of_shared_network(posterior: Posterior, model: BayesianModel) -> None:
-    """Warn if an ensemble's draws may lack network parameters that each member learned for itself."""
+    """Warn if members of an ensemble may have learned different values of network parameters that are not random."""
     if not isinstance(posterior, EnsemblePosterior) or len(posterior.members) == 1 or posterior.carried:
         return
     random, named = random_paths(model), model.network.named_parameters()

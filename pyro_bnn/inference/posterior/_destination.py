@@ -27,7 +27,7 @@ BOUNDS = (
 class Destination:
     """The model and guides into which a posterior is loaded.
 
-    For a posterior of a Pyro model that is no :class:`BayesianModel`, `model` is None, and `own_sites` are the model's
+    If the model is a Pyro model but not a :class:`BayesianModel`, `model` is None, and `own_sites` are the model's
     latent variables if they are known.
     """
 

@@ -13,6 +13,7 @@ from ..._core import checks as _checks
 from ..._core.inputs import Inputs, as_inputs
 from ..._core.remedies import Advised
 from ..._core.scope import EXCLUSIVE, Stream
+from ..._core.signatures import explained
 from ..._core.summary import NOT_OK, SITE_COLUMNS, Shown, Summary, counted, in_time, shape_row
 from ...modelling.model import SITE_PREFIX, BayesianModel
 from ...modelling.priors import PosteriorPrior, Prior
@@ -140,20 +141,20 @@ class Posterior(Advised, Shown, ABC):
         """Return the median of every latent variable, ``{site: shape (*event)}``. The median of a Gaussian is its mean.
 
         Raises:
-            ValueError: If the posterior, such as a set of draws or an ensemble, has no closed-form median.
+            ValueError: If the median has no closed form, as for a set of draws or an ensemble.
         """
         raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
 
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """Return the points around which predictions linearise the network; draws take the points in turn.
+        """Return the points around which predictions linearise the network; each draw uses the next point.
 
-        If the entry of a draw is None, predictions with this draw are not linearised.
+        A prediction is not linearised for the draws that get None instead of a point.
 
         Args:
-            everywhere: Whether to return points even if :attr:`is_linearised` is false.
+            everywhere: Whether to return the points also if :attr:`is_linearised` is false.
 
         Raises:
-            ValueError: If the posterior has no median, and therefore no such point.
+            ValueError: If the posterior has no median.
         """
         return [self.median() if _checks.flag("everywhere", everywhere) or self.is_linearised else None]
 
@@ -168,6 +169,7 @@ class Posterior(Advised, Shown, ABC):
             *args: Arguments of the model, for guides that use them.
         """
 
+    @explained("posterior.sample(100)")
     def sample(self, num_samples: int, *, seed: int | None = None) -> Draw:
         """Return all draws at once, ``{site: value of shape (S, *event)}``. Memory grows with `num_samples`.
 
@@ -180,7 +182,10 @@ class Posterior(Advised, Shown, ABC):
         return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
 
     def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
-        """Return draws as one tensor for each site. Each draw is made in `unit`, such as a lock or a random stream."""
+        """Return draws as one tensor for each site.
+
+        Each draw is made in the context `unit`, such as a lock or a random stream.
+        """
         if num_samples is None:
             num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)
         num_samples = _checks.at_least("num_samples", num_samples, least)
@@ -197,7 +202,9 @@ class Posterior(Advised, Shown, ABC):
         return {}
 
     def moments(self, *, num_samples: int | None = None, seed: int | None = None) -> Moments:
-        """Return the mean and standard deviation of every latent variable, in closed form if possible, else from draws.
+        """Return the mean and standard deviation of every latent variable.
+
+        Draws are used only if there is no closed form.
 
         Args:
             num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer.
@@ -218,7 +225,10 @@ class Posterior(Advised, Shown, ABC):
         return Moments({name: found[name][0] for name in names}, {name: found[name][1] for name in names})
 
     def diagnose(self, model: BayesianModel | None = None) -> Any:
-        """Return diagnostics, which can be printed; None if the method has no diagnostics besides its `status`."""
+        """Return diagnostics that can be printed.
+
+        Return None if the method has no diagnostics other than its `status`.
+        """
         return None
 
     def to_arviz(
@@ -233,8 +243,8 @@ class Posterior(Advised, Shown, ABC):
         """Return the posterior as ArviZ's `InferenceData`: draws as one chain and, given a model, predictions.
 
         The group ``posterior`` has the attributes ``method``, ``status``, ``status_ok`` (0 or 1), ``sampling_time`` (in
-        seconds, if known) and ``inference_library``. R-hat and effective sample sizes of independent draws say nothing
-        about the quality of the posterior.
+        seconds, if known) and ``inference_library``. If draws are independent, their R-hat and effective sample sizes
+        say nothing about the quality of the posterior.
 
         Args:
             num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer. For Markov
@@ -285,7 +295,10 @@ class Posterior(Advised, Shown, ABC):
         return PosteriorPrior(*self._moments(f"{SITE_PREFIX}.", num_samples, seed), otherwise)
 
     def attributes(self) -> dict[str, object]:
-        """Return the method, status and wall time, which are stored with the draws. Unknown values are None."""
+        """Return the attributes that are stored with the draws: method, status and wall time.
+
+        Unknown values are None.
+        """
         return {
             "method": self.method,
             "status": str(self.status),

@@ -14,7 +14,8 @@ T = TypeVar("T")
 class Calibration(ABC):
     """A correction of a posterior's predictions, learned from rows that were not used in the fit.
 
-    :func:`~pyro_bnn.save_posterior` stores it in the posterior's file, as it stores subclasses of your own.
+    :func:`~pyro_bnn.save_posterior` stores a calibration in the posterior's file, also a calibration of a class of your
+    own.
     """
 
     @abstractmethod
@@ -44,7 +45,7 @@ def saved(value: Posterior | Calibration) -> Saved:
 
 
 def restored(values: Saved, destination: Destination) -> Posterior:
-    """Check a record, and return its posterior. The only change to `destination` is in its attribute `pending`."""
+    """Check a record, and return its posterior. In `destination`, only the attribute `pending` is changed."""
     kind: type[Posterior] = _kind_of(values, Posterior)  # type: ignore[type-abstract]  # its subclasses are found
     return kind.from_record(values.content, destination)
 
@@ -56,7 +57,7 @@ def restored_calibration(values: Saved) -> Calibration:
 
 
 def _kind_of(values: Saved, base: type[T]) -> type[T]:
-    """Return the class that a record names. It must be an imported subclass of `base` that defines `from_record`."""
+    """Return the class that a record names: an imported subclass of `base` that defines `from_record`."""
     every = base.__subclasses__()
     for kind in every:
         every += kind.__subclasses__()  # the loop also visits these

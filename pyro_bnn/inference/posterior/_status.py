@@ -21,7 +21,7 @@ class Status:
         message: What happened. If `remedy` is empty, the message also says what to try.
         detail: The last part of the message, about how the result was computed.
         remedy: Advice on what to try, with the argument names of the function that made the fit.
-        verdict: What is wrong, in a short sentence; by default the message up to its first semicolon.
+        verdict: What is wrong, in a short sentence. The default is the part of the message before the first semicolon.
 
     Example:
         >>> import pyro_bnn as pb
@@ -53,10 +53,12 @@ class Status:
         return f"{found[:1].upper()}{found[1:].rstrip('.')}."
 
     def warning(self, name: str = "posterior.status") -> str:
-        """Return the text of a warning: what is wrong and what to try, then the facts of the fit if they are short.
+        """Return the text of a warning.
+
+        The text says what is wrong and what to try. If the facts of the fit are short, they are at the end of the text.
 
         Args:
-            name: Name of the attribute in which a user finds the whole status.
+            name: Name of the attribute that contains the whole status.
         """
         text = f"{self.finding} {self.remedy}".rstrip()
         facts = self.message if self.verdict else self.message.partition(";")[2]

@@ -54,20 +54,20 @@ def fit_sgmcmc(
 
     Args:
         model: The model. Learnable parameters of the model do not change: only variables with a prior are drawn.
-        data: A tuple (x, y) with all rows, or a loader of such pairs, which must have a length; see :func:`fit_svi`.
+        data: A tuple (x, y) with all rows, or a loader that has a length and yields such pairs; see :func:`fit_svi`.
         sampler: The algorithm with its step size: :class:`SGHMC` or :class:`SGLD`.
         num_epochs: Number of passes of each chain over the data.
         num_samples: Number S of draws that each chain keeps, evenly spaced over the steps at which the chain samples.
             The draws of all chains take 4 S K P bytes in single precision, for P latent numbers.
         batch_size: Number of rows in each batch; None uses all rows at once.
         num_chains: Number of chains, K.
-        steps: Plan of step sizes and stages; None is :class:`~pyro_bnn.inference.sgmcmc.ConstantSteps`, whose first
-            half is warm-up.
+        steps: Plan of step sizes and stages. None is :class:`~pyro_bnn.inference.sgmcmc.ConstantSteps`, which uses the
+            first half of the steps for warm-up.
         init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. None is
             :class:`NetworkInit`, which starts close to the network's present weights.
         store: New safetensors file for the draws; None keeps them in memory. The file must exist as long as the
-            posterior is used. A resumed run continues its file. If the call fails after it has created the file,
-            the file is removed.
+            posterior is used. A resumed run adds its draws to this file. If the call fails after it has created the
+            file, the file is removed.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show a progress bar for each chain; see :func:`fit_svi` for the default.
         execution: How steps are computed.

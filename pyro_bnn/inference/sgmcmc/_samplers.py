@@ -42,7 +42,7 @@ class StepSizes(ABC):
 
 @dataclass(frozen=True)
 class ConstantSteps(StepSizes):
-    """Steps of one size. In the first steps, the chain moves to the posterior, and no draws are kept.
+    """Steps of one size. During the first steps, the warm-up, the chain moves to the posterior, and keeps no draws.
 
     Args:
         warmup: Fraction of the steps that belong to the warm-up, at least 0 and below 1.
@@ -120,7 +120,8 @@ class StochasticGradientSampler(ABC):
             point: The point z, or a part of it.
             gradient: Unbiased estimate of :math:`\nabla U(z)`, with the shape of `point`. The method may
                 overwrite it.
-            memory: The state that the sampler keeps for this point between steps. It is empty at first.
+            memory: The state that the sampler keeps for this point between steps; an empty dictionary in the first
+                step.
             stage: Settings of the step.
         """
 

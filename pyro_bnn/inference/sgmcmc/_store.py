@@ -69,12 +69,12 @@ class Store:
 
     @property
     def run(self) -> str:
-        """The identifier of the run, which is random for a new run."""
+        """The identifier of the run. A new run gets a random identifier."""
         self._run = self._run or uuid.uuid4().hex
         return self._run
 
     def join(self, run: str) -> None:
-        """Use the run's identifier from a checkpoint. Raise if the file or an earlier chain has another identifier."""
+        """Use the identifier of a checkpoint's run. Raise if the file or an earlier chain belongs to another run."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -158,7 +158,7 @@ class ChainState:
 
 
 def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
-    """Return the steps after which a draw is kept; they are evenly spaced among the steps at which a chain samples."""
+    """Return the steps after which a draw is kept, evenly spaced among the steps at which a chain samples."""
     sampling = [step for step in range(num_steps) if steps.stage(step, num_steps).is_sampling]
     if len(sampling) < num_samples:
         raise ValueError(
@@ -169,7 +169,7 @@ def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
 
 
 class Record:
-    """The draws of one chain. A record is a callback with a state, so that checkpoints contain the draws."""
+    """The draws of one chain. As a callback with a state, a record puts the draws into checkpoints."""
 
     def __init__(self, point: DeltaGuide, store: Store, chain: int, layout: Layout, kept_steps: list[int]) -> None:
         self._point, self._store, self._chain, self._layout = point, store, chain, layout
@@ -187,7 +187,7 @@ class Record:
             self._num_kept += 1
 
     def __call__(self, history: History) -> None:
-        """Do nothing at the end of an epoch, since draws are kept after single steps."""
+        """Do nothing at the end of an epoch: :meth:`keep` stores the draws after steps."""
 
     def state_dict(self) -> dict[str, Any]:
         draws = self._draws() if self._num_kept else {}

@@ -78,7 +78,7 @@ class Batches:
             )
 
     def first(self) -> Batch:
-        """Return an example batch. The first epoch of a loader contains it, too."""
+        """Return an example batch. For a loader, the first epoch contains this batch, too."""
         if self._loader is not None:
             return self._loader.first()
         assert self.tensors is not None
@@ -87,7 +87,7 @@ class Batches:
         return tuple(take(part, slice(0, self._batch_size)) for part in self.tensors)
 
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
-        """Return the batches of epoch `number` without the first `skip`. The call draws the order of the rows."""
+        """Return the batches of epoch `number` after the first `skip` batches. The call draws the order of the rows."""
         if self._loader is not None:
             return self._loader.epoch(number, skip)
         assert self.tensors is not None
@@ -158,7 +158,10 @@ def count_batches(data: Data, batch_size: int | None, *, num_data: int, executio
 
 
 def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
-    """Return the bounds of each batch. A last batch with too few rows for the processes joins the batch before it."""
+    """Return the bounds of each batch.
+
+    If the last batch has fewer rows than there are processes, its rows go into the batch before it.
+    """
     begins = list(range(0, num_rows, batch_size))
     if len(begins) > 1 and num_rows - begins[-1] < num_processes:
         begins.pop()
@@ -168,7 +171,7 @@ def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[in
 def is_whole(data: Data) -> bool:
     """Return whether data are a tuple or a list with all rows.
 
-    A list of tuples, lists or dictionaries counts as a loader: each item is a batch.
+    A list of tuples, lists or dictionaries counts as a loader whose items are batches.
     """
     return isinstance(data, tuple) or (
         isinstance(data, list) and not any(isinstance(item, (tuple, list, Mapping)) for item in data)
@@ -191,7 +194,10 @@ def _require_kind(data: object) -> None:
 
 
 class Loader:
-    """Batches of an iterable that is read once per epoch. If it has an exact length, it must give that many batches."""
+    """Batches of an iterable that is read once per epoch.
+
+    If the iterable has a length, and the length is not an estimate, each epoch must have this number of batches.
+    """
 
     def __init__(
         self, data: Iterable[object], arguments: Arguments, num_data: int | None, num_processes: int = 1
@@ -225,7 +231,7 @@ class Loader:
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
-        """Return the batches of an epoch without the first `skip`, which this call fetches and drops at once."""
+        """Return the batches of an epoch without the first `skip` batches. The skipped batches are read and dropped."""
         for sampler in _samplers(self._data):
             set_epoch = getattr(sampler, "set_epoch", None)  # the order of a `DistributedSampler` depends on it
             if callable(set_epoch):

@@ -81,8 +81,8 @@ def _of_network(model: BayesianModel, x: Inputs) -> str | None:
 class DirectStep(GradientStep):
     """A step that computes gradients without Pyro's effect handlers.
 
-    Backpropagation computes the gradients with respect to the drawn weights. A `FlatState` turns them into gradients
-    with respect to the guide's parameters.
+    Backpropagation computes the gradients with respect to the drawn weights. A `FlatState` turns these gradients into
+    gradients with respect to the guide's parameters.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class DirectStep(GradientStep):
 
 
 def _cut(batch: Batch, num_parts: int) -> list[tuple[Batch, float]]:
-    """Cut a batch into nearly equal parts. Return each part and its fraction of the rows."""
+    """Cut a batch into nearly equal parts, and return each part with its share of the rows."""
     if num_parts == 1:
         return [(batch, 1)]
     rows = num_rows(batch[0])

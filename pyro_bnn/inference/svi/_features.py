@@ -22,7 +22,7 @@ UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 class Features:
     """Stores the outputs of frozen layers, in tables with one entry for each row, for the steps of a fit.
 
-    All layers run in each step if the network mixes rows, if tables would be too large, or after layers have changed.
+    No outputs are stored if the network mixes rows, if the tables would be too large, or after layers have changed.
     If `is_watched` is true, :meth:`check` compares frozen layers with a copy.
     """
 
@@ -54,7 +54,10 @@ class Features:
         self.in_words = f"; features of the frozen layers were computed once for {batches.num_rows:,} rows ({size})"
 
     def run(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Call `compute`, which runs the network once on the current batch; tables replace the frozen layers."""
+        """Call `compute`, and replace the frozen layers by tables.
+
+        `compute` must run the network once on the current batch.
+        """
         memory = self._filled()
         if memory is None:
             return compute()
@@ -104,7 +107,7 @@ class Features:
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
         """Fill the tables, and restore the buffers that the network changes meanwhile.
 
-        Return whether the tables can be used, and these buffers.
+        Return whether the tables can be used, and the list of the changed buffers.
         """
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():
@@ -118,7 +121,7 @@ class Features:
         return is_usable, [buffer for buffer, _ in changed]
 
     def _watch(self, changing: Sequence[Tensor], is_watched: bool) -> None:
-        """Record the state of all tensors except those in `changing`, so that later changes can be noticed."""
+        """Record the state of all tensors except `changing`, so that later changes can be noticed."""
         left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
         modules = list(self._model.network.modules())
         # Two kinds of modules may change: recurrent layers that still run, which store the weights of their last call,

@@ -82,9 +82,10 @@ def fit_svi(
 ) -> GuidePosterior:
     """Fit a guide, and the model's learnable parameters, by maximising the ELBO.
 
-    The fit makes one step of :func:`svi_step`, whose documentation has the formula of the ELBO, for each batch of each
-    epoch. All quantities in the history are in nats, and refer to the whole data set. If `data` holds all rows, frozen
-    layers before the first random parameter run only once for each row, unless their outputs take more than 1 GB.
+    For each batch of each epoch, the fit makes one step of :func:`svi_step`. The documentation of `svi_step` has the
+    formula of the ELBO. All quantities in the history are in nats, and refer to the whole data set. If `data` holds all
+    rows, frozen layers before the first random parameter run only once for each row, unless their outputs take more
+    than 1 GB.
 
     Args:
         model: The model. For details of `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
@@ -100,20 +101,20 @@ def fit_svi(
         batch_size: Number of rows in each batch if `data` is a tuple. Several processes share the rows of a batch. None
             uses all rows at once.
         elbo: One of Pyro's ELBOs; None is ``Trace_ELBO()``.
-        estimator: Gradient estimator, for less noisy gradients; None draws each weight once per step.
+        estimator: Gradient estimator that makes gradients less noisy. With None, each weight is drawn once per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO. :mod:`pyro_bnn.kl` has weights that change during a fit.
         callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
             :class:`TensorBoard`, is entered when the fit begins and left when the fit ends.
         progress: Whether to show the progress of the fit, with the ELBO in nats. On a terminal or in a notebook, this
             is a bar; elsewhere, it is a line every ten seconds. By default (None), the bar appears after two seconds,
-            and there are no lines.
+            and the lines are left out.
         execution: How steps are computed, for example in bfloat16 or by several processes.
         checkpoint: File for the state of the fit, or a :class:`Checkpoint` with the interval of writing (see
             :doc:`/how_to/resume`). Ctrl-C and SIGTERM then write a checkpoint after the current step and end the fit.
         resume: Checkpoint from which to continue; `checkpoint` may be the same path. Pass the other arguments as in the
-            interrupted fit; only `num_epochs` may be larger. The result is identical, bit for bit, to that of an
-            uninterrupted fit.
+            interrupted fit; only `num_epochs` may be larger. The result equals the result of an uninterrupted fit, bit
+            for bit.
         seed: Seed that makes the fit repeatable; None draws a seed. The state of torch's generators does not change.
 
     Returns:
@@ -122,14 +123,14 @@ def fit_svi(
     Raises:
         ValueError: If the arguments do not match each other.
         NonFiniteError: If a loss or gradient is not finite. The parameters keep the values of the last finite step.
-        FileExistsError: If the file `checkpoint` exists and `resume` does not name it.
+        FileExistsError: If the file `checkpoint` exists and is not the file `resume`.
         OSError: If `checkpoint` cannot be written.
         Interrupted: If a signal ended the fit. The message of this `KeyboardInterrupt` says how to continue.
 
     Warns:
         PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. If the objective fell or still
-            rises at the end, only `posterior.status` is false and names the reason, since a loop of short fits would
-            repeat a warning. :func:`~pyro_bnn.fit` with ``method="svi"`` warns.
+        rises at the end, only `posterior.status` is false and names the reason, since loops of short fits would repeat
+        a warning. :func:`~pyro_bnn.fit` with ``method="svi"`` also warns in this case.
 
     Example:
         >>> import torch
@@ -281,7 +282,8 @@ def _device_of(model: nn.Module, guide: nn.Module) -> torch.device | None:
 def trend_of(objective: Sequence[float]) -> Trend:
     r"""Fit a straight line to an objective by least squares. The objective has at least ten values.
 
-    The line is fitted to the means :math:`m_b` of B blocks of values at the times :math:`t_b = b - (B - 1) / 2`:
+    The objective is divided into B blocks. The line is fitted to the mean :math:`m_b` of each block, at the time
+    :math:`t_b = b - (B - 1) / 2`:
 
     .. math:: \hat\beta = \frac{\sum_b t_b m_b}{\sum_b t_b^2}, \qquad
               \mathrm{se}(\hat\beta) = \sqrt{\frac{\sum_b (m_b - \bar m - \hat\beta t_b)^2}{(B - 2) \sum_b t_b^2}}.

@@ -27,7 +27,8 @@ class ParameterNoise:
     Args:
         name: Name of the parameter in the guide or the model, such as ``loc.net.0.weight``.
         num_numbers: Number P of elements of the parameter.
-        signal: Norm of the mean gradient, corrected for Monte Carlo error; 0 if the error is larger than the norm.
+        signal: Norm of the mean gradient, corrected for Monte Carlo error. The signal is 0 if the error is larger than
+            the norm.
         noise: Standard deviation of a single step's gradient. The square of the noise is the sum of the variances of
             the gradient's elements.
     """
@@ -50,7 +51,7 @@ class ParameterNoise:
 
 @dataclass(frozen=True, repr=False)
 class GradientNoise(Shown):
-    """Result of :func:`gradient_noise`, which has an example. Printing the result shows a table.
+    """Result of :func:`gradient_noise`. Printing the result shows a table.
 
     Args:
         parameters: Signal and noise of each learned parameter.

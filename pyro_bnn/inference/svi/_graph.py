@@ -25,7 +25,7 @@ class RecordingError(ValueError):
 
 @dataclass(frozen=True)
 class Recording:
-    """A recorded step, and the tensors from which it reads its batch and to which it writes its result."""
+    """A recorded step. The step reads its batch from `inputs`, and writes to `result`."""
 
     inputs: Batch
     result: Tensor
@@ -35,9 +35,9 @@ class Recording:
 class GraphStep:
     """Records one step of each kind (batch shape and KL weight) as a CUDA graph and replays it.
 
-    A step is recorded if an earlier step had the same kind, and no number of the optimizer, such as the learning rate,
-    has changed since. If a step cannot be recorded and `is_required` is true, an error is raised. If `is_required` is
-    false, a warning is shown instead.
+    A step is recorded if there was an earlier step of this kind, and since then no number of the optimizer (such as the
+    learning rate) has changed. A step that cannot be recorded raises an error if `is_required` is true, and shows a
+    warning if it is false.
     """
 
     def __init__(self, step: GradientStep, *, is_required: bool = True) -> None:
@@ -81,7 +81,7 @@ class GraphStep:
         return StepTerms(recording.result.clone())
 
     def _is_ready(self, kind: object, shapes: object) -> bool:
-        """Count one more step, and return whether to record it now."""
+        """Count the present step, and return whether to record it."""
         num_warm = self._num_warm.get(shapes, 0)
         is_again = kind in self._seen
         self._num_warm[shapes] = num_warm + 1
@@ -90,7 +90,7 @@ class GraphStep:
         return num_warm >= NUM_WARMUP and is_again and len(self._recordings) < MOST_GRAPHS and not self._has_failed
 
     def _record(self, batch: Batch, kl_weight: float) -> Recording | None:
-        """Record a step. Recording runs the Python code of the step, so the optimizer counts the step."""
+        """Record a step by running its Python code, which the optimizer counts as a step."""
         inputs = tuple(map_inputs(torch.clone, part) for part in batch)
         result = torch.empty(4, dtype=torch.float64, device=leaves(inputs)[0].device)
         others = [*self._recordings.values(), *self._outdated]
@@ -133,7 +133,10 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 
 
 def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) -> torch.cuda.CUDAGraph:
-    """Record the kernels that a function launches, without running them. The recording uses the memory of `beside`."""
+    """Record the kernels that a function launches, without running them.
+
+    The new graph uses the same memory as the graph `beside`.
+    """
     graph = torch.cuda.CUDAGraph()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     state = generator.clone_state()

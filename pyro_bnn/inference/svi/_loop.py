@@ -1,4 +1,4 @@
-"""The loop over epochs and batches. It can stop after any step, and a resumed loop gives the same numbers."""
+"""The loop over epochs and batches, which can stop after any step; a resumed loop gives the same numbers."""
 
 import hashlib
 import re
@@ -72,7 +72,7 @@ class StatefulCallback(Protocol):
 
 
 class Loop:
-    """A fit in progress. Steps draw random numbers from the generators of `stream`, callbacks from torch's own."""
+    """A fit in progress. Steps draw random numbers from `stream`, and callbacks from torch's global generators."""
 
     def __init__(
         self,
@@ -115,7 +115,10 @@ class Loop:
         return self.is_stopped or self.epoch >= self.num_epochs
 
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
-        """Make the remaining steps. `after_step` is not called after the last step of an epoch. It may raise errors."""
+        """Make the remaining steps.
+
+        After the last step of an epoch, `after_epoch` is called in place of `after_step`. `after_step` may raise.
+        """
         while not self.is_done:
             begin = time.perf_counter() - self._seconds
             iterator = self._started()
@@ -126,7 +129,7 @@ class Loop:
             after_epoch(self._end_epoch(begin))
 
     def _started(self) -> Iterator[Batch]:
-        """Return the remaining batches of the epoch in progress."""
+        """Return the remaining batches of the present epoch."""
         if not self.num_steps:
             with self.stream:
                 return self.batches.epoch(self.epoch)
@@ -160,7 +163,8 @@ class Loop:
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
         """Check a batch of the first epoch; checks in every epoch would be too costly.
 
-        The inputs are checked and, on a GPU, the targets. On a CPU, the first output of the network is checked.
+        On a GPU, the inputs and the targets are checked. On a CPU, the inputs and the network's first output are
+        checked.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):
@@ -203,7 +207,7 @@ class Loop:
         return epoch
 
     def state(self) -> dict[str, Any]:
-        """Return the state between two steps, for :meth:`restore`. All processes must call this method together."""
+        """Return the state between two steps, for :meth:`restore`. All processes must call this method."""
         stream, order = self._at_begin
         return {
             "model": self.step.model.state_dict(),
@@ -287,7 +291,7 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
 def fingerprint_of(
     loop: Loop, elbo: ELBO | None, estimator: Estimator | None, kl_weight: float | KLWeight
 ) -> dict[str, str]:
-    """Describe a fit, with one text for each topic. A fit resumes only from a checkpoint with the same texts."""
+    """Describe a fit in texts, one for each topic. A fit can resume only a checkpoint with the same description."""
     step, tensors, groups = loop.step, loop.batches.tensors, loop.step.optimizer.param_groups
     elbo = Trace_ELBO() if elbo is None else elbo
     alpha = vars(elbo).get("alpha")
@@ -338,7 +342,7 @@ def _weight(weight: float | KLWeight) -> str:
 
 
 def words(value: object) -> str:
-    """Return a text that describes a value, the same in all processes."""
+    """Return a text that describes a value. Equal values give the same text in all processes."""
     if isinstance(value, Tensor):
         return str(value.tolist()) if value.numel() <= MOST_NUMBERS else digest(value)
     if isinstance(value, Mapping):
@@ -352,7 +356,7 @@ def words(value: object) -> str:
 
 
 def digest(*tensors: Tensor) -> str:
-    """Return a text that is different for tensors with different types, shapes or elements."""
+    """Return a text with a checksum of the dtypes, shapes and elements of some tensors."""
     result = hashlib.sha256()
     for tensor in tensors:
         result.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())

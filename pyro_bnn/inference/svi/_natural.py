@@ -118,8 +118,8 @@ def natural_gradient(
 class NaturalGradient(SkippingOptimizer):
     """The optimizer that :func:`natural_gradient` makes. The optimizer works only in steps of :func:`svi_step`.
 
-    It stores the averaged gradients and the settings. :class:`~pyro_bnn.inference.guides.NaturalState` updates the
-    guide, and a second optimizer, made by `others`, updates parameters without a distribution.
+    The optimizer stores the averaged gradients and the settings. :class:`~pyro_bnn.inference.guides.NaturalState`
+    updates the guide. A second optimizer, made by `others`, updates parameters without a distribution.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:
@@ -136,7 +136,7 @@ class NaturalGradient(SkippingOptimizer):
 
     @contextmanager
     def lent(self, guide: MeanFieldGuide, joint: Joint, *, adds_up: bool) -> Iterator[NaturalState]:
-        """Let this optimizer update the guide inside the `with` block. :class:`NaturalState` explains `adds_up`."""
+        """Let this optimizer update the guide inside the `with` block. For `adds_up` see :class:`NaturalState`."""
         if self._state is not None:
             raise ValueError("another step uses this optimizer already; make one for each step.")
         settings = {name: self._group[name] for name in ("initial_hessian", "gauss_newton_every")}
@@ -181,7 +181,7 @@ class NaturalGradient(SkippingOptimizer):
             make_recordable(self._others)
 
     def recorded_numbers(self) -> object:
-        """Return the settings that a CUDA graph of the next step contains; None as long as the learning rate rises."""
+        """Return the settings that a CUDA graph of the next step contains; None while the learning rate still rises."""
         group = self._group
         if group["num_updates"] + 1 < group["num_warmup"]:
             return None

@@ -89,7 +89,7 @@ def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedul
 
 
 class SkippingOptimizer(Optimizer, ABC):
-    """An optimizer of this package that skips a step if a flag says so, as torch's fused optimizers do."""
+    """An optimizer that skips a step if its flag :attr:`found_inf` is above 0, as torch's fused optimizers do."""
 
     found_inf: Tensor | None = None
     """A number on the device of the parameters. If it is above 0, `step` has no effect."""
@@ -107,7 +107,7 @@ def make_recordable(optimizer: Optimizer) -> None:
 
 
 def skips_on_flag(optimizer: Optimizer) -> bool:
-    """Return whether a flag on the device can make an optimizer skip a step, as torch's `GradScaler` requires."""
+    """Return whether an optimizer can skip a step because of a flag on the device, as for torch's `GradScaler`."""
     if isinstance(optimizer, SkippingOptimizer):
         return optimizer.can_skip
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused"))
@@ -151,7 +151,7 @@ def require_usable(optimizer: Optimizer) -> None:
 
 
 def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -> Optimizer:
-    """Return the user's optimizer, or the one that the user's function makes; warn if it lacks parameters."""
+    """Return the user's optimizer, or the optimizer that the user's function makes. Warn if it lacks parameters."""
     made = maker if isinstance(maker, Optimizer) else maker(parameters)
     if not isinstance(made, Optimizer):
         raise ValueError(f"{NEEDED}, got a function that made {_checks.described(made)}.")

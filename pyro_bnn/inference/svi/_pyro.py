@@ -42,7 +42,7 @@ SMALLEST_DIVISOR = 1e-3  # heuristic: smallest KL weight by which a loss is divi
 
 
 class PyroFunction(nn.Module):
-    """A module that calls a Pyro model or guide that is a function. Its first call makes the module's parameters."""
+    """A module that calls a Pyro model or guide that is a function. The first call makes the module's parameters."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class PyroFunction(nn.Module):
 
 
 class _OwnValues(Messenger):
-    """A Pyro handler under which each `pyro.param` statement returns a parameter of the function's module."""
+    """A Pyro handler that lets each `pyro.param` statement return a parameter of a :class:`PyroFunction`."""
 
     def __init__(self, value_of: Callable[[str], Tensor]) -> None:
         super().__init__()
@@ -112,8 +112,9 @@ def as_module(name: str, value: object) -> nn.Module:
         arguments = "model" if name == "guide" else "..."
         raise ValueError(f"`{name}` must be an instance, got the class; pass `{value.__name__}({arguments})`.")
     if not callable(value):
+        example = ", such as `MeanFieldGuide(model)` or `LowRankGuide(model)`" if name == "guide" else ""
         raise ValueError(
-            f"`{name}` must be a module or a function, got {_checks.described(value)}; pass a Pyro {name}."
+            f"`{name}` must be a module or a function, got {_checks.described(value)}; pass a Pyro {name}{example}."
         )
     return PyroFunction(value)
 
@@ -138,7 +139,7 @@ def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
 
 
 def traced_guide(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch) -> Any:
-    """Trace one call of a guide. Raise an error if a latent variable is not drawn; Pyro would only warn."""
+    """Trace one call of a guide. Raise an error if the guide does not draw a latent variable; Pyro would only warn."""
     check_signature("model", model, batch)
     check_signature("guide", guide, batch)
     example = next(guide.parameters(), None)  # if there are none, this call makes them, with the seed of the fit
@@ -247,7 +248,7 @@ class PyroStep(GradientStep):
         vars(self._elbo)["_get_trace"] = recorded
 
     def close(self) -> None:
-        """Do nothing, since this step does not move the parameters in memory."""
+        """Do nothing, since this kind of step leaves the parameters in their own memory."""
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         try:
@@ -302,7 +303,7 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """Return two contexts that apply the estimator: one for a KL from draws, one for the KL of `elbo` itself."""
+    """Return two contexts that apply the estimator. The first has a KL from draws; the second has the KL of `elbo`."""
     if estimator is None:
         return nullcontext(), nullcontext()
     assert isinstance(model, BayesianModel)

@@ -1,4 +1,4 @@
-"""One optimisation step: its options, its result, and its parts: gradients, a check that they are finite, an update."""
+"""One optimisation step, with its options and its result: gradients, a check that they are finite, and an update."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -29,13 +29,13 @@ class Execution:
 
     Args:
         cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which is faster for small networks
-            (see :doc:`/how_to/gpu`). The Python code of the network then runs only in the first four steps for each
-            batch shape. The optimizer must be made by `natural_gradient`, or have ``fused=True``. With
+            (see :doc:`/how_to/gpu`). With CUDA graphs, the Python code of the network runs only in the first four steps
+            for each batch shape. The optimizer must be made by `natural_gradient`, or have ``fused=True``. With
             ``cuda_graph=None``, steps are recorded where possible, but only if all modules of network and likelihood
             come from torch or this package.
-        num_parts: Number of parts into which each batch is cut, to save memory; the gradients of the parts are added
+        num_parts: Number of parts into which each batch is cut, to save memory. The gradients of the parts are added
             up. Batch normalisation computes its statistics for each part separately.
-        autocast: ``torch.bfloat16`` lets the network compute in bfloat16 where torch considers this type safe.
+        autocast: With ``torch.bfloat16``, the network computes those operations in bfloat16 that torch considers safe.
             Likelihood, guide and prior keep the model's dtype. None computes everything in the model's dtype.
         distributed: Whether the processes of a `torch.distributed` process group, if there is one, share the fit. Each
             process takes its share of the rows and draws its own noise. Gradients are averaged over the processes.
@@ -78,7 +78,7 @@ class Execution:
 
     @property
     def processes(self) -> Processes:
-        """The processes that share the fit; only this process if `distributed` is false."""
+        """The processes that share the fit. If `distributed` is False, this is only the present process."""
         return Processes.present() if self.distributed else Processes()
 
     @property
@@ -125,7 +125,7 @@ class StepTerms:
     """The ELBO of a step, and the two terms of the ELBO.
 
     The values are in nats, refer to the whole data set, and are on the model's device. Reading a property does not wait
-    for a GPU; ``float(terms.elbo)`` does.
+    for a GPU, but ``float(terms.elbo)`` waits.
 
     Args:
         values: Expected log-likelihood, KL divergence, a flag, and the number of rows, shape (4,). The flag is 1 if all
@@ -151,7 +151,7 @@ class StepTerms:
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether all losses and gradients up to this step were finite. Once this is false, steps have no effect."""
+        """Whether all losses and gradients up to this step were finite. If not, later steps have no effect."""
         return self.values[2].bool()
 
     @property
@@ -182,7 +182,7 @@ class GradientStep(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Move each parameter from a shared vector into separate memory again."""
+        """Move each parameter back from a shared vector into its own memory."""
 
     @abstractmethod
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
@@ -193,15 +193,15 @@ class GradientStep(ABC):
         """Return the name of the first site whose value or log-density was not finite in the last step."""
 
     def _gradients(self) -> list[Tensor]:
-        """Return all gradients in as few tensors as possible."""
+        """Return all gradients, in as few tensors as possible."""
         return [parameter.grad for parameter in self._learned if parameter.grad is not None]
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters with the gradients of one batch, or raise a `NonFiniteError`.
 
-        If a flag on the device can make the optimizer skip a step, the program does not wait for a GPU. Then a loss
-        or gradient that is not finite raises no error: :attr:`StepTerms.is_finite` is False, and further steps have no
-        effect.
+        Some optimizers can skip a step if a flag on the device says so. With such an optimizer, the program does not
+        wait for a GPU, and a loss or gradient that is not finite raises no error. Instead, :attr:`StepTerms.is_finite`
+        is False, and further steps have no effect.
         """
         self._count += 1
         size = float(_num_rows(batch))
@@ -227,7 +227,10 @@ class GradientStep(ABC):
         return StepTerms(torch.cat([terms, self._is_finite.to(terms).view(1), rows]))
 
     def _averaged(self, loss: Tensor, terms: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Average gradients, loss and terms over the rows of all processes; also return the total number of rows."""
+        """Average gradients, loss and terms over the rows of all processes.
+
+        Return loss, terms and the total number of rows.
+        """
         header = torch.cat([terms.double() * rows, loss.double().view(1) * rows, rows]).to(self._is_finite.device)
         self._processes.sum_([header])
         share = rows.to(header)[0] / header[3]

@@ -81,7 +81,7 @@ class SVIStep:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer. If a function makes it, reading it before the first batch raises a `ValueError`."""
+        """The optimizer. Before the first batch, this raises a `ValueError` if a function makes the optimizer."""
         if self._step is not None:
             return self._step.optimizer
         if isinstance(self._maker, Optimizer):
@@ -89,7 +89,9 @@ class SVIStep:
         raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
     def prepared(self, *batch: Any) -> GradientStep | GraphStep:
-        """Prepare the steps: run model and guide on an example batch. If you do not call this, the first batch is used.
+        """Prepare the steps: run model and guide on an example batch.
+
+        If you do not call `prepared`, the first batch is the example.
 
         Returns:
             The inner step, a function of a batch (a tuple) and a KL weight.
@@ -109,7 +111,7 @@ class SVIStep:
         return self._step
 
     def close(self) -> None:
-        """Move each parameter from a shared vector into separate memory again. No step can be made after this call."""
+        """Move each parameter from a shared vector into separate memory again. Later steps raise an error."""
         self._is_closed = True
         if self._step is not None:
             self._step.close()
@@ -155,7 +157,7 @@ class SVIStep:
         return GraphStep(step)
 
     def _can_record(self, step: GradientStep) -> bool:
-        """Return whether steps can be recorded without skipping Python code of the user."""
+        """Return whether steps can be recorded. Recorded steps would skip Python code of the user."""
         model, optimizer = self.model, step.optimizer
         if step.waits or self.execution.processes.are_many or isinstance(optimizer, SkippingOptimizer):
             return False
@@ -165,7 +167,7 @@ class SVIStep:
         return is_known and has_graphs(model.device)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise if `obstacle` makes the direct path impossible, and `natural_gradient` or an option needs this path."""
+        """Raise if `natural_gradient` or an option needs the direct path, and `obstacle` makes this path impossible."""
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):
             mean_field(self.guide)
@@ -274,7 +276,7 @@ def svi_step(
 
 
 def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:
-    """Return x and y as tensors. A pair of tensors is checked only if it is the first batch."""
+    """Return x and y as tensors. After the first batch, a pair of tensors is not checked."""
     if not is_first and len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
         return batch
     return Arguments(model.device, model.like, paired=True).of_batch(batch)

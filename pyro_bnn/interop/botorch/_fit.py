@@ -74,7 +74,7 @@ def fit_surrogate(
     """Fit a network with NUTS to the evaluations of a function, for the next step of Bayesian optimisation.
 
     Inputs are scaled to the unit cube, and each target to mean 0 and standard deviation 1. With NUTS in C code, a fit
-    to 40 evaluations takes one or two seconds. The chains are short: they serve to choose points, not to report
+    to 40 evaluations takes one or two seconds. The chains are long enough to choose points, but too short to report
     intervals.
 
     Args:

@@ -190,7 +190,7 @@ class Surrogate(EnsembleModel):
         Args:
             X: Points before the input transform, shape ``(*batch, q, d)``.
             output_indices: Outputs to predict; None for all.
-            observation_noise: Whether to add noise. BoTorch's ensembles ignore this argument, but a surrogate uses it.
+            observation_noise: Whether to add observation noise (an argument that BoTorch's own ensembles ignore).
             posterior_transform: Transform of BoTorch that is applied to the result.
 
         Returns:
@@ -225,7 +225,7 @@ class Surrogate(EnsembleModel):
         self.condition_on_observations(X, X)
 
     def _set_transformed_inputs(self) -> None:
-        """Do nothing: BoTorch would transform the training inputs here, but a surrogate does not predict from them."""
+        """Do nothing, since a surrogate does not need the training inputs, which BoTorch would transform here."""
 
     def _values(self, X: Tensor, *, has_noise: bool) -> Tensor:
         _checks.kind("X", X, Tensor, "a tensor of points")
@@ -268,7 +268,7 @@ class Surrogate(EnsembleModel):
         return self._run(weights, rows)
 
     def _noise(self, values: Tensor) -> Tensor:
-        """Return normal noise for each draw, (S, ..., q, m), with mean 0 and variance 1 over the draws."""
+        """Return normal noise, shape (S, ..., q, m), whose mean and variance over the S draws are 0 and 1."""
         shape = values.shape[0], *[1] * (values.dim() - 3), *values.shape[-2:]
         generator = torch.Generator(values.device).manual_seed(self._seed)
         noise = torch.randn(shape, generator=generator, dtype=values.dtype, device=values.device)

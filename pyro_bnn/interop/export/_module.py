@@ -31,7 +31,7 @@ ROUNDINGS = 64
 
 
 def answers(prediction: Prediction) -> dict[str, Tensor]:
-    """Return the parts of a prediction of classes or numbers that are exported, by their names."""
+    """Return the exported parts of a prediction by their names."""
     if isinstance(prediction, ClassificationPrediction):
         names = ("probs", "aleatoric", "epistemic")
     elif isinstance(prediction, RegressionPrediction):
@@ -242,16 +242,16 @@ class PredictiveModule(nn.Module):
         )
 
     def forward(self, x: Inputs) -> dict[str, Tensor]:
-        """Return the parts of the prediction for x, by name. Names and units are those of the results of `predict`.
+        """Return the parts of the prediction for x, by name. The result of `predict` has the same names and units.
 
         Args:
             x: A tensor of shape (N, ...). For a network with several inputs, a tuple or a dictionary of such tensors.
 
         Returns:
-            For numbers, ``mean``, and the variances ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. For
-            classes, ``probs``, shape (N, C), and two uncertainties in nats, each of shape (N,). The two
-            uncertainties are ``aleatoric``, the expected entropy, and ``epistemic``, the mutual information of label
-            and weights.
+            For numbers, the dictionary has ``mean``, ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. The
+            last two are variances. For classes, the dictionary has ``probs``, shape (N, C), and ``aleatoric`` and
+            ``epistemic`` in nats, each of shape (N,). ``aleatoric`` is the expected entropy, and ``epistemic`` is the
+            mutual information of label and weights.
         """
         outputs = self._outputs(x)  # (K, N, ...), first, since a compiled `scan` loses track of objects made before it
         likelihood = self.likelihood.given({name: values() for name, values in self.noise.items()})
@@ -331,7 +331,10 @@ def exported(module: PredictiveModule, x: Inputs) -> Any:
 
 @contextmanager
 def checks_kept() -> Iterator[None]:
-    """Restore the argument checks of distributions when the context ends. Torch turns the checks off to trace loops."""
+    """Restore the argument checks of distributions when the context ends.
+
+    Torch turns the checks off when it traces loops.
+    """
     with EXCLUSIVE:
         before = Distribution._validate_args
         try:

@@ -11,6 +11,7 @@ from ..._core import checks as _checks
 from ..._core.extras import optional
 from ..._core.files import write_atomically
 from ..._core.inputs import Inputs, as_inputs, named_leaves, num_rows, take
+from ..._core.signatures import explained
 from ...inference.posterior import Posterior
 from ...modelling.model import BayesianModel, require_bayesian
 from ...results.prediction import predict
@@ -23,6 +24,7 @@ MOST_BYTES = 2**31 - 2**20
 """Largest size of a file, in bytes. The format of ONNX files, protobuf, allows at most 2 GiB."""
 
 
+@explained('export_onnx(posterior, model, "model.onnx", x)')
 def export_onnx(
     posterior: Posterior | Callable[..., object],
     model: BayesianModel,
@@ -35,15 +37,15 @@ def export_onnx(
     """Write the predictions of a posterior to one ONNX file, which runs without torch and without this package.
 
     The file is one graph with K weight draws and any number of rows. The results of the graph are those of
-    ``predict(model, posterior, x, num_samples=num_draws, seed=seed)``. Before the file is written, onnxruntime runs it
-    on x, on the first row alone, and on two copies of x in one call. The results must agree with those of `predict`.
-    For classes, probabilities and uncertainties may differ by 1e-5. In regression, a mean may differ by 1e-5 times the
-    largest mean, and a standard deviation likewise.
+    ``predict(model, posterior, x, num_samples=num_draws, seed=seed)``. Before the file is written, onnxruntime runs the
+    graph on x, on the first row alone, and on two copies of x in one call. The results must agree with the results of
+    `predict`. In classification, the probabilities and the uncertainties may differ by 1e-5. In regression, means and
+    standard deviations may differ by 1e-5 times the largest of these numbers.
 
     The input is named ``x``. If there are several inputs, their names are their keys in a dictionary, or ``x_0``,
-    ``x_1``, ... in a tuple. The outputs are those of :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``,
-    ``aleatoric`` and ``epistemic`` (variances) for numbers, and ``probs``, ``aleatoric`` and ``epistemic`` (nats) for
-    classes. The number of draws and the seed are in the metadata of the file.
+    ``x_1``, ... in a tuple. For numbers, the outputs are ``mean``, ``aleatoric`` and ``epistemic`` (variances). For
+    classes, the outputs are ``probs``, ``aleatoric`` and ``epistemic`` (nats). See also
+    :class:`~pyro_bnn.interop.PredictiveModule`. The number of draws and the seed are in the metadata of the file.
 
     Args:
         posterior: Result of a fit, or any Pyro guide.
@@ -125,7 +127,7 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
 
 
 def _tidy(graph: Any, inputs: list[str], outputs: list[str]) -> None:
-    """Name the inputs, outputs and the axis of the rows of a graph, and remove metadata about its source code."""
+    """Give names to a graph's inputs, outputs and axis of rows, and remove metadata about its source code."""
     rows = graph.inputs[0].shape[0]
     for value in (*graph.inputs, *graph.outputs, *(value for node in graph.all_nodes() for value in node.outputs)):
         if value.shape is not None:

@@ -92,7 +92,7 @@ class BNNEstimator(Advised, Settings):
         return (_dense(found[0]), found[1]) if targets else _dense(found)
 
     def _is_next(self) -> bool:
-        """Return whether an earlier part of the data was fitted. Raise if `method` has no partial fits."""
+        """Return whether an earlier part of the data was fitted. Raise if `method` does not support `partial_fit`."""
         if self.method not in PARTIAL:
             names = ", ".join(map(repr, PARTIAL))
             raise ValueError(f"`method` must be one of {names} for `partial_fit`, got {self.method!r}.")
@@ -117,7 +117,7 @@ class BNNEstimator(Advised, Settings):
         return rows, weights[rows]
 
     def _designs(self, choices: Sequence[Design], default: str, likelihood: str | None = None) -> list[Design]:
-        """Return the designs to compare; only one unless `method` is "auto". The user's parameters replace theirs."""
+        """Return the network designs to compare, changed as the user asks; only the method "auto" compares several."""
         _checks.one_of("method", self.method, [*METHODS])
         hidden, activation = self.hidden_layer_sizes, self.activation
         if isinstance(activation, str):
@@ -128,7 +128,8 @@ class BNNEstimator(Advised, Settings):
                 raise ValueError(f"`activation` must be {names} or a function that makes one, got {activation!r}{hint}")
             activation = ACTIVATIONS[activation]
         if hidden is not None:
-            hidden = (hidden,) if isinstance(hidden, int) else tuple(_checks.items("hidden_layer_sizes", hidden, SIZES))
+            sizes = [hidden] if isinstance(hidden, int) else _checks.items("hidden_layer_sizes", hidden, SIZES)
+            hidden = tuple(_checks.at_least("hidden_layer_sizes", size, 1) for size in sizes)
         choices = choices if self.method == "auto" else [replace(DEFAULT, likelihood=default)]
         return open_designs(choices, hidden=hidden, activation=activation, prior=self.prior, likelihood=likelihood)
 
@@ -145,7 +146,7 @@ class BNNEstimator(Advised, Settings):
         is_part: bool = False,
         is_next: bool = False,
     ) -> Self:
-        """Fit to inputs x and to standardised targets y, shape (N, O), or classes y, shape (N,)."""
+        """Fit to inputs x and targets y: standardised numbers, shape (N, O), or classes, shape (N,)."""
         if self.method not in WITH_KL and self.kl_weight != 1:
             raise ValueError(
                 f'`kl_weight` must be 1 for methods other than "svi" and "natural", got {self.kl_weight!r}; leave it '
@@ -185,7 +186,7 @@ class BNNEstimator(Advised, Settings):
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
-        """Draw the seed of the fit. Return the rows for the fit and for calibration (None if there is none)."""
+        """Draw the seed, and return the rows for the fit and the rows for calibration (None without calibration)."""
         self._seed, self._deadline = self._drawn_seed(), Deadline.after(self.time_limit)
         fraction = self.calibration_fraction
         if fraction is None:
@@ -231,6 +232,10 @@ class BNNEstimator(Advised, Settings):
         tags.input_tags.sparse = True
         return tags
 
+    def __str__(self) -> str:
+        fit = self._fit_summary()
+        return repr(self) if fit is None else f"{self!r}\n{fit.text()}"
+
     def _repr_html_inner(self) -> str:
         return f"{super()._repr_html_inner()}{self._fit_as_html()}"
 
@@ -241,9 +246,13 @@ class BNNEstimator(Advised, Settings):
         return bundle
 
     def _fit_as_html(self) -> str:
-        """Return the fitted network and the status of the fit as HTML; an empty text before a fit."""
+        fit = self._fit_summary()
+        return "" if fit is None else fit.html()
+
+    def _fit_summary(self) -> Summary | None:
+        """Return the fitted network and the status of the fit; None before a fit."""
         if "posterior_" not in vars(self):
-            return ""
+            return None
         layers = [layer for layer in self.model_.network.modules() if isinstance(layer, nn.Linear)]
         units = " + ".join(str(layer.out_features) for layer in layers[:-1]) or "no"
         network = f"{counted(self.n_features_in_, 'input')}, {units} hidden units"
@@ -251,7 +260,7 @@ class BNNEstimator(Advised, Settings):
             f"network: {network}, prior {self.model_.prior!r}, likelihood {self.model_.likelihood!r}",
             f"{'ok' if self._status else NOT_OK}: {self._status}",
         ]
-        return Summary(f"Fit: {self.posterior_.method}", notes).html()
+        return Summary(f"Fit: {self.posterior_.method}", notes)
 
     @property
     def status_(self) -> str:
@@ -266,7 +275,7 @@ class BNNEstimator(Advised, Settings):
 
 
 def _wrong_shape(said: str, X: Any, *targets: Any) -> str:
-    """Return our own message if scikit-learn's message `said` is about wrong shapes, otherwise an empty text."""
+    """Return a clearer message if `said`, a message of scikit-learn, is about wrong shapes; otherwise an empty text."""
     if "Expected 2D array" in said or "Expected a 2-dimensional" in said:
         of_series = "X.to_frame()", "X.to_frame().T"
         column, row = of_series if hasattr(X, "to_frame") else ("np.reshape(X, (-1, 1))", "np.reshape(X, (1, -1))")

@@ -92,12 +92,13 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         Args:
             X: Inputs, shape (N, D).
             y: Labels, shape (N,), or (N, L) as in :meth:`fit`.
-            classes: The labels of all parts. In the first call, you must pass them if `y` lacks one of the labels.
+            classes: The labels of all parts. You must pass `classes` in the first call if a label does not occur in its
+                `y`.
             sample_weight: Weight of each row, shape (N,).
 
         Raises:
-            ValueError: If the method has no partial fits, if a label is not one of the classes, or for one of the
-                reasons of :meth:`fit`.
+            ValueError: If the method has no partial fits, if a label is not one of the classes, or if :meth:`fit` would
+                raise this error.
         """
         return self._learn(X, y, sample_weight, classes, is_part=True, is_next=self._is_next())
 
@@ -160,7 +161,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return found
 
     def _targets(self, labels: np.ndarray) -> tuple[Tensor, np.ndarray | None]:
-        """Return the targets, and each row's class for stratified splits, or None if a row can have several labels."""
+        """Return the targets, and each row's class for stratified splits (None if rows can have several labels)."""
         if self._is_multilabel:
             if labels.ndim != 2 or labels.shape[1] != len(self.classes_):
                 raise ValueError(f"`y` must have the shape (N, {len(self.classes_)}), got {labels.shape}.")
@@ -193,7 +194,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     @explained("classifier.predict_set(X, level=0.9)", {"alpha": ALPHA})
     def predict_set(self, X: ArrayLike, level: float = 0.9) -> NDArray[np.bool_]:
-        """Return sets that contain the label of a row with at least a given probability.
+        """Return a set of classes for each row, with a given probability that the set contains the row's label.
 
         The estimator needs a `calibration_fraction`. The sets are randomised by a seed, see
         :class:`~pyro_bnn.calibration.ConformalSets`, so their coverage is close to the level. No set is empty.
@@ -226,7 +227,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     @explained("classifier.predict_distribution(X)")
     def predict_distribution(self, X: ArrayLike) -> ClassificationPrediction:
-        """Return the whole prediction with its uncertainties. Class i is the label ``classes_[i]``.
+        """Return the whole prediction with its uncertainties. Column i of its probabilities is for ``classes_[i]``.
 
         Args:
             X: Inputs, shape (N, D).

@@ -117,7 +117,7 @@ class Fitted:
 
 
 def auto(task: Task) -> Fitted:
-    """Compare designs on held-out rows, and run chains for the best; if chains are impossible, fit by `svi`."""
+    """Compare models on held-out rows, and run chains for the best model. If chains are impossible, fit by `svi`."""
     settings = task.settings
     candidates = {str(design): functools.partial(task.build, design, task.seed) for design in task.designs}
     try:

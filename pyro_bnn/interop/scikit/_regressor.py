@@ -14,7 +14,14 @@ from sklearn.utils.validation import check_is_fitted
 from ..._core import checks as _checks
 from ..._core.signatures import explained
 from ...auto.choosing import OF_NUMBERS, has_few_values
-from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, make_likelihood
+from ...modelling.likelihoods import (
+    LIKELIHOODS,
+    NOISE_PRIOR,
+    GaussianLikelihood,
+    Likelihood,
+    make_likelihood,
+    name_of_likelihood,
+)
 from ...results.calibration import ConformalIntervals
 from ...results.units import in_units
 from ...scores.uncertainty import RegressionPrediction
@@ -53,19 +60,21 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         likelihood: Distribution of a target given the network's output, by name: ``"gaussian"`` with the same noise for
             all rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise
-            that depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
+            that depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts. A likelihood object of
+            these classes may be passed, too, such as ``GaussianLikelihood(0.1)``, for targets in standard units.
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes an activation module.
         prior: Prior of the weights. A distribution of one real number, such as ``dist.Normal(0.0, 1.0)``, is the prior
             of each weight. None means a Gaussian whose variance is inversely proportional to the number of inputs of
             the unit.
-        time_limit: Seconds that ``"auto"`` may take, compilation included; `status_` says what was cut short, and the
-            result depends on the speed of the machine. Without a limit (None), the number of steps is the same on every
-            machine. On two cores, ``"auto"`` then takes about half a minute for a thousand rows.
+        time_limit: Seconds that ``"auto"`` may take, compilation included. With a limit, the result depends on the
+            speed of the machine, and `status_` says what was cut short. Without a limit (None), the number of steps is
+            the same on every machine. On two cores, ``"auto"`` then takes about half a minute for a thousand rows.
         max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`. A fit ends earlier if it reaches a
             plateau. For ``"nuts"`` and ``"mclmc"``, `max_iter` is the number of draws of each chain, and also the
-            number of its warm-up draws. None then means 200 draws, and 200 (``"nuts"``) or 600 (``"mclmc"``) warm-up
-            draws. For ``"auto"``, `max_iter` is the largest number of draws, and of warm-up draws, of each chain.
+            number of its warm-up draws. For these two methods, None means 200 draws after 200 (``"nuts"``) or 600
+            (``"mclmc"``) warm-up draws. For ``"auto"``, `max_iter` is the largest number of draws, and of warm-up
+            draws, of each chain.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
         learning_rate: Initial learning rate. None means 0.02 for Adam, and 0.1 for natural gradients, where the rate is
             a fraction of a Newton step.
@@ -74,12 +83,12 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         validation_fraction: Share of the rows that `early_stopping` holds out.
         calibration_fraction: Share of the rows for calibration, which take no part in the fit. They correct the
             intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets
-            of :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. Not with `sample_weight`,
-            :meth:`partial_fit` or several labels for each row.
+            of :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. This argument cannot be combined
+            with `sample_weight`, :meth:`partial_fit` or several labels for each row.
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; below
             1, the posterior is narrower.
-        num_samples: Number of weight draws in a prediction. None means each member once for ``"ensemble"``, all stored
-            draws (but at most 800) for chains, and 100 draws for all other methods.
+        num_samples: Number of weight draws in a prediction. By default (None), ``"ensemble"`` uses each member once,
+            chains use all stored draws (but at most 800), and all other methods use 100 draws.
         num_members: Number of members of ``"ensemble"``, and number of chains of ``"mclmc"``.
         num_chains: Number of chains of ``"nuts"``.
         random_state: Seed or numpy generator for everything random, including predictions. If None, each fit has a new
@@ -107,7 +116,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         True
     """
 
-    likelihood: str | None = field(default=None, kw_only=True)
+    likelihood: str | Likelihood | None = field(default=None, kw_only=True)
     _mean: torch.Tensor = field(init=False)
     _scale: torch.Tensor = field(init=False)
 
@@ -135,7 +144,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
         """Fit to a further part of the data, with the posterior of the earlier parts as the prior.
 
-        The first part determines the standardisation. Each call estimates the noise only from the rows of that call.
+        The first part determines the standardisation. Each call estimates the noise only from the rows of this call.
         The method must be ``"svi"``, ``"auto"`` (which then means ``"svi"``) or ``"natural"``.
 
         Args:
@@ -144,7 +153,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             sample_weight: Weight of each row, shape (N,), as in :meth:`fit`.
 
         Raises:
-            ValueError: If the method has no partial fits, or for one of the reasons of :meth:`fit`.
+            ValueError: If the method has no partial fits, or for one of the reasons in :meth:`fit`.
 
         References:
             Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
@@ -162,26 +171,27 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         fitted, calibrating = self._set_aside(len(rows), unfit)
         held_out = None if calibrating is None else (x[rows[calibrating]], y_all[rows[calibrating]])
         x, y_all = x[rows[fitted]], y_all[rows[fitted]]
-        num_targets = y_all.shape[1]
+        num_targets, likelihood = y_all.shape[1], self.likelihood
+        suited = [name for name, choice in LIKELIHOODS.items() if choice.targets != "classes"]
+        own = {name_of_likelihood(likelihood, suited): likelihood} if isinstance(likelihood, Likelihood) else {}
         if is_next:
             if num_targets != len(self._mean):
                 raise ValueError(f"`y` must have {len(self._mean)} columns, as in the first part, got {num_targets}.")
             designs = [self._design]
         else:
             self._has_target_axis = targets.ndim == 2
-            likelihood = self.likelihood
-            if likelihood is None and has_few_values(y_all):
-                likelihood = "gaussian"
-            designs = self._designs(OF_NUMBERS, "gaussian", likelihood)
+            name = next(iter(own)) if isinstance(likelihood, Likelihood) else likelihood
+            if name is None and has_few_values(y_all):
+                name = "gaussian"
+            designs = self._designs(OF_NUMBERS, "gaussian", name)
             self._design = designs[0]
-        suited = [name for name, choice in LIKELIHOODS.items() if choice.targets != "classes"]
-        likelihoods = {design.likelihood: make_likelihood(design.likelihood, suited) for design in designs}
+        likelihoods = own or {design.likelihood: make_likelihood(design.likelihood, suited) for design in designs}
         kind = LIKELIHOODS[next(iter(likelihoods)).partition(":")[0]].targets
         if kind == "classes":
             raise ValueError(
                 f"`likelihood` must be one of numbers or counts, got {self.likelihood!r}; use a BNNClassifier."
             )
-        if "gaussian" in likelihoods and num_targets > 1:  # one noise scale for each target
+        if "gaussian" in likelihoods and not own and num_targets > 1:  # one noise scale for each target
             scales = dist.LogNormal(*NOISE_PRIOR).expand([num_targets]).to_event(1)
             likelihoods["gaussian"] = GaussianLikelihood(scales)
         if not is_next:
@@ -222,8 +232,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         A new observation lies in its interval with probability `level`. A value below the interval is as probable as a
         value above the interval. For counts, an interval has at least the probability `level`, and the probabilities
-        below and above the interval may differ. As in MAPIE, the axis of the rows comes before the axis of the ends. In
-        ``prediction.interval`` the ends come first, as in torch.
+        below and above the interval may differ. As in MAPIE, the axis of the rows comes before the axis of the two
+        ends. In ``prediction.interval`` the axis of the two ends comes first, as in torch.
 
         Args:
             X: Inputs, shape (N, D).
@@ -271,7 +281,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             X: Inputs, shape (N, D).
 
         Returns:
-            A prediction of shape (N, O), also for a single target, in the units of the targets.
+            A prediction in the units of the targets, of shape (N, O) even if there is only one target.
         """
         return self._in_units(X, keep_draws=True)
 
@@ -285,12 +295,12 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return in_units(prediction, self._mean, self._scale)
 
     def _shaped(self, values: torch.Tensor) -> Floats:
-        """Convert a tensor of shape (..., O) to a numpy array. Remove the axis O if the targets had no such axis."""
+        """Convert a tensor of shape (..., O) to a NumPy array, without the axis O if the targets had the shape (N,)."""
         return (values if self._has_target_axis else values[..., 0]).numpy()
 
 
 def _require_numbers(y: Any) -> None:
-    """Raise if targets are texts or booleans, which scikit-learn would turn into numbers."""
+    """Raise if targets are texts or booleans, since scikit-learn would turn them into numbers."""
     values = np.asarray(y).ravel()
     others = (value for value in values if isinstance(value, str | bool | np.bool_))
     other = next(others, None) if values.dtype.kind in "OUSTb" else None

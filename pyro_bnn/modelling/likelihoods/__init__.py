@@ -19,6 +19,7 @@ from ._named import LIKELIHOODS as LIKELIHOODS
 from ._named import NOISE_PRIOR as NOISE_PRIOR
 from ._named import likelihoods_in_words as likelihoods_in_words
 from ._named import make_likelihood as make_likelihood
+from ._named import name_of_likelihood as name_of_likelihood
 from ._named import nearest_call as nearest_call
 from ._numbers import NumbersLikelihood as NumbersLikelihood
 from ._regression import GaussianLikelihood as GaussianLikelihood

@@ -22,7 +22,7 @@ L = TypeVar("L", bound="Likelihood[Any]")
 
 
 class Weighted(TorchDistribution):
-    """A distribution whose log-densities are multiplied by weights. The draws are those of the base distribution."""
+    """A distribution whose log-densities are multiplied by weights. The weights do not change the draws."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
@@ -59,15 +59,15 @@ class MovedPrior:
 class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     r"""Maps the output of a network to the distribution of an observation.
 
-    A subclass defines the distribution, the allowed targets, and the prediction from many weight draws. It may own
-    learnable parameters or latent variables (`PyroSample`). The type parameter of the class, as in ``class
+    A subclass defines the distribution, the allowed targets, and the prediction from many weight draws. A likelihood
+    may own learnable parameters or latent variables (`PyroSample`). The type parameter of the class, as in ``class
     Mine(Likelihood[RegressionPrediction])``, tells type checkers what `predict` returns.
 
     A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
-    With weights w, the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`: a row of weight 2 counts twice, and the
-    data count as :math:`\sum_n w_n` rows. Weights are not normalised, so weights whose mean is not 1 make the posterior
-    narrower or wider. ELBO and log-likelihood of a fit are weighted; predictions, scores, and draws of observations are
-    not.
+    With weights w, the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`, so a row of weight 2 counts twice. All data
+    count as :math:`\sum_n w_n` rows. Weights are not normalised, so weights whose mean is not 1 make the posterior
+    narrower or wider. The weights change the ELBO and the log-likelihood of a fit. Predictions, scores, and draws of
+    observations do not depend on the weights.
 
     Example:
         >>> import torch
@@ -87,7 +87,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     def keep_exact(self, name: str, value: Tensor | None) -> None:
         """Register a buffer in double precision.
 
-        If the module is moved to single precision and back, the exact values return.
+        If the module is moved to single precision and back, the buffer gets its exact values back.
         """
         self.register_buffer(name, value)
         if value is not None:
@@ -138,7 +138,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return y[..., 0] if self.has_row_weights else y
 
     def with_row_weights(self: L) -> L:
-        """Return a copy of this likelihood whose targets include weights, as :meth:`join_weights` returns them.
+        """Return a copy of this likelihood for targets with weights, as :meth:`join_weights` returns them.
 
         Data loaders need no change. Predictions also take such targets, and ignore the weights.
         """
@@ -153,7 +153,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         Args:
             y: Targets, shape ``(N, *O)``.
             weights: Weights of at least 0: a number, or a tensor, array or list of shape (N,) or ``(N, *O)``. A target
-                of weight 0 has no effect on a fit, so it may stand for a missing value.
+                of weight 0 has no effect on a fit; use this for a missing target.
 
         Returns:
             The value and the weight of each target, as floating-point numbers of shape ``(N, *O, 2)``.
@@ -187,7 +187,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return num_targets
 
     def target_shape(self, observed: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the targets, including row weights, for observed values of shape `observed`."""
+        """Return the shape of the argument y, row weights included, for observed values of shape `observed`."""
         return (*observed, 2) if self.has_row_weights else tuple(observed)
 
     def check_targets(self, output: Tensor, y: Tensor) -> None:
@@ -198,7 +198,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         self.check_values(output, y)
 
     def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Return the weight of each log-density in a fit, in the shape of the targets; None if nothing is weighted."""
+        """Return the weight of each target's log-density in a fit, shape ``(N, *O)``; None without weights."""
         return y[..., 1].to(dtype) if self.has_row_weights else None
 
     def weighted(self, observation: TorchDistributionMixin, y: Tensor, dtype: torch.dtype) -> TorchDistributionMixin:
@@ -207,7 +207,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """Return a copy with given values of the latent variables. It shares the parameters, and runs without Pyro.
+        """Return a copy that has given values of the latent variables, shares the parameters, and does not use Pyro.
 
         Args:
             values: Values of all latent variables, ``{name of the attribute: shape (*draws, *event)}``.
@@ -217,7 +217,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
         """Return the prior of a latent variable, given the `values` of other latent variables. No Pyro statement runs.
 
-        If the variable is a function of the other variables, return its value instead.
+        A variable that is a function of other variables has no prior; return the value of this function.
         """
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))
@@ -246,7 +246,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     @abstractmethod
     def accumulator(self) -> Accumulator[P_co]:
-        """Return a new accumulator, which takes weight draws one after the other and makes a prediction."""
+        """Return a new accumulator. It takes weight draws one after the other, and makes a prediction from them."""
 
 
 class NumberLikelihood(Likelihood[RegressionPrediction]):

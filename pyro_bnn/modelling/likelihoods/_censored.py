@@ -46,7 +46,10 @@ class LimitedNormal(TorchDistribution):
 
 
 class RightCensored(TorchDistribution):
-    """Pairs of a time and a number: 1 if the event happens at this time, 0 if later. Draws are always events."""
+    """Pairs (time, number). The number is 1 if the event happens at this time, and 0 if it happens later.
+
+    A draw is always an event, with the number 1.
+    """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.independent(constraints.nonnegative, 1)

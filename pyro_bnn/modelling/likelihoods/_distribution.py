@@ -40,9 +40,9 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
         """Return the distribution of the targets, batch shape ``(*draws, N, ...)``.
 
-        Each part of the output has the shape ``(*draws, N, O)``; a single part is the whole output. `numbers` holds, by
-        name, the numbers that the network does not output, such as a noise scale. Their shapes broadcast with that of a
-        part.
+        Each part of the output has the shape ``(*draws, N, O)``; a single part is the whole output. `numbers` has the
+        numbers that the network does not output, such as a noise scale, by name. The shapes of these numbers broadcast
+        with the shape of a part.
         """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -116,16 +116,16 @@ class DistributionLikelihood(MadeLikelihood):
 
     Args:
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``
-            or ``(*draws, N, O)``. ``make`` runs for one draw and for many, so count axes from the end, as in ``out[...,
-            0]``. ``make`` must not draw random numbers.
-        num_parts: Number of equal parts into which the last axis of the output is split. If it is above 1, ``make``
-            gets this number of tensors, each of shape ``(*draws, N, O)``, and the network needs `num_parts` outputs for
-            each target.
+            or ``(*draws, N, O)``. ``make`` gets outputs of one draw or of many draws, so count axes from the end, as in
+            ``out[..., 0]``. ``make`` must not draw random numbers.
+        num_parts: Number of equal parts into which the last axis of the output is split. If `num_parts` is above 1,
+            ``make`` gets `num_parts` tensors, each of shape ``(*draws, N, O)``. The network then needs `num_parts`
+            outputs for each target.
         latent: Priors of latent variables, ``{name: prior}``, without batch shape. The variables are inferred together
             with the weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keyword arguments, which
             broadcast with a part of the output.
-        learned: Starting values of learned numbers, ``{name: value}``, which may become any real number. ``make`` gets
-            the numbers as keyword arguments.
+        learned: Starting values of learned numbers, ``{name: value}``. A learned number can become any real number.
+            ``make`` gets the numbers as keyword arguments.
 
     Raises:
         ValueError: If `make` is not a function, if a name is not allowed, or if a prior is not a distribution, is
@@ -177,7 +177,7 @@ class DistributionLikelihood(MadeLikelihood):
         return self.make(*parts, **numbers)
 
     def check_output(self, output: Tensor) -> None:
-        """Raise unless `make` returns an allowed distribution, also for outputs with an axis of draws before rows."""
+        """Raise unless `make` returns an allowed distribution, with and without an axis of draws before the rows."""
         likelihood = self.for_checks(output)
         one = likelihood(output)
         values = {name: value.expand(2, *value.shape) for name, value in likelihood.present_numbers().items()}

@@ -31,7 +31,7 @@ class Maker:
     """A function that makes a distribution from an output and the likelihood's numbers.
 
     A number of the likelihood, such as a noise scale, is a tensor of shape ``(*draws, *event)``. `event_dims` has the
-    length of ``event`` for each number.
+    number of axes in ``event`` for each number.
     """
 
     make: Callable[[Tensor, Mapping[str, Tensor]], Distribution]
@@ -44,9 +44,9 @@ class Maker:
 class MadeDistribution(TorchDistribution, Sliced):
     """The distribution that a `Maker` returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
-    To select or join draws or rows, the class selects or joins the outputs and numbers, and makes the distribution
-    again. This works for every kind of distribution. A mean or a variance without closed form is estimated from draws,
-    always with the same seed.
+    Draws and rows of every distribution can be selected and joined: the class selects or joins the outputs and numbers,
+    and makes the distribution again. A mean or a variance without closed form is estimated from draws, always with the
+    same seed.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -193,7 +193,7 @@ def _of_counts(function: Arrays, value: Tensor, *arguments: Tensor) -> Tensor:
 
 
 def _by(function: Arrays, *arguments: Tensor) -> Tensor:
-    """Apply a function of numpy arrays to tensors. The function computes in double precision."""
+    """Apply a function of NumPy arrays to tensors, in double precision."""
     arrays = (argument.detach().double().cpu().numpy() for argument in arguments)
     return torch.as_tensor(function(*arrays)).to(
         arguments[0].device, torch.promote_types(arguments[0].dtype, torch.float32)
@@ -212,7 +212,7 @@ KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
 
 
 def cdf(distribution: Distribution, value: Tensor) -> Tensor:
-    """Return the probability that a draw is no larger than a value. Functions in :data:`KNOWN` have no gradient."""
+    """Return the probability that a draw is at most `value`. For the classes in :data:`KNOWN`, there is no gradient."""
     for kind, function in KNOWN.items():
         if isinstance(distribution, kind):
             return function(distribution, value)

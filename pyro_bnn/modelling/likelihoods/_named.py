@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pyro.distributions as dist
 
+from ..._core import checks as _checks
 from ..._core.names import nearest
 from ._base import Likelihood
 from ._classification import BernoulliLikelihood, CategoricalLikelihood
@@ -27,7 +28,7 @@ def gaussian(scale: float | None = None) -> GaussianLikelihood:
 
 
 class _Choice(NamedTuple):
-    """A likelihood that can be chosen by name. The text may have a number after the name."""
+    """A likelihood that can be chosen by a text: a name, with a number after a colon if the likelihood takes one."""
 
     make: Callable[..., Likelihood]  # makes the likelihood; the number after the colon is an optional argument
     number: str  # name of this number; empty if the likelihood takes none
@@ -61,9 +62,10 @@ CALLS = {
 
 
 def nearest_call(value: object) -> str:
-    """Suggest a call that makes a likelihood, for a user who passed another object in its place; else return "".
+    """Suggest a call that makes a likelihood, given an object that is not one. Return "" if there is no suggestion.
 
-    If `value` is a text, the text is looked up; if not, the name of its class (or its own name if it is a class).
+    If `value` is a text, the text is looked up. If `value` is a class, the name of the class is looked up. For any
+    other object, the name of its class is looked up.
     """
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__
@@ -81,8 +83,19 @@ LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
 """The names of all likelihoods, as a part of a message."""
 
 
+def name_of_likelihood(likelihood: Likelihood, suited: Collection[str]) -> str:
+    """Return the name of a likelihood in :data:`LIKELIHOODS`; if it has none, raise an error with the suited names."""
+    for name, choice in LIKELIHOODS.items():
+        if type(choice.make()) is type(likelihood):
+            return name
+    raise ValueError(
+        f"`likelihood` must be {likelihoods_in_words(suited)}, or an object of one of these, got "
+        f"{type(likelihood).__name__}; for other likelihoods call `pyro_bnn.fit` with a BayesianModel."
+    )
+
+
 def make_likelihood(spec: str, suited: Collection[str] = LIKELIHOODS) -> Likelihood:
-    """Return the likelihood of a text, such as ``gaussian:0.5`` (noise scale) or ``mixture:5`` (components).
+    """Make the likelihood that a text names, such as ``gaussian:0.5`` (noise scale) or ``mixture:5`` (components).
 
     The text is a name in :data:`LIKELIHOODS`, or a name, a colon and a number. For an unknown name, the error message
     lists the names in `suited`.
@@ -91,7 +104,8 @@ def make_likelihood(spec: str, suited: Collection[str] = LIKELIHOODS) -> Likelih
     if name not in LIKELIHOODS:
         near = nearest(name, suited, similar=0.6)
         hint = f"did you mean {near!r}? Choose" if near else "choose"
-        raise ValueError(f"unknown likelihood {spec!r}; {hint} {likelihoods_in_words(suited)}.")
+        got = repr(spec) if isinstance(spec, str) else _checks.described(spec)
+        raise ValueError(f"unknown likelihood {got}; {hint} {likelihoods_in_words(suited)}.")
     choice = LIKELIHOODS[name]
     if not colon:
         return choice.make()

@@ -18,7 +18,9 @@ from ._base import Likelihood, MovedPrior
 
 
 class NumbersLikelihood(Likelihood[P_co]):
-    """A likelihood with numbers, such as a noise scale, that the network does not output: fixed, learned or latent.
+    """A likelihood with fixed, learned or latent numbers, such as a noise scale.
+
+    The network does not output these numbers.
 
     A subclass registers the numbers in `__init__`, and reads their values by :meth:`number`.
     """
@@ -32,7 +34,7 @@ class NumbersLikelihood(Likelihood[P_co]):
         self._maps: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def add_positive(self, name: str, value: float | TorchDistributionMixin | None, start: float = 1.0) -> None:
-        """Add a positive number. A float fixes it, and a distribution is its prior. If None, a fit learns it."""
+        """Add a positive number: fixed if `value` is a float, latent if it is a prior, and learned if it is None."""
         if value is None:
             free = torch.tensor(start, dtype=torch.float64).expm1().log()  # softplus(free) = start
             self.add_learned(name, free, softplus)
@@ -103,8 +105,8 @@ class NumbersLikelihood(Likelihood[P_co]):
 def lifted(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
     """Add axes to a tensor of shape ``(*draws, *event)`` so that it broadcasts with outputs ``(*draws, N, *rest)``.
 
-    The axes ``*event`` are aligned with the last axes of the output: a scale of event shape (O,) has one value a
-    column.
+    The axes ``*event`` are aligned with the last axes of the output. For example, a scale of event shape (O,) has one
+    value for each column.
     """
     lead = value.shape[: value.dim() - event_dim]
     if not lead:

@@ -26,9 +26,9 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
     Output and targets have the same shape, (N, O) or (N,).
 
     Args:
-        scale: Standard deviation of the noise. A number fixes it; None makes it a learnable parameter that starts at 1;
-            a distribution over positive numbers, scalar or of event shape (O,), is the prior of the latent variable
-            ``likelihood.scale``.
+        scale: Standard deviation of the noise. A number fixes the scale. None makes the scale a learnable parameter
+            that starts at 1. A distribution over positive numbers makes the scale a latent variable,
+            ``likelihood.scale``, with this prior. The distribution is scalar or has the event shape (O,).
 
     Raises:
         ValueError: If `scale` is a number that is not above 0, or a distribution whose support is not the positive
@@ -68,10 +68,11 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 
 
 class _Standardising(dist.Normal):
-    """A Gaussian whose log-density divides by the scale before squaring.
+    """A Gaussian whose log-density divides the error by the scale, and then squares the quotient.
 
-    torch divides the squared error by the variance. With an error of 3e5 and a scale of 1e-7, the true gradient of the
-    log-density with respect to the log variance is 5e24, but torch computes infinity in single precision.
+    torch divides the squared error by the variance, which can give infinity in single precision. For example, with an
+    error of 3e5 and a scale of 1e-7, the true gradient with respect to the log variance is 5e24, but torch computes
+    infinity.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -187,10 +188,10 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         return f"{self.num_components}"
 
     def initial_bias(self, y: Tensor) -> Tensor:
-        r"""Return a bias of the last layer, ``net[-1].bias.data``, with which the components have different means.
+        r"""Return a bias for the last layer (``net[-1].bias.data``) that gives the components different means.
 
-        All components start with the same weight. The mean of component m starts at the quantile :math:`(m - \tfrac12)
-        / M` of the targets, and each scale at :math:`1 / M` of their standard deviation.
+        All components start with the same probability. The mean of component m starts at the quantile :math:`(m -
+        \tfrac12) / M` of the targets. Each scale starts at :math:`1 / M` of the targets' standard deviation.
 
         Args:
             y: Training targets, shape (N, O).

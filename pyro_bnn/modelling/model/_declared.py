@@ -98,9 +98,9 @@ def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
 def take_declared(net: nn.Module) -> dict[str, Statement]:
     """Replace every `PyroSample` of a network by a buffer with an initial value. Afterwards, no module uses Pyro.
 
-    The initial values are medians of draws from the priors. Return ``{path of the new buffer: declaration}``, in an
-    order in which a declaration depends only on earlier ones. A `PyroSample` whose function computes a tensor from
-    other variables is not replaced.
+    The initial values are medians of draws from the priors. Return ``{path of the new buffer: declaration}``. Each
+    declaration depends only on declarations before it. A `PyroSample` is not replaced if its function computes a tensor
+    from other variables.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:
@@ -186,7 +186,7 @@ def _declared_prior(net: nn.Module, path: str, statement: Statement, sites: Mapp
 
 
 class _Used(TorchFunctionMode):
-    """Collects the `id` of each tensor that is an argument of a torch function inside the context."""
+    """Collects the `id` of each tensor that torch functions get as an argument inside the context."""
 
     def __init__(self) -> None:
         super().__init__()

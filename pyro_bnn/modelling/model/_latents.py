@@ -59,7 +59,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def network(self) -> nn.Module:
         """The model's own copy of the network, in which random parameters are buffers with initial values.
 
-        In a call of the model, reading ``model.net`` would put parameters into Pyro's global store.
+        While the model runs, read this property and not ``model.net``, which puts parameters into Pyro's global store.
         """
         net = self._modules["net"]
         assert net is not None
@@ -113,7 +113,9 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return first_value(self.network, name, self._paths[name][0])
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
-        """Return the prior of a site, or of a latent variable on which priors of sites depend, on the model's device.
+        """Return the prior of a site, or of a parent on which priors of sites depend.
+
+        The prior is on the model's device.
 
         Raises:
             ValueError: If the prior depends on other latent variables.
@@ -173,7 +175,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether all priors, including those the user replaced, depend on no other variable and are not learned."""
+        """Whether no prior is learned or depends on another variable, not even a prior that the user replaced."""
         statements = self._pyro_samples.values()
         ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
         return all(ours) and self._likelihood.has_fixed_priors
@@ -191,7 +193,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return {name: getattr(self, name) for name in self._paths}
 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
-        """Raise unless `values` has all latent variables, and finite values of the right shapes for the weights."""
+        """Raise if `values` lacks a latent variable, or if values of weights have wrong shapes or are not finite."""
         _checks.kind("values", values, Mapping, "a dict of values by site")
         missing = [name for name in self.latent_names if name not in values]
         if missing:

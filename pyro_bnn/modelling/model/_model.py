@@ -154,9 +154,9 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     def log_likelihoods(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
         r"""Return :meth:`log_likelihood`, and the log-likelihood of simulated targets, from one run of the network.
 
-        If g is the gradient of the second log-likelihood, N is `num_data`, and B is the number of rows, then the mean
-        of :math:`g^2` over simulated targets is :math:`(N / B)\,F`, where F is the diagonal of the Gauss-Newton matrix
-        of the whole data set. The second log-likelihood depends on y only by its row weights.
+        Let g be the gradient of the second log-likelihood, N be `num_data`, B be the number of rows, and F be the
+        diagonal of the Gauss-Newton matrix of the whole data set. Then the mean of :math:`g^2` over simulated targets
+        is :math:`(N / B)\,F`. The second log-likelihood uses the row weights in y, but not the targets in y.
 
         Returns:
             The two log-likelihoods in nats, shape (2,).
@@ -205,7 +205,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return self._likelihood_given(values)(output)
 
     def check_targets(self, x: Inputs, y: Tensor) -> None:
-        """Raise a `ValueError` unless y can be the targets of x. The network runs on the first row only."""
+        """Raise a `ValueError` unless y can be the targets of x. To check this, run the network on the first row."""
         check_input(x, self.like)
         response, observed = self._first_response(x)
         check_shapes(self._likelihood, observed, x, y)
@@ -216,7 +216,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         """Raise a `ValueError` if x has a wrong device or dtype, or if y has a wrong device or shape.
 
         The network runs on the first row only. If the network raises an error for this row, y is not checked, since
-        some networks need several rows; a fit raises the errors for whole batches.
+        some networks need several rows. If whole batches cause errors, too, a fit raises them.
         """
         check_input(x, self.like)
         try:
@@ -253,7 +253,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return respond(self.network, likelihood, self._paths, values, x, self.interception)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
-        """Remove the data axis of vectorised particles from a value: the 1 in the shape ``(S, 1, *parameter)``."""
+        """Remove the data axis of vectorised particles: ``(S, 1, *parameter)`` becomes ``(S, *parameter)``."""
         num_lead = value.dim() - self.initial_value(name).dim()
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
 
@@ -263,7 +263,7 @@ def _require_likelihood(value: object) -> None:
         got = repr(value) if isinstance(value, str) else _checks.described(value)
         call = nearest_call(value)
         raise ValueError(
-            "`likelihood` must be a Likelihood, such as GaussianLikelihood() for numbers or CategoricalLikelihood() "
+            "`likelihood` must be a Likelihood, such as GaussianLikelihood(0.5) for numbers or CategoricalLikelihood() "
             f"for classes, got {got}{f'; write {call}' if call else ''}."
         )
 
@@ -281,7 +281,7 @@ def network_values(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def require_bayesian(model: object, purpose: str = "") -> None:
-    """Raise unless `model` is a BayesianModel. `purpose` goes into the message, such as " for Flipout"."""
+    """Raise unless `model` is a BayesianModel. The message contains `purpose`, such as " for Flipout"."""
     if not isinstance(model, BayesianModel):
         remedy = f"; make one, such as {EXAMPLE}" if isinstance(model, nn.Module) else ""
         raise ValueError(f"`model` must be a BayesianModel{purpose}, got {_checks.described(model)}{remedy}.")
@@ -294,7 +294,7 @@ def own_paths(model: BayesianModel) -> dict[str, str]:
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Return ``{name: path}`` for those values of a draw that are parameters or buffers of the network.
+    """Return ``{name: path}`` for the values of a draw that are parameters or buffers of the network.
 
     Raise an error if a name is unknown.
     """

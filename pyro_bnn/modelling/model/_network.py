@@ -90,9 +90,10 @@ def _require_values(name: str, value: Tensor) -> None:
 
 
 def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
-    """Put the frozen modules of a network into eval mode: those with parameters, none of them learned or random.
+    """Put the frozen modules of a network into eval mode.
 
-    `random` has the paths of the random parameters. A frozen module is a fixed function, without dropout.
+    A module is frozen if it has parameters, and none of them is learned or random. In eval mode, a frozen module is a
+    fixed function, without dropout. `random` has the paths of the random parameters.
     """
     for name, module in net.named_modules():
         prefix = f"{name}." if name else ""

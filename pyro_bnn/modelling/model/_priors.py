@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _NoStatements(Messenger):
-    """A handler that raises an error at a Pyro statement in a prior, which would run only once."""
+    """A handler that raises an error at a Pyro statement in a prior, since the statement would run only once."""
 
     def _pyro_sample(self, msg: Any) -> NoReturn:
         raise ValueError(
@@ -33,7 +33,7 @@ class _NoStatements(Messenger):
 
 
 def _asked(method: Callable[..., T], *args: object) -> T:
-    """Call a method of a prior without Pyro's handlers, and raise an error at Pyro statements."""
+    """Call a method of a prior without Pyro's handlers. Raise if the method runs a Pyro statement."""
     with EXCLUSIVE, poutine.block(), _NoStatements():
         return method(*args)
 
@@ -131,7 +131,10 @@ class NetworkPriors:
         return self._cached(parent, child, lambda: self._prior.parents(*self._arguments(child))[parent])
 
     def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
-        """Return the result of `make`, which is called again only if the parameter has changed its device or dtype."""
+        """Return the stored result of `make`.
+
+        Call `make` only for a new key, or if the parameter has a new device or dtype.
+        """
         parameter = first_value(self._net, site, self._paths[site])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:
@@ -142,7 +145,7 @@ class NetworkPriors:
 
 @dataclass(frozen=True)
 class SiteStatement:
-    """Argument of a `PyroSample`: a function that returns a site's prior, given values drawn in the same call."""
+    """A function for a `PyroSample`: it returns the prior of a site, given values drawn in the same call."""
 
     name: str
     parents: tuple[str, ...] = ()

@@ -1,6 +1,5 @@
 """The response of a network to inputs (its output and the distribution of the targets), and checks of the data."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from ..._core import functional as _functional
 from ..._core.devices import reads_wait
 from ..._core.inputs import Inputs, Shared, has_shared, leaves, named_leaves, num_rows, shapes
 from ..._core.reuse import Memory
+from ..._core.summary import counted
 from ..likelihoods import CategoricalLikelihood, Likelihood
 
 Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
@@ -22,7 +22,7 @@ Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]
 
 
 def check_input(x: Inputs, like: Tensor) -> None:
-    """Raise if x has no rows, is on another device than the weight `like`, or has another floating-point dtype."""
+    """Raise if x has no rows, or if its device or floating-point dtype differs from that of the weight `like`."""
     _require_tensors("x", x)
     for name, leaf in [("x", x)] if isinstance(x, Tensor) else named_leaves("x", x):
         if leaf.layout != torch.strided:
@@ -62,7 +62,7 @@ def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
 
 
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
-    """Raise if y is on another device than x, or if its shape does not match the shape `observed` of a prediction."""
+    """Raise if y is on another device than x, or if y's shape does not match the shape `observed` of a prediction."""
     expected = likelihood.target_shape(observed)
     device = (x if isinstance(x, Tensor) else leaves(x)[0]).device
     _checks.kind("y", y, Tensor, "a tensor")
@@ -74,15 +74,12 @@ def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: 
             f"`x` and `y` must have the same number of rows, got shapes {shapes(x)} and {_checks.shape(y)}."
         )
     if tuple(y.shape) != tuple(expected):
-        remedy = ""
-        if y.numel() == math.prod(expected):
-            remedy = (
-                "; call `y.squeeze(-1)`"
-                if y.dim() > len(expected)
-                else "; pass `y[:, None]`, or `y.to_frame()` of a Series"
-            )
-        elif isinstance(likelihood, CategoricalLikelihood) and y.dim() == len(expected) + 1:
+        remedy = _checks.reshaped(y, expected)
+        if not remedy and isinstance(likelihood, CategoricalLikelihood) and y.dim() == len(expected) + 1:
             remedy = ", one class number a row; call `y.argmax(-1)` if the rows are one-hot"
+        elif y.dim() == len(expected) == 2 and not likelihood.has_row_weights:
+            outputs = counted(likelihood.num_outputs(y.shape[1]), "output")
+            remedy = f"; a network for {counted(y.shape[1], 'target')} a row has {outputs}"
         if likelihood.has_row_weights and tuple(y.shape) == tuple(observed):
             remedy = ", values and weights; call `likelihood.join_weights(y, weights)`"
         raise ValueError(
@@ -117,7 +114,7 @@ class Interception:
 
     @contextmanager
     def checking(self, check: Callable[[Tensor], None]) -> Iterator[None]:
-        """Call `check` once: with the output, shape ``(*draws, N, ...)``, of the first call of the network."""
+        """At the first call of the network, call `check` with the output, shape ``(*draws, N, ...)``."""
         self.check = check
         try:
             yield
@@ -152,7 +149,7 @@ class Response:
         return (*self.distribution.batch_shape[self.num_lead :], *self.distribution.event_shape)
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
-        """Check the targets, and return their distribution, weighted as in a fit, and the converted targets."""
+        """Check and convert targets. Return their distribution, weighted as in a fit, and the converted targets."""
         check_shapes(self.likelihood, self.target_shape, x, y)
         if len(y) > num_data:
             raise ValueError(
@@ -173,7 +170,7 @@ def respond(
     x: Inputs,
     interception: Interception,
 ) -> Response:
-    """Run a network, whose random parameters are buffers, with given weights, and apply a likelihood to its output."""
+    """Run a network with given weights in place of its buffers, and apply a likelihood to its output."""
     weights = {name: values[name] for name in paths}
     tensors = {path: weights[name] for name in paths for path in paths[name]}
     num_lead = _functional.num_lead_axes(net, tensors)

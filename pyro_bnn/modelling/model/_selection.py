@@ -24,7 +24,7 @@ Chooser = Callable[[str, Tensor, nn.Module], bool]
 
 @dataclass(frozen=True)
 class Owned:
-    """A parameter of a network, one of its names, and the layer that has the parameter under this name."""
+    """A parameter of a network, one of its names, and the layer to which this name belongs."""
 
     site: str  # the same for all names of a tied weight
     name: str
@@ -55,13 +55,14 @@ def owned(net: nn.Module, values: Iterable[tuple[str, Tensor]]) -> list[Owned]:
 class Selection:
     """A rule that selects parameters of a network, for ``where`` and ``exclude`` of :class:`BayesianModel`.
 
-    :func:`layers` makes a selection. ``a | b`` selects the parameters that a or b selects, ``a & b`` those that both
-    select, and ``a - b`` those that a selects and b does not. In each of these, b may also be a glob or a function.
+    :func:`layers` makes a selection. Of two selections, ``a | b`` selects what a or b selects, ``a & b`` what both
+    select, and ``a - b`` what a selects and b does not select. Instead of the selection b, you can use a glob or a
+    function.
 
     Args:
-        sites: Function that returns the sites of the selected parameters. Its first argument is a list of all
-            parameters, in which a parameter with several names occurs once for each name. Its second argument is
-            ``"where"`` or ``"exclude"``, for error messages.
+        sites: Function that returns the sites of the selected parameters. The first argument is a list of all
+            parameters, in which a parameter with two names occurs twice. The second argument is ``"where"`` or
+            ``"exclude"``, for error messages.
         text: The rule as text.
         glob: The glob on names, if the rule is a glob.
 
@@ -139,9 +140,9 @@ def _by_function(chooser: Chooser, parameters: Sequence[Owned], argument: str) -
 def layers(*kinds: type[nn.Module]) -> Selection:
     """Select all parameters that layers of the given classes own directly.
 
-    Layers of subclasses count, too, as in `isinstance`. Parameters of a nested layer belong only to the nested layer.
-    For example, `nn.MultiheadAttention` owns ``in_proj_weight``, but its inner linear layer owns the weight of the
-    output projection.
+    Layers of a subclass of these classes are selected, too. Parameters of a nested layer belong only to the nested
+    layer. For example, `nn.MultiheadAttention` owns ``in_proj_weight``, but its inner linear layer owns the weight of
+    the output projection.
 
     Args:
         kinds: Classes of layers, such as `nn.Linear`.
@@ -199,7 +200,7 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Return why a function cannot be called with a name, a parameter and a layer; empty if no reason is found."""
+    """Return why a function cannot be called with a name, a parameter and a layer, or "" if it seems possible."""
     try:
         inspect.signature(function).bind("name", "parameter", "layer")
     except TypeError as error:
@@ -228,8 +229,8 @@ class SelectionWarning(UserWarning):
 def make_random(net: nn.Module, where: object, exclude: object, declared: Iterable[str]) -> dict[str, list[str]]:
     """Turn selected parameters of a network into buffers for drawn values, and put frozen modules into eval mode.
 
-    Return ``{site: paths}``, in the order of the network. Buffers at the paths `declared` are always selected, and
-    come last.
+    Return ``{site: paths}``, in the order of the network. Buffers at the paths `declared` are always selected, and are
+    the last entries of the result.
     """
     parameters = owned(net, net.named_parameters(remove_duplicate=False))
     places = dict(net.named_buffers(remove_duplicate=False))
@@ -248,7 +249,10 @@ def make_random(net: nn.Module, where: object, exclude: object, declared: Iterab
 
 
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object) -> set[str]:
-    """Return the sites that `where` selects and `exclude` does not. The network itself declares `fixed` as random."""
+    """Return the sites that `where` selects and `exclude` does not.
+
+    The network's own code makes the parameters in `fixed` random.
+    """
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
         raise ValueError("`net` must have a parameter that can be random, got none; pass a network with weights.")
@@ -274,7 +278,7 @@ def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude:
 
 
 def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
-    """Return the sites among the random parameters, ``{site: paths}``, that the rules `where` select."""
+    """Return the sites of random parameters that the rules `where` select. `paths` maps a site to its paths."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     found = owned(net, ((path, net.get_buffer(path)) for path in sites))
     parameters = [replace(one, site=site) for one, site in zip(found, sites.values(), strict=True)]
@@ -285,9 +289,10 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 
 
 def _warn_of_a_part(argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str) -> None:
-    """Warn if a glob such as ``net.stage1.conv*.weight`` selects some of its block's parameters of a kind, but not all.
+    """Warn if a glob such as ``net.stage1.conv*.weight`` leaves out parameters of the kind that it selects.
 
-    The block is ``net.stage1``. A glob that spells out the layer's own name, such as ``net.fc.*``, causes no warning.
+    The function looks only at the block ``net.stage1``. If the glob has the full name of the layer, as in ``net.fc.*``,
+    there is no warning.
     """
     *block, layer, leaf = ["", "", *glob.split(".")]  # padded for a glob with one component
     if leaf == "**" or not ("*" in layer or "?" in layer):

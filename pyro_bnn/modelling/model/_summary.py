@@ -33,7 +33,7 @@ def summary_of(
     """Summarise a model that consists of a network, a prior and a likelihood, with the device and dtype of `like`.
 
     `latents` has the shapes of the latent variables, except those of the likelihood. `declared` has the sites whose
-    priors the network itself declares.
+    priors are declared in the network.
     """
     network, prior, likelihood = parts
     others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}

@@ -13,13 +13,13 @@ PRIOR_PREFIX = "prior"
 
 
 def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
-    """Return a scale as a tensor like a parameter, whose dtype must represent the scale and its inverse square."""
+    """Return a scale as a tensor on a parameter's device. The dtype must represent the scale and its inverse square."""
     _checks.scale_in(name, scale, parameter.dtype)
     return parameter.new_full((), float(scale))
 
 
 class WeightPrior(ABC):
-    """The prior of a network's parameters, which may depend on latent variables and on learnable numbers.
+    """A prior of a network's parameters. The prior may depend on latent variables and on learnable numbers.
 
     To write a prior, subclass :class:`Prior` if the distribution is fixed, else :class:`HierarchicalPrior`.
 
@@ -30,7 +30,8 @@ class WeightPrior(ABC):
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
         """Return the latent variables on which the prior of a parameter depends, ``{site name: their own prior}``.
 
-        Names begin with ``prior.``. Parameters whose parents have the same name share one parent.
+        Names begin with ``prior.``. If the parents of several parameters have the same name, these parameters share one
+        parent.
         """
         return {}
 
@@ -55,8 +56,9 @@ class Prior(WeightPrior):
     """A prior that gives each parameter of a network a fixed distribution.
 
     A subclass implements :meth:`elementwise`, whose result is expanded to the shape of the parameter, so that the whole
-    parameter is one Pyro site. A model calls it when it is built, and again when it moves to another device or dtype.
-    So it must not draw random numbers. For latent scales, use a :class:`HierarchicalPrior`.
+    parameter is one Pyro site. A model calls `elementwise` when the model is built, and again when the model moves to
+    another device or dtype. So `elementwise` must not draw random numbers. For latent scales, use a
+    :class:`HierarchicalPrior`.
 
     Example:
         >>> import torch
@@ -92,9 +94,9 @@ class HierarchicalPrior(WeightPrior):
     """A prior that depends on latent variables (its parents), on learnable numbers, or on both.
 
     A subclass implements :meth:`elementwise_given`, and :meth:`parents` or :meth:`learned` or both. The parents become
-    sample sites of the model, which are drawn once per call, before the weights, and inferred together with them.
-    Learnable numbers become parameters of the model, ``model.prior_parameters``; a fit chooses the values that maximise
-    the ELBO.
+    sample sites of the model. A call of the model draws the parents once, before the weights, and a fit infers both
+    together. Learnable numbers become parameters of the model, ``model.prior_parameters``; a fit chooses the values
+    that maximise the ELBO.
     """
 
     @abstractmethod
@@ -103,8 +105,8 @@ class HierarchicalPrior(WeightPrior):
     ) -> TorchDistributionMixin:
         """Return the prior of the elements of `parameter`, given its parents and learnable numbers.
 
-        A value of event shape e has shape ``(*draws, 1, ..., 1, *e)``, so that it broadcasts with the parameter. The
-        batch shape of the result must broadcast to ``(*draws, *parameter.shape)``.
+        In `values`, a number of event shape e has shape ``(*draws, 1, ..., 1, *e)``, which broadcasts with the
+        parameter. The batch shape of the result must broadcast to ``(*draws, *parameter.shape)``.
         """
 
     def given(
@@ -123,7 +125,10 @@ class HierarchicalPrior(WeightPrior):
         return prior.expand((*lead, *parameter.shape)).to_event(parameter.dim())
 
     def _event_dims(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, int]:
-        """Return the number of event axes of each parent, cached since a call of :meth:`parents` may wait for a GPU."""
+        """Return the number of event axes of each parent.
+
+        The result is cached, since :meth:`parents` may wait for a GPU.
+        """
         kept: dict[object, dict[str, int]] = vars(self).setdefault("_kept", {})  # a subclass may be a frozen dataclass
         key = name, parameter.shape
         if key not in kept:
@@ -135,7 +140,8 @@ class HierarchicalPrior(WeightPrior):
 def prior_name(name: str, per: str, quantity: str) -> str:
     """Return the name of a latent variable or learnable number on which the prior of the parameter `name` depends.
 
-    If `per` is "layer", all parameters of a layer share the variable; if it is "parameter", each has its own.
+    If `per` is "layer", all parameters of a layer share the variable. If `per` is "parameter", each parameter has its
+    own variable.
 
     Example:
         >>> from pyro_bnn.modelling.priors import prior_name

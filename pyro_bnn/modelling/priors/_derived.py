@@ -11,11 +11,22 @@ from torch.distributions import Distribution, constraints
 
 from ..._core import checks as _checks
 from ..._core.globs import matches
+from ..._core.names import nearest
 from ..._core.reflection import move_distribution, unvalidated
 from ._base import Prior, WeightPrior
 
 PriorLike = WeightPrior | Distribution
 """A prior, or a distribution of one real number that is to be the prior of every element."""
+
+
+CALLS = {
+    "fan-in": "FanInNormalPrior(2.0)",
+    "hierarchical": "HierarchicalNormalPrior()",
+    "horseshoe": "HorseshoePrior()",
+    "laplace": "LaplacePrior(1.0)",
+    "mixture": "ScaleMixturePrior()",
+}
+"""Calls that make priors, by name. Other names suggest a normal prior."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +43,13 @@ class DistributionPrior(Prior):
 
 
 def as_prior(name: str, value: object) -> WeightPrior:
-    """Return a prior unchanged; make a distribution of one number the prior of each element. `name` is for messages."""
+    """Return a prior unchanged, or turn a distribution of one number into a prior. `name` is for error messages."""
     if not isinstance(value, Distribution):
         example = "a Prior, such as NormalPrior(1.0), or a distribution of one number, such as dist.Normal(0.0, 1.0)"
         if _checks.is_number(value) or isinstance(value, str):
-            scale = 1.0 if isinstance(value, str) else value
-            raise ValueError(f"`{name}` must be {example}, got {value!r}; write NormalPrior({scale}).")
+            kind = nearest(value, CALLS) if isinstance(value, str) else ""
+            call = CALLS.get(kind, f"NormalPrior({1.0 if isinstance(value, str) else value})")
+            raise ValueError(f"`{name}` must be {example}, got {value!r}; write {call}.")
         _checks.kind(name, value, WeightPrior, example)
         assert isinstance(value, WeightPrior)
         return value
@@ -79,7 +91,8 @@ class PriorByName(Prior):
             prior of each element of a parameter.
 
     Raises:
-        ValueError: If `priors` is not a dict of priors. A model raises it if one of its parameters matches no glob.
+        ValueError: If `priors` is not a dict of priors. A model raises a ValueError if one of its parameters matches no
+            glob.
 
     Example:
         >>> from pyro_bnn import NormalPrior, PriorByName, ScaleMixturePrior
@@ -128,13 +141,13 @@ class PosteriorPrior(Prior):
     """Independent Gaussians, with a separate mean and standard deviation for every element.
 
     ``posterior.as_prior()`` makes such a prior from the posterior given earlier data, so that a model can learn from
-    new data. If both posteriors were exact, the new one would be the posterior given all data.
+    new data. If both posteriors were exact, the posterior after the new data would be the posterior given all data.
 
     Args:
         locations: Means, ``{site: shape of the parameter}``.
         scales: Standard deviations, above 0, ``{site: shape of the parameter}``.
-        otherwise: Prior of all other parameters, such as the output layer of a new task; if None, such parameters raise
-            an error.
+        otherwise: Prior of all other parameters, such as the output layer of a new task. If `otherwise` is None, a
+            model with other parameters raises an error.
 
     Raises:
         ValueError: If the sites or shapes of `locations` and `scales` differ, or if a scale is not above 0. A model

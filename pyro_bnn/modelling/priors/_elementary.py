@@ -1,6 +1,6 @@
 """Fixed priors with the same settings for every parameter.
 
-The settings of a prior are checked once, when the prior is made, and not at every step of a fit.
+The settings of a prior are checked only once, when the prior is made.
 """
 
 import math
@@ -31,7 +31,7 @@ class _ScalePrior(Prior):
 @explained("NormalPrior(1.0)")
 @dataclass(frozen=True)
 class NormalPrior(_ScalePrior):
-    r"""Gaussian prior :math:`N(0, \text{scale}^2)` of every weight, independent of the others.
+    r"""Independent Gaussian prior :math:`N(0, \text{scale}^2)` of every weight.
 
     Args:
         scale: Standard deviation, above 0.
@@ -79,11 +79,11 @@ class NormalPrior(_ScalePrior):
 
 @dataclass(frozen=True)
 class NetworkNormalPrior(_ScalePrior):
-    r"""Gaussian prior :math:`N(w_0, \text{scale}^2)` of every weight, around its value :math:`w_0` in the network.
+    r"""Gaussian prior :math:`N(w_0, \text{scale}^2)` of every weight, where :math:`w_0` is its value in the network.
 
-    For a pretrained network this is the prior of MOPED: the weights are near those of an earlier training. If this used
-    the same data, the data count twice, and the posterior is too certain of the given weights. Compare models on data
-    that were not used in either training.
+    For a pretrained network, this is the prior of MOPED. This prior keeps the weights near the pretrained weights. If
+    the pretraining used the same data, the data count twice, and the posterior is too certain of the given weights.
+    Compare models on data that were not used in either training.
 
     The means share the memory of the weights in the model's copy of the network.
 
@@ -92,7 +92,7 @@ class NetworkNormalPrior(_ScalePrior):
 
     References:
         Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
-        https://arxiv.org/abs/1906.05323; there, guides start as with ``NetworkInit(weight_fraction=0.1)``.
+        https://arxiv.org/abs/1906.05323. The guides of this paper start as with ``NetworkInit(weight_fraction=0.1)``.
 
     Example:
         >>> import torch

@@ -73,7 +73,7 @@ class HierarchicalNormalPrior(HierarchicalPrior):
 
 @dataclass(frozen=True)
 class HorseshoePrior(HierarchicalPrior):
-    r"""A sparse prior: Gaussians whose scale is a global scale times a local scale, both with heavy tails.
+    r"""A sparse prior: Gaussians whose scale is the product of two heavy-tailed scales, a global and a local one.
 
     .. math:: \tau \sim C^+(0, b), \qquad \lambda_k \sim C^+(0, 1), \qquad
               w_{ki} \mid \tau, \lambda_k \sim N(0, \tau^2 \lambda_k^2),
@@ -147,7 +147,9 @@ class HorseshoePrior(HierarchicalPrior):
 
 @dataclass(frozen=True)
 class LearnedNormalPrior(HierarchicalPrior):
-    r""":math:`N(0, s^2)` on every element, with a standard deviation s that maximises the ELBO (empirical Bayes).
+    r""":math:`N(0, s^2)` for every element.
+
+    The fit learns the standard deviation s that maximises the ELBO (empirical Bayes).
 
     .. math:: \hat s = \arg\max_s \max_q \mathrm{ELBO}(q, s).
 

@@ -22,7 +22,7 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 class IntervalRecord:
     """The scores of the calibration rows, shape ``(n, *O)``, for a score that does not depend on the level.
 
-    The score "quantile" depends on the level, so its calibration has no such record.
+    The score "quantile" depends on the level, so a calibration with this score has no `IntervalRecord`.
     """
 
     score: str
@@ -36,9 +36,9 @@ class IntervalRecord:
 
 
 class ConformalIntervals(Shown, Calibration):
-    r"""Intervals that contain a new target with at least a given probability (split conformal prediction).
+    r"""Intervals that have at least a given probability of containing a new target (split conformal prediction).
 
-    A score :math:`s(x, y)` is large if a target y does not fit the prediction at x. The interval of a new row is
+    The score :math:`s(x, y)` measures how badly a target y fits the prediction at x. The interval of a new row is
 
     .. math:: \{y : s(x, y) \le \hat q\}, \qquad \hat q = s_{(\lceil (n + 1) \ell \rceil)},
 
@@ -114,14 +114,13 @@ class ConformalIntervals(Shown, Calibration):
 
         Args:
             prediction: Prediction of the new rows, by the model and posterior that predicted the calibration rows. The
-                score ``"quantile"`` needs `keep_draws`. With the score ``"scaled"``, the targets of the new rows may
-                be in other units than the targets of the calibration rows.
+                score ``"quantile"`` needs `keep_draws`. With the score ``"scaled"``, the new rows and the calibration
+                rows may have targets in different units.
             level: Probability that an interval contains the target, strictly between 0 and 1.
 
         Returns:
-            The two ends, as in ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``, the
-            calibration could move a lower end above the upper end; such an interval is a single number, the mean of the
-            two uncalibrated ends.
+            The two ends, as in ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``, both
+            ends are the mean of the uncalibrated ends if calibration would move the lower end above the upper end.
 
         Raises:
             ValueError: If there are too few calibration rows for the level.
@@ -174,7 +173,7 @@ class ConformalIntervals(Shown, Calibration):
 
 
 def _unit(prediction: RegressionPrediction, score: str) -> Tensor:
-    """Return the number by which each distance from the mean is divided, shape ``(N, *O)``."""
+    """Return the divisor of each distance from the mean, shape ``(N, *O)``."""
     if score == "absolute":
         return torch.ones_like(prediction.mean)
     return deviations(prediction).to(prediction.mean.dtype)
@@ -200,7 +199,7 @@ class AdaptiveRecord:
 
 
 class AdaptiveIntervals(Shown, Calibration):
-    r"""Intervals that contain the wanted share of a time series' targets in the long run, even under drift.
+    r"""Intervals that contain a given share of the targets of a time series in the long run, even if the data drift.
 
     After each row the level :math:`1 - \alpha_t` changes:
 
@@ -236,7 +235,7 @@ class AdaptiveIntervals(Shown, Calibration):
 
     @property
     def level_now(self) -> float:
-        """Level of the next interval: 1 or more means the whole line, and 0 or less means an empty interval."""
+        """Level of the next interval. At level 1 or more, the interval is the whole line; at 0 or less, it is empty."""
         return 1 - self._own.miss
 
     def start(self, prediction: RegressionPrediction, y: Tensor) -> "AdaptiveIntervals":
@@ -262,7 +261,7 @@ class AdaptiveIntervals(Shown, Calibration):
     def update(self, prediction: RegressionPrediction, y: Tensor) -> Tensor:
         """Return the intervals of rows in the order of time, and update the level after each row.
 
-        The interval of a row is computed from the targets of the rows before it.
+        The interval of a row depends only on the targets of earlier rows.
 
         Args:
             prediction: Prediction of the rows, with one output.

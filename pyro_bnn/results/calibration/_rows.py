@@ -11,9 +11,9 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 
 
 def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Split rows at random into rows for the fit and rows for the calibration. Return the sorted indices of both.
+    """Split rows at random into rows for the fit and rows for the calibration. Return the sorted indices of each part.
 
-    `share` is the share of the rows for the calibration.
+    `share` is the fraction of the rows that are for the calibration.
     """
     count = round(_checks.between_zero_and_one(name, share) * num_rows)
     if not 1 <= count <= num_rows - 2:

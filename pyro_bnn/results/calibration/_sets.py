@@ -64,7 +64,7 @@ class SetRecord:
 
 
 class ConformalSets(Shown, Calibration):
-    r"""Sets of classes that contain the label of a new row with at least a given probability.
+    r"""Sets of classes that have at least a given probability of containing the label of a new row.
 
     With classes in the order of their predicted probabilities, :math:`p_{(1)} \ge p_{(2)} \ge \dots`, the score of the
     r-th class is

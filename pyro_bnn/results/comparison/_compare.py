@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -32,8 +33,7 @@ from ._result import Comparison, Estimate, Scores
 NUM_GROUPS = 20
 """Heuristic: number of groups of draws. The jackknife leaves out each group in turn; the bootstrap resamples them."""
 
-NUM_RESAMPLES = 200
-"""Number of bootstrap resamples, for a random error of 5 %, which is below that of only 20 groups."""
+NUM_RESAMPLES = 200  # bootstrap resamples, for a random error of 5 %, which is less than the error by 20 groups
 
 NUM_NODES = 200
 """Heuristic: values per point at which distributions are compared; Wasserstein distances have four digits."""
@@ -46,7 +46,7 @@ COVERAGES = (0.5, 0.9)
 
 
 class ClassSummary:
-    """Class probabilities of a method: from all draws, and with each group of draws left out in turn."""
+    """Class probabilities of a method, from all draws, and from all draws except one group (for each group)."""
 
     def __init__(self, prediction: ClassificationPrediction, seed: int) -> None:
         assert prediction.logits is not None
@@ -96,8 +96,8 @@ class PredictiveMoments(NamedTuple):
 
 NUMBER_STATISTICS: dict[str, Callable[[PredictiveMoments, PredictiveMoments], Tensor]] = {
     "rms mean difference": lambda method, reference: (method.mean - reference.mean).square().mean().sqrt(),
-    "epistemic sd ratio": lambda method, reference: _root_geometric_mean(method.epistemic / reference.epistemic),
-    "total sd ratio": lambda method, reference: _root_geometric_mean(method.total / reference.total),
+    "epistemic sd ratio": lambda method, reference: (method.epistemic.mean() / reference.epistemic.mean()).sqrt(),
+    "total sd ratio": lambda method, reference: (method.total.mean() / reference.total.mean()).sqrt(),
     "wasserstein": lambda method, reference: torch.trapezoid(
         (method.cdf - reference.cdf).abs(), method.nodes, dim=0
     ).mean(),
@@ -127,17 +127,23 @@ class NumberSummary:
     def pair_scores(self, reference: "NumberSummary", mask: Tensor) -> dict[str, Estimate]:
         """Return distances of means and distributions, and ratios of standard deviations; see :class:`Scores`."""
         own, its = ([PredictiveMoments(*(part[..., mask] for part in m)) for m in s.moments] for s in (self, reference))
-        return {
+        scores = {
             name: jackknife([float(statistic(*pair)) for pair in zip(own, its, strict=True)])
             for name, statistic in NUMBER_STATISTICS.items()
         }
+        for part in ("epistemic", "total"):
+            ratios = (getattr(own[0], part) / getattr(its[0], part)).sqrt().flatten()
+            low, high = ratios.quantile(ratios.new_tensor([0.1, 0.9])).tolist()
+            name = f"{part} sd ratio"
+            scores[name] = replace(scores[name], quantile_10=low, quantile_90=high)
+        return scores
 
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """Return standard deviations, the coverage of intervals, and the NLL; see :class:`Scores`."""
+        """Return the standard deviations, the coverage and the NLL, as :class:`Scores` describes them."""
         prediction = self.prediction[mask]
         scores = {
-            "epistemic sd": over_points(prediction.epistemic.sqrt()),
-            "total sd": over_points(prediction.total.sqrt()),
+            "epistemic sd": _root_mean(prediction.epistemic),
+            "total sd": _root_mean(prediction.total),
         }
         if y is not None and not isinstance(prediction, CensoredPrediction):  # whose targets may be cut off
             for probability in COVERAGES:
@@ -149,7 +155,10 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """Return a score with its jackknife standard error, given its value and its values without one group of draws."""
+    """Return a score with its jackknife standard error.
+
+    The first of `values` is the score of all draws. Each other value is the score without one group of draws.
+    """
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
@@ -159,6 +168,13 @@ def over_points(values: Tensor) -> Estimate:
     """Return the mean over points and its standard error. The standard error assumes independent points."""
     values = values.double().flatten()
     return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan)
+
+
+def _root_mean(variances: Tensor) -> Estimate:
+    """Return the root mean square over points of standard deviations, given their squares."""
+    mean = over_points(variances)
+    root = math.sqrt(mean.value)
+    return Estimate(root, mean.standard_error / (2 * root) if root else 0.0)
 
 
 def _groups(prediction: Prediction) -> Tensor:
@@ -175,7 +191,7 @@ def _points_last(values: Tensor) -> Tensor:
 def _cdf_sums(
     components: Distribution, prediction: RegressionPrediction, nodes: Tensor, groups: Tensor, seed: int
 ) -> Tensor:
-    """Sum the distribution functions of each group of draws at the nodes, shape (G, K, O, N)."""
+    """For each group of draws, return the sum of the distribution functions at the nodes, shape (G, K, O, N)."""
     sums = nodes.new_zeros(NUM_GROUPS, *nodes.shape)
     shape = prediction.mean.shape
     observations = None if has_cdf(components) else _observations(prediction, seed)
@@ -196,7 +212,7 @@ def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
 def _integration_nodes(predictions: Sequence[RegressionPrediction], seeds: Sequence[int]) -> Tensor:
     """Return the sorted values of y at which distributions are compared, shape (K, O, N).
 
-    They are quantiles of observations that were simulated from the predictions.
+    The values are quantiles of observations that were simulated from the predictions.
     """
     nodes = []
     for prediction, seed in zip(predictions, seeds, strict=True):
@@ -210,14 +226,10 @@ def _nll(prediction: Prediction) -> dict[str, Estimate]:
     return {} if prediction.log_density is None else {"nll": over_points(-prediction.log_density)}
 
 
-def _root_geometric_mean(ratios: Tensor) -> Tensor:
-    return (0.5 * ratios.log().mean()).exp()
-
-
 def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> dict[str, Any]:
     """Summarise the predictions of each method.
 
-    Raise unless all methods predict classes or all predict numbers, and the predictions have the same shape.
+    Raise if some methods predict classes and others numbers, or if predictions have different shapes.
     """
     classes = {n: p for n, p in predictions.items() if isinstance(p, ClassificationPrediction)}
     numbers = {n: p.as_kind(RegressionPrediction) for n, p in predictions.items() if n not in classes}

@@ -14,6 +14,11 @@ from ..._core.summary import NOT_OK, WIDTH, Number, Shown, Summary, counted
 from ...inference.posterior import Status
 from ...scores.uncertainty import Prediction
 
+SD = (
+    "Standard deviations (sd) are root mean squares over points. A ratio is that of two root mean squares; in brackets "
+    "are the 10 % and 90 % quantiles of the ratio over points."
+)
+
 LARGEST_WRITTEN_OUT, MOST_DIGITS = 1e6, 7
 """Larger numbers, and numbers that need more digits after the point, are shown in scientific notation."""
 
@@ -28,18 +33,49 @@ class Estimate:
             that is due to the finite number of draws. For a single method, the value is a mean over points, and the
             standard error is right if the points are independent. If the points are a grid, the standard error only
             shows how much the score varies between points.
+        quantile_10: 10 % quantile over points, for a ratio of standard deviations; otherwise NaN.
+        quantile_90: 90 % quantile over points, for a ratio of standard deviations; otherwise NaN.
     """
 
     value: float
     standard_error: float
+    quantile_10: float = math.nan
+    quantile_90: float = math.nan
+
+    @property
+    def range(self) -> str:
+        """The 10 % and 90 % quantiles as text, such as "0.66 to 1.10"; "" if there are none."""
+        low, high = self.quantile_10, self.quantile_90
+        digits = max(2, 1 - math.floor(math.log10(low))) if 0 < low < math.inf else 2  # two digits of the lower end
+        return "" if math.isnan(low) or math.isnan(high) else f"{low:.{digits}f} to {high:.{digits}f}"
 
     def __str__(self) -> str:
-        if not (math.isfinite(self.standard_error) and self.standard_error > 0):
-            return f"{self.value:.3g}"
-        digits = max(0, 1 - math.floor(math.log10(self.standard_error)))  # shows the error with two digits
-        if max(abs(self.value), self.standard_error) >= LARGEST_WRITTEN_OUT or digits > MOST_DIGITS:
-            return f"{self.value:.3g} ± {self.standard_error:.2g}"
-        return f"{self.value:.{digits}f} ± {self.standard_error:.{digits}f}"
+        return in_digits("", [self])[0]
+
+
+def three_digits(value: float) -> str:
+    """Return a number with three significant digits, such as "1.00"."""
+    return f"{value:#.3g}".rstrip(".")
+
+
+def in_digits(name: str, estimates: Sequence[Estimate]) -> list[str]:
+    """Return estimates of the score `name` by several methods as texts with the same decimal places.
+
+    One of the standard errors has two digits, and all others have at least one. Shares are in per cent.
+    """
+    is_share = name in ("accuracy", "agreement") or name.startswith("coverage")
+    factor, unit, fewest = (100, " %", 1) if is_share else (1, "", 0)
+    numbers = [(factor * estimate.value, factor * estimate.standard_error) for estimate in estimates]
+    errors = [error for _, error in numbers if math.isfinite(error) and error > 0]
+    sizes = [-math.floor(math.log10(error)) for error in errors]
+    digits = max(fewest, min(sizes) + 1, *sizes) if sizes else 0
+    largest = max((abs(part) for pair in numbers for part in pair if math.isfinite(part)), default=0)
+    is_short = bool(errors) and digits <= MOST_DIGITS and largest < LARGEST_WRITTEN_OUT
+    forms = (f".{digits}f", f".{digits}f") if is_short else ("#.3g", ".2g")
+    return [
+        f"{value:{forms[0]}}".rstrip(".") + (f" ± {error:{forms[1]}}" if error in errors else "") + unit
+        for value, error in numbers
+    ]
 
 
 @dataclass(frozen=True)
@@ -49,11 +85,12 @@ class Scores:
     Args:
         method: Name of the method.
         region: Name of the region.
-        scores: Scores by name. For a method that predicts numbers: ``epistemic sd`` and ``total sd`` (means over
-            points), and with targets also ``nll`` (mean per point, in nats), ``coverage_50`` and ``coverage_90``. For a
-            method that predicts classes: ``entropy`` (in nats), and with targets also ``nll`` and ``accuracy``. For a
-            pair that predicts numbers: ``rms mean difference`` (root mean square over points), ``epistemic sd ratio``
-            and ``total sd ratio`` (method over reference, geometric means over points), and ``wasserstein`` (first
+        scores: Scores by name. For a method that predicts numbers: ``epistemic sd`` and ``total sd`` (root mean squares
+            over points, as in the text of a prediction), and with targets also ``nll`` (mean per point, in nats),
+            ``coverage_50`` and ``coverage_90``. For a method that predicts classes: ``entropy`` (in nats), and with
+            targets also ``nll`` and ``accuracy``. For a pair that predicts numbers: ``rms mean difference`` (root mean
+            square over points), ``epistemic sd ratio`` and ``total sd ratio`` (root mean square of the method over that
+            of the reference, with the 10 % and 90 % quantiles of the ratio over points), and ``wasserstein`` (first
             Wasserstein distance between predictive distributions, in the units of y, mean over points). The ``epistemic
             sd ratio`` is 0 if the method is a point estimate, and infinite if the reference is a point estimate. Two
             sets of draws from one posterior have a positive ``wasserstein``, which shrinks with the number of draws.
@@ -69,15 +106,17 @@ class Scores:
     reference: str = ""
     seconds: float | None = None
 
-    @property
-    def cells(self) -> dict[str, str]:
-        """The seconds, if they are known, and the scores as text, by name."""
-        seconds = {} if self.seconds is None else {"seconds": f"{self.seconds:.1f}"}
-        return seconds | {name: str(estimate) for name, estimate in self.scores.items()}
+
+def cells_of(rows: Sequence[Scores]) -> dict[str, list[str]]:
+    """Return the columns of a table of `rows`: the seconds, if they are known, and each score, as text by name."""
+    columns = {}
+    if any(row.seconds is not None for row in rows):
+        columns["seconds"] = ["" if row.seconds is None else f"{row.seconds:.1f}" for row in rows]
+    return columns | {name: in_digits(name, [row.scores[name] for row in rows]) for name in rows[0].scores}
 
 
 def in_words(pairs: Sequence[Scores]) -> str:
-    """Return a line for each region, which says how far the closest method is from the reference method."""
+    """Return lines that say, for each region, how far the closest method is from the reference method."""
     reference, methods = pairs[0].reference, {pair.method for pair in pairs}
     regions = list(dict.fromkeys(pair.region for pair in pairs))
     lines = []
@@ -101,32 +140,38 @@ def _in_words(pair: Scores) -> str:
             f"{method} and {reference} agree on the most probable class of {100 * scores['agreement']:.1f} % of the "
             f"points. Their probabilities differ by {scores['total variation']:.3f} (mean total variation)."
         )
-    part = f"its epistemic part {scores['epistemic sd ratio']:.2f} times that of {reference}"
-    if math.isinf(scores["epistemic sd ratio"]):
+    total, epistemic = pair.scores["total sd ratio"], pair.scores["epistemic sd ratio"]
+    part = f"its epistemic part {_times(epistemic)}"
+    if math.isinf(epistemic.value):
         part = f"{reference} has no epistemic part"
     return (
-        f"The standard deviation of the predictions of {method} is {scores['total sd ratio']:.2f} times that of "
-        f"{reference}, and {part}. Their means differ by {scores['rms mean difference']:.3g} (root mean square over "
-        "points)."
+        f"The standard deviation of the predictions of {method} is {_times(total, f' that of {reference}')}, and "
+        f"{part}. Their means differ by {three_digits(scores['rms mean difference'])} (root mean square over points)."
     )
+
+
+def _times(ratio: Estimate, noun: str = "") -> str:
+    """Return a text such as "0.807 times that of nuts (0.66 to 1.10 times at 80 % of the points)"."""
+    among = f" ({ratio.range} times at 80 % of the points)" if ratio.range else ""
+    return f"{three_digits(ratio.value)} times{noun}{among}"
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Advised, Shown):
-    """Result of :func:`compare`: tables, and the predictions behind them.
+    """Result of :func:`compare`: tables, and the predictions from which the tables were computed.
 
-    `print` shows all methods, the pairs that include the first method, and :attr:`verdict`. The lines of the verdict
-    that begin with "NOT OK" are above the tables. :meth:`rows`, :meth:`to_csv` and :meth:`to_json` have all pairs. The
-    Python prompt shows only the pairs that include the first method. A notebook shows the pairs that include the first
-    method, and the scores of all methods.
+    `print` shows all methods, the pairs that include the first method, and :attr:`verdict`. If the verdict has lines
+    that begin with "NOT OK", `print` shows these lines first. :meth:`rows`, :meth:`to_csv` and :meth:`to_json` have all
+    pairs. The Python prompt shows only the pairs that include the first method. A notebook shows the pairs that include
+    the first method, and the scores of all methods.
 
     Args:
         methods: Scores of the methods, one row per region and method.
         pairs: Scores of the pairs, one row per region and pair of methods.
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
-        status: Status of the first method; the other methods are compared with this method.
-        others: Statuses of the other methods by name.
+        status: Status of the first method, with which the other methods are compared.
+        others: The status of each other method, by the name of the method.
     """
 
     methods: list[Scores]
@@ -140,9 +185,9 @@ class Comparison(Advised, Shown):
     def verdict(self) -> str:
         """The result in words: a line for each method whose status is not ok, and then a line for each region.
 
-        A line about a status says what is wrong, and what to do; `status` and `others` have the whole statuses.
-        If several methods are compared with the first one, the line for a region is about the method that is closest to
-        the first. If the status of the first method is not ok, there are no lines about regions.
+        A line about a status says what is wrong, and what to do. `status` and `others` have the complete statuses. With
+        more than two methods, the line for a region is about the method that is closest to the first method. If the
+        status of the first method is not ok, there are no lines about regions.
         """
         return "\n".join([*self._doubts, *([self.differences] if self.status else [])])
 
@@ -160,22 +205,23 @@ class Comparison(Advised, Shown):
 
     @property
     def differences(self) -> str:
-        """The lines of :attr:`verdict` that compare regions.
-
-        They are given even if the status of the first method is not ok.
-        """
+        """The lines of :attr:`verdict` about the regions. They do not depend on the status of the first method."""
         return in_words(self._from_first)
 
     @property
     def tables(self) -> str:
         """The scores of all methods, and of the pairs that include the first method, as text for each region."""
+        sd, spread = (" (sd: root mean square over points)", " (10-90 %: quantiles over points)")
         blocks = []
-        for region in dict.fromkeys(row.region for row in self.pairs):
-            pairs = [row for row in self._from_first if row.region == region]  # `rows` has all pairs
-            blocks.append(f"{region}:\n{_table([row for row in self.methods if row.region == region])}")
-            note = "; ratios are geometric means over points" if "total sd ratio" in pairs[0].scores else ""
-            blocks.append(f"{region}, compared with {self._first}{note}:\n{_table(pairs)}")
+        for region, (methods, pairs) in self._regions.items():
+            blocks.append(f"{region}{sd if self._has_sd else ''}:\n{_table(methods)}")
+            blocks.append(f"{region}, compared with {self._first}{spread if self._has_sd else ''}:\n{_table(pairs)}")
         return "\n\n".join(blocks)
+
+    @property
+    def _has_sd(self) -> bool:
+        """Whether numbers are predicted, whose standard deviations are compared."""
+        return "total sd ratio" in self.pairs[0].scores
 
     @property
     def _legend(self) -> str:
@@ -186,7 +232,7 @@ class Comparison(Advised, Shown):
 
     @property
     def _first(self) -> str:
-        """The name of the method with which the other methods are compared."""
+        """The name of the first method."""
         return self.pairs[0].reference
 
     @property
@@ -197,22 +243,35 @@ class Comparison(Advised, Shown):
     def _title(self) -> str:
         return f"Comparison: {counted(len(self.predictions), 'method')}, compared with {self._first}"
 
+    @property
+    def _regions(self) -> dict[str, tuple[list[Scores], list[Scores]]]:
+        """For each region, the scores of the methods, and the pairs that include the first method."""
+        return {
+            region: ([row for row in self.methods if row.region == region], pairs)
+            for region in dict.fromkeys(row.region for row in self.pairs)
+            if (pairs := [row for row in self._from_first if row.region == region])
+        }
+
     def _summary(self) -> Summary:
-        names = list(self.pairs[0].scores)
-        rows = [(row.region, row.method, *(Number(row.scores[name]) for name in names)) for row in self._from_first]
-        return Summary(self._title(), rows=rows, header=("region", "method", *names))
+        rows = [
+            (region, pair.method, *map(Number, texts))
+            for region, (_, pairs) in self._regions.items()
+            for pair, *texts in zip(pairs, *cells_of(pairs).values(), strict=True)
+        ]
+        return Summary(self._title(), rows=rows, header=("region", "method", *self.pairs[0].scores))
 
     def _notebook_summary(self) -> Summary:
         """Return the verdict and a table of all scores. The other methods have distances from the first."""
-        pairs = {(row.region, row.method): row.scores for row in self._from_first}
-        names, distances = list(self.methods[0].scores), list(self.pairs[0].scores)
-        rows = []
-        for row in self.methods:
-            scores = row.scores | pairs.get((row.region, row.method), {})
-            cells = (Number(scores[name]) if name in scores else None for name in (*names, *distances))
-            rows.append((row.region, row.method, row.seconds, *cells))
-        header = ("region", "method", "seconds", *names, *distances)
-        return Summary(self._title(), self.verdict.splitlines(), rows, header)
+        rows, names = [], dict[str, None]()
+        for region, (methods, pairs) in self._regions.items():
+            columns = cells_of(methods)
+            for name, texts in cells_of(pairs).items():
+                ranges = [f" ({span})" if (span := pair.scores[name].range) else "" for pair in pairs]
+                columns[name] = ["", *map(str.__add__, texts, ranges)]  # the first method has no distance from itself
+            names = dict.fromkeys(columns)
+            rows += [(region, row.method, *map(Number, t)) for row, *t in zip(methods, *columns.values(), strict=True)]
+        notes = [*self.verdict.splitlines(), *([SD] if self._has_sd else [])]
+        return Summary(self._title(), notes, rows, ("region", "method", *names))
 
     def __str__(self) -> str:
         differences = self.differences.splitlines() if self.status else []
@@ -256,7 +315,14 @@ def _wrapped(lines: Sequence[str]) -> str:
     return "\n".join(chain.from_iterable(wrap(line, WIDTH, break_on_hyphens=False) for line in lines))
 
 
-def _table(rows: list[Scores]) -> str:
-    import pandas  # imported late: importing takes long
-
-    return pandas.DataFrame([row.cells for row in rows], index=[row.method for row in rows]).fillna("").to_string()
+def _table(rows: Sequence[Scores]) -> str:
+    """Return a table as text. Below each row is a row with the ranges of its ratios, if there are any."""
+    columns = cells_of(rows)
+    lines = [["", *columns]]
+    for row, *texts in zip(rows, *columns.values(), strict=True):
+        lines.append([row.method, *texts])
+        ranges = [row.scores[name].range if name in row.scores else "" for name in columns]  # none for the seconds
+        if any(ranges):
+            lines.append(["  10-90 %", *ranges])
+    first, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
+    return "\n".join("  ".join([line[0].ljust(first), *map(str.rjust, line[1:], widths)]).rstrip() for line in lines)

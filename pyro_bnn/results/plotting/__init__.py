@@ -1,13 +1,13 @@
 """Pictures of fits, predictions and uncertainty.
 
 Every function takes tensors or NumPy arrays, draws on given axes or on new ones, and returns the axes. :func:`save`
-writes the picture. If your program has imported ``matplotlib.pyplot``, new axes belong to a figure of pyplot:
-``plt.show()`` shows the figure, and ``plt.close("all")`` frees the figure. Without pyplot, and in all threads but the
-main one, a figure is freed when your program no longer uses the figure.
+writes the picture. If your program has imported ``matplotlib.pyplot``, new axes belong to a figure of pyplot. Then
+``plt.show()`` shows the figure, and ``plt.close("all")`` frees it. Without pyplot, and in all threads other than the
+main thread, a figure is freed when your program no longer uses it.
 
 All pictures have the same :func:`style`, with letters of 7 or 8 points and colours that colour-blind people can
-distinguish. With ``width="column"`` a picture is as wide as one column of a paper (3.4 inches), and with
-``width="page"`` as wide as the text (7 inches), so that the picture needs no scaling.
+distinguish. With ``width="column"`` a picture is as wide as one column of a paper (3.4 inches). With ``width="page"`` a
+picture is as wide as the text (7 inches). So no picture needs scaling.
 """
 
 from ..._core.remedies import explain_missing

@@ -32,6 +32,7 @@ IN_A_ROW: dict[Width, int] = {"column": 3, "page": 5}
 """Number of images in a row, chosen so that the names of the classes fit."""
 
 
+@explained("vote_histograms(images, prediction.votes, class_names)")
 @styled
 def vote_histograms(
     images: Tensor,
@@ -120,7 +121,7 @@ def _vote_axes(num_images: int, num_classes: int, width: Width) -> np.ndarray:
 
 
 def _probabilities(probs: object, y: object) -> Tensor:
-    """Return the class probabilities that are given, or those of a given prediction."""
+    """Return the class probabilities, given as a tensor or as a prediction."""
     if isinstance(y, Prediction):
         raise ValueError(
             f"`y` must be the labels, a tensor of shape (N,), got {_checks.described(y)}; the prediction is the first "
@@ -216,6 +217,7 @@ NUM_TICKS = 4
 InputScores = Mapping[str, Tensor] | ClassificationPrediction
 
 
+@explained("detection_curves(known, unknown)")
 @styled
 def detection_curves(
     known: InputScores, unknown: InputScores, *, width: Width = "page", axes: Sequence[Axes] | np.ndarray | None = None
@@ -223,16 +225,17 @@ def detection_curves(
     r"""Draw the distributions of scores for known and for unknown inputs, and the ROC curves of the scores.
 
     Args:
-        known: Prediction of known inputs, or scores of known inputs by name. The scores of a prediction are its entropy
-            (total uncertainty) and, with several draws, its mutual information (epistemic). Scores that you pass by
-            name have the shape (N,). Scores should be larger for unknown inputs.
-        unknown: Prediction of unknown inputs, or scores of unknown inputs by name, each of shape (M,). The scores
-            have the same names as in `known`.
+        known: Prediction of known inputs, or a dictionary of scores of known inputs. For a prediction, the scores are
+            the entropy (total uncertainty) and, with several draws, the mutual information (epistemic uncertainty).
+            Scores in a dictionary have the shape (N,). Scores should be larger for unknown inputs.
+        unknown: Prediction of unknown inputs, or a dictionary of scores of unknown inputs. These scores have the shape
+            (M,) and the same names as in `known`.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
         axes: One axes for each score, and one for the ROC curves.
 
     Returns:
-        Array of axes, one for each score, and the last one for the ROC curves. If you pass `axes`, the same axes.
+        Array of axes, one for each score and the last one for the ROC curves. If you pass `axes`, the function returns
+        them.
 
     Example:
         >>> import torch
@@ -270,7 +273,7 @@ def detection_curves(
 
 
 def _pairs(known: InputScores, unknown: InputScores) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return pairs of the scores of known and unknown inputs, by name."""
+    """Return, for each name of a score, the scores of the known inputs and the scores of the unknown inputs."""
     sides: dict[str, dict[str, np.ndarray]] = {}
     for side, value in (("known", known), ("unknown", unknown)):
         scores = _scores(value) if isinstance(value, ClassificationPrediction) else value

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.inputs import leaves
+from ..._core.signatures import explained
 from ...scores.uncertainty import RegressionPrediction
 from ..comparison import Comparison
 from ._figures import BLACK, DASHES, PALETTE, Width, figure_of_width, inches, new_axes, points_of, styled
@@ -16,12 +17,13 @@ LINES = (BLACK, *(color for color in PALETTE if color != BLACK))
 """Colours of the methods: black for the first method, with which the others are compared."""
 
 
+@explained("comparison(compare(model, posteriors, x))")
 @styled
 def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None, width: Width = "page") -> np.ndarray:
     """Draw the result of :func:`~pyro_bnn.compare` in one picture.
 
     If one number is predicted at one-dimensional inputs, each method has a panel with its predictive mean and epistemic
-    band; broken lines show the band of the first method, the reference. A panel below has the epistemic standard
+    band. Broken lines show the band of the first method, the reference. The last panel shows the epistemic standard
     deviations of all methods. For all other predictions, the picture has a matrix for each score and region, which
     shows all pairs of methods.
 
@@ -32,8 +34,8 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
             many methods or scores, a figure with matrices is wider.
 
     Returns:
-        Array of axes. If the picture has curves, its shape is (number of methods + 1,), for one panel of each method
-        and the panel below. If the picture has matrices, its shape is (number of regions, number of scores).
+        Array of axes. A picture with curves has one panel for each method and one panel below, so the array has the
+        shape (number of methods + 1,). For a picture with matrices, the shape is (number of regions, number of scores).
 
     Example:
         >>> import torch

@@ -113,7 +113,7 @@ def style() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that converts NumPy arrays to tensors, and calls `draw` in the context :func:`style`."""
+    """Return a version of `draw` that also takes NumPy arrays, and draws in the context :func:`style`."""
 
     @functools.wraps(draw)
     def drawing(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -137,8 +137,8 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
     Args:
         rows: Number of rows.
         columns: Number of columns.
-        size: Width and height of the whole figure, in inches. The width may also be a name: ``"column"`` is the width
-            of one column of a paper (3.4 inches), and ``"page"`` is the width of a page without margins (7 inches).
+        size: Width and height of the whole figure, in inches. The width may also be ``"column"``, the width of one
+            column of a paper (3.4 inches), or ``"page"``, the width of a page without margins (7 inches).
 
     Example:
         >>> from pyro_bnn import plotting
@@ -177,7 +177,7 @@ def inches(width: str) -> float:
 
 @styled
 def save(ax: Axes | Sequence[Axes] | np.ndarray, path: str | Path) -> None:
-    """Write a figure, given its axes, to a file.
+    """Write the figure of the given axes to a file.
 
     A picture has 250 pixels per inch. A PDF has embedded fonts.
 
@@ -208,7 +208,7 @@ def save(ax: Axes | Sequence[Axes] | np.ndarray, path: str | Path) -> None:
 
 
 def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
-    """Return the given axes, or new axes on a new figure; the figure's height is `shape` times the figure's width."""
+    """Return the given axes, or new axes on a new figure whose height is `shape` times its width."""
     if ax is None:
         return figure_of_width(width, shape * inches(width)).subplots()
     _checks.kind("ax", ax, Axes, "axes of matplotlib, or None")
@@ -216,7 +216,7 @@ def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
 
 
 def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: float) -> Any:
-    """Return the given axes, or `count` new ones: side by side if `width` is "page", stacked if it is "column"."""
+    """Return the given axes, or make `count` axes: side by side if `width` is "page", stacked if it is "column"."""
     check_axes(axes, count)
     if axes is not None:
         return axes

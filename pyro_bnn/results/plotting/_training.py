@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from ..._core import checks as _checks
+from ..._core.signatures import explained
 from ...inference.history import History
 from ...inference.posterior import EnsemblePosterior, Posterior
 from ._figures import BLACK, BLUE, VERMILION, Width, one_axes, panels, styled
@@ -14,6 +15,7 @@ FEW = 40
 """A curve with fewer epochs than this number has markers."""
 
 
+@explained("loss_curves(posterior)")
 @styled
 def loss_curves(
     history: History | Posterior, axes: Sequence[Axes] | None = None, *, width: Width = "page"
@@ -77,11 +79,12 @@ def _history_of(posterior: Posterior) -> History:
     raise ValueError(f"`history` must have epochs, got a posterior of {posterior.method}, which has none; {remedy}.")
 
 
+@explained("accuracy_curves(train, test)")
 @styled
 def accuracy_curves(
     train: Sequence[float], test: Sequence[float], *, width: Width = "column", ax: Axes | None = None
 ) -> Axes:
-    """Draw the accuracy at the mean weights against the epoch, on training and test data.
+    """Draw the accuracy of the network with mean weights after each epoch, on training and test data.
 
     Args:
         train: Accuracy on training data after each epoch, from 0 to 1.

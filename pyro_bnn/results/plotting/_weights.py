@@ -13,6 +13,7 @@ from torch.distributions import Distribution, Normal
 
 from ..._core import checks as _checks
 from ..._core.signatures import explained
+from ..._core.summary import counted
 from ...inference.posterior import Moments, Posterior
 from ...modelling.model import SITE_PREFIX
 from ..pruning import PruningReport, decibel
@@ -25,14 +26,16 @@ FEW = 500
 """Largest number of weights for which a histogram has a linear scale. For more weights, the scale is logarithmic."""
 
 
+@explained("signal_to_noise(posterior)")
 @styled
 def signal_to_noise(
     ratios: Mapping[str, Tensor] | Posterior, axes: Sequence[Axes] | None = None, *, width: Width = "page"
 ) -> Sequence[Axes]:
     """Draw the density and the cumulative distributions of signal-to-noise ratios in decibels.
 
-    There is a cumulative distribution for all weights, and one for the weights of each layer. A ratio of zero is minus
-    infinity in decibels; the density leaves out such ratios, and a cumulative distribution has them at its left end.
+    There is a cumulative distribution for all weights, and another for the weights of each layer. A ratio of zero is
+    minus infinity in decibels. The density leaves out such ratios, and the cumulative distributions have them at the
+    left end.
 
     Args:
         ratios: A posterior, or ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``.
@@ -102,6 +105,7 @@ def _moments_of_weights(posterior: Posterior) -> Moments:
     return Moments({name: found[name][0] for name in names}, {name: found[name][1] for name in names})
 
 
+@explained("pruning_curve(report)")
 @styled
 def pruning_curve(
     report: PruningReport, axes: Sequence[Axes] | None = None, *, width: Width = "page"
@@ -110,8 +114,8 @@ def pruning_curve(
 
     One curve shows the network at mean weights, and the other curve shows the ensemble. The axis of shares is
     logarithmic, with large shares at the left and small shares at the right. The share 0 has a separate mark at the
-    right end, since a logarithmic axis has no 0. The bars are standard errors over the data. All shares are scored on
-    the same data, so the differences between shares are more certain than the bars suggest.
+    right end, since a logarithmic axis has no 0. The bars are standard errors over the data. All shares have scores on
+    the same data, so their differences are more certain than the bars suggest.
 
     Args:
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
@@ -186,7 +190,7 @@ SHARES = (100, 50, 25, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 
 
 def _label_shares(ax: Axes, smallest: float, none_at: float | None) -> None:
-    """Set up a logarithmic axis of shares, from large to small, with a separate mark for the share 0 at the end."""
+    """Set up a logarithmic axis of shares, from large to small. The share 0 has a separate mark at the end."""
     marks = {share: f"{share:g}" for share in SHARES if share >= 0.99 * smallest}
     if none_at is not None:
         marks[none_at] = "0"
@@ -196,6 +200,7 @@ def _label_shares(ax: Axes, smallest: float, none_at: float | None) -> None:
     ax.set_xlim(130, 0.75 * min(smallest, none_at or smallest))
 
 
+@explained("weight_density(0.5, 0.1)")
 @styled
 def weight_density(
     loc: float,
@@ -266,13 +271,13 @@ def weight_histograms(
 
     Args:
         locations: A posterior, or means, ``{site: shape (*event)}``, as from ``guide.locations()``.
-        scales: Standard deviations with the shapes of the means; 0 for a weight that was removed. None, for a
-            posterior, means the standard deviations of the posterior.
+        scales: Standard deviations with the shapes of the means; 0 for a weight that was removed. If `locations` is a
+            posterior, None means its standard deviations.
         axes: Array of axes of shape (number of sites, 2).
         width: Width of a new figure.
 
     Returns:
-        An array of axes with a row for each site. The first axes of a row show means, the second standard deviations.
+        An array of axes with a row for each site. Column 0 shows the means, and column 1 shows the standard deviations.
 
     Example:
         >>> import torch
@@ -317,7 +322,7 @@ def weight_histograms(
             ax.hist(shown, bins=60 if is_many else 20, color=color, alpha=0.8, log=is_many)
             if not is_many:
                 ax.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        axes[row, 0].set_title(f"{site}: {int(kept.sum()):,} weights", loc="left")
+        axes[row, 0].set_title(f"{site}: {counted(int(kept.sum()), 'weight')}", loc="left")
         axes[row, 0].set_ylabel("weights")
     axes[-1, 0].set_xlabel("posterior mean")
     axes[-1, 1].set_xlabel("posterior standard deviation")

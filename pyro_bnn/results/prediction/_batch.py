@@ -33,7 +33,10 @@ def new_seed(seed: int | None) -> int:
 
 
 def draw_seeds(stream: Stream, num_samples: int) -> list[int]:
-    """Return a seed for each weight draw of a prediction, from a stream that begins with the prediction's seed."""
+    """Return a seed for each weight draw of a prediction.
+
+    The seeds come from a stream that starts at the prediction's seed.
+    """
     with stream:
         return torch.randint(2**62, (num_samples,)).tolist()
 
@@ -94,7 +97,7 @@ class Block:
         self.size = 1  # number of draws in the next block
 
     def take(self, draw: Draw) -> None:
-        """Add a draw. The network runs immediately with the new draw, or later with several draws at once."""
+        """Add a draw. The network runs immediately for this draw alone, or later for several draws together."""
         if not self._work:
             num_weights = sum(draw[name].numel() for name in self._model.site_names)
             self._work = max(num_weights * num_rows(self._x), 1)
@@ -112,7 +115,7 @@ class Block:
         return remembered(self._model, self._memory, partial(self._model.output_given, draw, self._x))
 
     def run(self) -> tuple[Tensor, Draw]:
-        """Return the outputs for all K draws, shape (K, N, ...), and the K draws of the likelihood's variables."""
+        """Return the outputs for all K draws, shape (K, N, ...), and the draws of the likelihood's variables."""
         draws, self.draws = self.draws, []
         at_once, is_first = self._at_once, self.size == 1
         if at_once is None:
@@ -137,7 +140,7 @@ class Block:
         return {path: joined[name] for name in joined for path in self._model.parameter_paths[name]}
 
     def _choose(self, draws: list[Draw], outputs: Tensor) -> None:
-        """Choose the size of the next block, and whether the network runs for further draws one by one or at once."""
+        """Choose the size of the next block, and whether the network runs once for each draw or once for each block."""
         numbers, most = max(outputs[0].numel(), 1), MOST_DRAWS
         if self._is_little and not self._memory.will_watch():
             weights = self._weights(draws)
@@ -154,7 +157,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """Call `run`, so that the network uses the results in `memory`. If this fails, call `run` again without them."""
+    """Call `run`, in which the network keeps and reuses results. If `run` fails, call it again without reuse."""
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()
@@ -175,10 +178,10 @@ def faster(
     expected: Tensor,
     replayed: Callable[[], AbstractContextManager[None]],
 ) -> tuple[BatchedNetwork, int] | None:
-    """Return a function that runs a network for many draws, and its memory in bytes per draw; None if there is none.
+    """Return a function that runs a network for many draws at once, and the function's memory per draw in bytes.
 
-    `example` has K draws of all random weights, by path. A function fits if, up to rounding, its outputs equal
-    `expected`, shape (K, N, ...). Each trial run takes place in a context that `replayed` returns.
+    Return None if no such function gives outputs that equal `expected`, shape (K, N, ...), up to rounding. `example`
+    has K draws of all random weights, by path. Each trial run takes place in a context that `replayed` returns.
     """
     if expected.is_meta:  # there are no numbers to compare
         return None
@@ -202,7 +205,7 @@ def faster(
 def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Tensor) -> int:
     """Compute from shapes the bytes of the largest tensor in a chain.
 
-    :class:`_Largest` could measure them, but its first operation would load torch's compiler.
+    :class:`_Largest` could measure the bytes, but its first operation would load torch's compiler.
     """
     width = max(layer.out_features for layer in net.modules() if isinstance(layer, nn.Linear))
     numbers = max(expected.shape[:2].numel() * width, *(value.numel() for value in example.values()))
@@ -222,9 +225,9 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """Return absolute values, but at least their lower quartile.
+    """Return the absolute values, but replace values below the lower quartile by the lower quartile.
 
-    A small output may be a difference of large terms, so its rounding error may be that of a larger output.
+    A small output may be a difference of large terms, so its rounding error may be as large as that of a large output.
     """
     sizes = outputs.abs()
     quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # a mask of -1e9 would dominate a mean
@@ -241,7 +244,7 @@ NUM_FIRST = 2
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add the draws of all seeds to the first batches of rows. Return how many batches got the draws, at least 1.
+    """Add the draws of all seeds to the first batches of rows. Return the number of batches that got draws.
 
     The last batches get no draws if all batches together would take too much memory.
     """
@@ -286,7 +289,7 @@ class Way:
 
 
 class Batch(Generic[P]):
-    """A batch of rows, and the prediction from all draws so far; `plan` has the modules whose results may be reused."""
+    """A batch of rows, and the prediction from all draws so far. Results of modules in `plan` may be reused."""
 
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._way = model, x, y, way
@@ -357,7 +360,7 @@ class Batch(Generic[P]):
             return self._model.observation(self._x)
 
     def add_taken(self) -> None:
-        """End a block of draws, and add the predictions from the draws in the block to the running sum."""
+        """End a block of draws, and add its predictions to the running sum."""
         self.memory.end_block()
         if self.block.draws:
             self._add(self._model.observe(*self.block.run()))

@@ -176,8 +176,8 @@ def _accumulator_of(distribution: Distribution) -> Accumulator | None:
 def _require_latents(nodes: Mapping[str, Any], draw: Draw, num_rows: int) -> None:
     """Raise if the names and shapes in a draw differ from those of the model's latent variables.
 
-    Only latent variables need a value in the draw. A site without one counts as an observation if it is in a plate, or
-    if it has an axis with one element per row.
+    Only latent variables need a value in the draw. A site without a value counts as an observation if the site is in a
+    plate, or has an axis with one element per row.
     """
     nodes = {name: node for name, node in nodes.items() if node["type"] == "sample"}
     unknown = [name for name in draw if name not in nodes]
@@ -203,7 +203,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed: list[str]) -> None:
-    """Raise unless a model returns floats in `rows` rows. With several observed sites, the error asks for `site`."""
+    """Raise unless a model returns floats in `rows` rows. With several observed sites, tell the user to pass one."""
     if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == (rows,):
         return
     got = f"shape {_checks.shape(value)}" if isinstance(value, Tensor) else _checks.described(value)
@@ -244,7 +244,7 @@ def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
 
 
 class _Sum:
-    """Adds up a model's predictions at a site; `part` returns what to add, given the site's node in a trace."""
+    """Adds up a model's predictions at a site. `part` maps the site's node in a trace to a summand."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class _Sum:
 
 
 class _Values:
-    """An accumulator for values instead of distributions. It keeps running moments of the values."""
+    """An accumulator of the running moments of values, not of distributions."""
 
     def __init__(self) -> None:
         self._moments, self._kept = RunningMoments(), list[Tensor]()

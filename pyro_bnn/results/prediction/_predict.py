@@ -374,7 +374,7 @@ def _predict_rows(
 
 
 def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
-    """Return the paths of the parameters and buffers that the draws carry, ``{name: path}``."""
+    """Return the path of each parameter and buffer that the draws contain, ``{name: path}``."""
     own = own_paths(model) if carried else {}
     for name in carried:
         if name not in own:

@@ -86,18 +86,18 @@ def prune(
     Args:
         guide: A mean-field guide, or the posterior from a fit of such a guide.
         fraction: Fraction of the weights to remove, from 0 to 1. The weights with the lowest ratios are removed. The
-            number of removed weights is rounded to a whole number, and includes weights that were removed before. Give
-            either `fraction` or `threshold`.
+            number of removed weights is rounded to a whole number, and includes weights that were removed before. Pass
+            either `fraction` or `threshold`, not both.
         threshold: Weights with a ratio below this number are removed.
         per: Whether `fraction` refers to the weights of the whole "network" or of each "layer" (including biases).
-        where: The weights that may be removed: a glob on site names, a selection such as ``layers(nn.Linear)``, a
-            function of name, parameter and layer, or a list of these, as for :class:`BayesianModel`. The glob
+        where: The weights that may be removed. As for :class:`BayesianModel`, pass a glob on site names, a selection
+            such as ``layers(nn.Linear)``, a function of name, parameter and layer, or a list of these. The glob
             ``"**.weight"`` selects all weights without biases.
         exclude: The weights that must stay, in the same forms as `where`.
         model: The guide's model, which is needed if `where` or `exclude` has layers or functions.
 
     Returns:
-        The posterior; its status says how many weights are removed.
+        The pruned posterior. Its status says how many weights were removed.
 
     Raises:
         ValueError: If both or neither of `fraction` and `threshold` are given, if a number is out of range, if no site
@@ -147,7 +147,7 @@ def prune(
 def _selected(
     guide: MeanFieldGuide, names: Collection[str], where: Rules, exclude: Rules, model: BayesianModel | None
 ) -> set[str]:
-    """Return names selected by a rule in `where` and by none in `exclude`. Without a model, rules must be globs."""
+    """Return the names that `where` selects and `exclude` does not. Without a model, rules must be globs."""
     sites = _owned(guide, names, model)
     found: dict[str, set[str]] = {}
     for argument, value in (("where", where), ("exclude", exclude)):
@@ -165,7 +165,7 @@ def _selected(
 
 
 def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel | None) -> list[Owned]:
-    """Return the weights of each site with their layer; a site outside of the network belongs to no layer."""
+    """Return each site's weights and layer. Sites outside of the network have no layer."""
     paths = {} if model is None else model.parameter_paths
     if model is not None and not {site.name for site in guide.sites} >= paths.keys():
         raise ValueError("`model` must be the guide's model, got one with other sites; pass the model that was fitted.")
@@ -195,7 +195,7 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
-    """Return the given mean-field guide, or that of the given posterior."""
+    """Return the mean-field guide, given the guide or its posterior. Raise if the guide is of another kind."""
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
     assert isinstance(found, MeanFieldGuide)
@@ -217,7 +217,7 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Return masks of the weights to keep. Those with the lowest ratios are removed; if ratios are equal, the first."""
+    """Return masks that keep the weights with the largest ratios and, among equal ratios, the later weights."""
     flat = torch.cat([ratio.reshape(-1) for ratio in ratios.values()])
     num_removed = math.floor(fraction * len(flat) + 0.5)
     keep = torch.ones_like(flat, dtype=torch.bool)

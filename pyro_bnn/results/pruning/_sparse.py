@@ -20,7 +20,7 @@ MAX_DENSITY = 0.1
 class SparseLinear(nn.Module):
     r"""The layer :math:`y = x W^\top + b` with a sparse matrix W, whose nonzero elements are stored row by row.
 
-    A sparse layer cannot be trained: it has buffers instead of parameters.
+    A sparse layer cannot be trained, since it has buffers instead of parameters.
 
     Args:
         weight: The matrix, shape (O, D), dense.
@@ -91,8 +91,8 @@ def sparse_network(
     For the mean weights of a pruned posterior, call ``sparse_network(model, posterior.median())``. For an ensemble,
     make one network for each of ``posterior.draws(num_samples)``, and average the outputs of these networks.
 
-    The network is in eval mode. The sparse layers of the network are of the class :class:`SparseLinear`; the network
-    needs no other class of this package. Layers of other kinds stay dense.
+    The network is in eval mode. The sparse layers of the network are instances of :class:`SparseLinear`. The network
+    uses no other class of this package. Layers of other kinds stay dense.
 
     Args:
         model: The model, whose network is copied.
@@ -147,7 +147,7 @@ def sparse_network(
 
 
 def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Linear]:
-    """Yield linear layers with few nonzero weights. Skip layers with hooks: a sparse layer would lose the hooks."""
+    """Yield linear layers with few nonzero weights. Skip layers with hooks, since a sparse layer loses its hooks."""
     for layer in net.modules():
         has_hooks = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
         if max_density is None or type(layer) is not nn.Linear or has_hooks:
@@ -158,6 +158,6 @@ def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Line
 
 @functools.cache
 def _use_up_warning() -> None:
-    """Hide the warning about sparse matrices, which torch gives only once: for the first sparse matrix."""
+    """Make a sparse matrix, and hide the warning that torch gives only for the first sparse matrix."""
     with filtered_warnings("ignore", "Sparse CSR"):
         torch.ones(1, 1).to_sparse_csr()

@@ -5,8 +5,8 @@ A pool consists of rows without labels. Each function takes a prediction of the 
 Instead of scores, :func:`batch_bald` returns several rows, chosen together.
 
 For classes, a pool may also be a tensor of logits (unnormalised log-probabilities) of shape (S, N, C): S draws, N rows,
-C classes. :func:`from_baal` makes such logits from an array of shape (N, C, S). The functions work on a part of the
-rows at a time, so they need little memory besides the draws.
+C classes. :func:`from_baal` makes such logits from an array of shape (N, C, S). The functions process the rows in
+parts, so they need little memory in addition to the draws.
 
 :func:`epig` and :func:`batch_bald` compare the predictions that one draw gives for different rows. So each draw must
 use the same weights for all rows. Do not use :func:`epig` and :func:`batch_bald` with

@@ -90,7 +90,7 @@ class _Labels:
 
     @classmethod
     def none(cls, logits: Tensor) -> "_Labels":
-        """Return the state before any label is known. In this state, all draws have the same probability."""
+        """Return the state before any label is known, in which all draws have the same probability."""
         return cls(
             torch.ones(1, dtype=torch.double, device=logits.device),
             torch.full((1, len(logits)), 1 / len(logits), dtype=torch.double, device=logits.device),
@@ -98,7 +98,10 @@ class _Labels:
         )
 
     def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
-        """Return the row with the largest gain. Where needed, replace the upper bounds in `gains` by exact gains."""
+        """Return the row with the largest gain.
+
+        `gains` contains upper bounds. Exact gains replace the bounds of all rows whose gain had to be computed.
+        """
         order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
         best, largest = order[0], -torch.inf
         for rows in order.split(max(NUMBERS // (max(self.draws.shape) * logits.shape[2]), 1)):
@@ -111,16 +114,16 @@ class _Labels:
         return best
 
     def gain(self, probs: Tensor) -> Tensor:
-        """Return how much each row's label is expected to tell about the draw, shape (N,). `probs` are (S, N, C)."""
+        """Return the mutual information between each row's label and the draw, shape (N,). `probs` are (S, N, C)."""
         probs = probs.flatten(1)  # (S, N C)
         uncertain = self.probs @ torch.special.entr(self.draws @ probs)
         by_draw = self.probs @ self.draws @ torch.special.entr(probs)
         return (uncertain - by_draw).view(-1, self.num_classes).sum(-1)
 
     def joined(self, probs: Tensor, limit: int, offset: Tensor) -> "_Labels":
-        """Extend each combination of labels by each label of one more row, with probabilities `probs` of shape (S, C).
+        """Extend each combination of labels by each possible label of one more row.
 
-        If there are more than `limit` combinations, draw `limit` of them.
+        If there are more than `limit` combinations, draw `limit` of them at random.
         """
         joint = (self.probs[:, None] * (self.draws @ probs)).flatten()  # (K C,)
         if len(joint) <= limit:

@@ -1,4 +1,4 @@
-"""Inputs of the acquisition scores, which are predictions or logits of all draws, and scores of single rows."""
+"""Acquisition scores of single rows, and the inputs of all scores: predictions, or logits of all draws."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -105,7 +105,7 @@ def probs_of(name: str, logits: Tensor) -> Tensor:
 
 
 def by_rows(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """Apply a function to a part of the rows of (S, N, C) at a time; return the results of all rows, shape (N,)."""
+    """Apply a function to some rows of logits, shape (S, N, C), at a time, and join the results, shape (N,)."""
     return torch.cat([function(part) for part in parts(logits, logits.shape[0] * logits.shape[2])])
 
 
@@ -233,7 +233,9 @@ def _of_variance(variance: Tensor, pool: RegressionPrediction) -> Tensor:
 
 
 def epig(pool: Pool, targets: Pool) -> Tensor:
-    r"""Return the expected predictive information gain: what a row's label tells about the target labels, in nats.
+    r"""Return the expected predictive information gain (EPIG) of each row's label, in nats.
+
+    EPIG is the mutual information of the label and a target label, averaged over the target rows:
 
     .. math:: \mathrm{EPIG}(x) = \frac1M \sum_{m=1}^M I[y; y_m \mid x, x_m].
 
@@ -303,7 +305,10 @@ def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Te
 
 
 def _standardised(name: str, prediction: RegressionPrediction) -> Tensor:
-    """Return means of draws, (S, N), centred and scaled: inner products of columns are correlations of labels."""
+    """Return the centred means of the draws, shape (S, N), divided by a scale.
+
+    The scale makes the inner product of two columns the correlation of two labels.
+    """
     components = noisy(name, prediction).components
     if components is None:
         raise ValueError(f"`{name}` must have the mean of each draw; {KEEP}.")

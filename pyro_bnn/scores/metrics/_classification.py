@@ -102,8 +102,8 @@ class CalibrationBins(Shown):
     def accuracy_interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         r"""Return the lower and upper ends of Wilson intervals of the accuracies, each of shape (B,).
 
-        In empty bins the ends are NaN. For a count of n, an accuracy of a and the two-sided normal quantile z, the ends
-        are
+        In empty bins the ends are NaN. For n inputs in a bin, the accuracy a, and the two-sided normal quantile z, the
+        ends are
 
         .. math::
 
@@ -138,8 +138,8 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
         y: Labels, shape (N,).
         num_bins: Number of bins B; bin b contains confidences in (b / B, (b + 1) / B].
         equal_mass: Whether the bins have equal numbers of inputs instead of equal width. With `equal_mass`, the input
-            of rank r, counted from 0, is in bin floor(r B / N). Inputs of equal confidence share a bin, so bins may
-            differ in size, or be empty.
+            of rank r, counted from 0, is in bin floor(r B / N). Inputs of equal confidence are in the same bin, so some
+            bins may have more inputs than others, or none.
 
     Example:
         >>> from pyro_bnn import metrics
@@ -205,8 +205,7 @@ def calibration_error_by_chance(
     r"""Return expected calibration errors that a perfectly calibrated classifier has by chance on N rows.
 
     Even a calibrated classifier has an error above 0, since in each bin the accuracy differs from the confidence by
-    chance. This function draws labels from the probabilities themselves, so that the probabilities are perfectly
-    calibrated:
+    chance. This function draws labels from the given probabilities, which are then perfectly calibrated:
 
     .. math:: E = \frac1N \sum_b \Big| \sum_{n \in b} (c_n - t_n) \Big|, \quad t_n \sim \mathrm{Bernoulli}(c_n),
               \quad c_n = \max_c p_{nc}.
@@ -290,8 +289,8 @@ class OODScores:
     Args:
         auroc: Area under the ROC curve: the probability that an unknown input has a larger score than a known one.
         aupr: Average precision, with unknown inputs as the positive class.
-        fpr95: Fraction of known inputs whose scores reach the threshold. At least 95 % of the unknown inputs have
-            scores that reach the threshold, and no larger threshold has this property.
+        fpr95: Fraction of known inputs whose scores reach the threshold. The threshold is the largest number that the
+        scores of at least 95 % of the unknown inputs reach.
         auroc_standard_error: Standard error of the AUROC over known and unknown inputs (DeLong et al., 1988); NaN if
             there is only one known or only one unknown input.
     """

@@ -14,7 +14,7 @@ Numbers: TypeAlias = Tensor | ArrayLike
 
 
 def as_tensor(name: str, value: Numbers) -> Tensor:
-    """Return the numbers as a tensor without gradient; lists and arrays of Python numbers get double precision."""
+    """Return the numbers as a tensor without gradient. Python numbers in lists and arrays get double precision."""
     if not isinstance(value, Tensor):
         try:
             value = torch.from_numpy(np.array(value))
@@ -29,8 +29,8 @@ def as_tensor(name: str, value: Numbers) -> Tensor:
 def probabilities(name: str, value: Tensor) -> None:
     """Raise unless the numbers are probabilities that sum to 1 over the last axis.
 
-    Sums may differ from 1 by the square root of the rounding error of the dtype, as in scikit-learn's ``log_loss``, but
-    float64 gets the tolerance of float32, since its numbers often come from a float32 network.
+    Sums may differ from 1 by the square root of the rounding error of the dtype, as in scikit-learn's ``log_loss``.
+    float64 gets the tolerance of float32, since such numbers often come from a float32 network.
     """
     if not value.is_floating_point():
         raise ValueError(f"`{name}` must be floating-point probabilities, got {value.dtype}.")

@@ -30,7 +30,7 @@ class Accumulator(ABC, Generic[P_co]):
         """
 
     def add(self, observation: Distribution, *, keep: bool) -> None:
-        """Add the prediction of one weight draw, which has the batch shape ``(N, *O)``; see :meth:`add_draws`."""
+        """Add the prediction of one weight draw, batch shape ``(N, *O)``; see :meth:`add_draws`."""
         self.add_draws(observation.expand(torch.Size([1, *observation.batch_shape])), keep=keep)
 
     @abstractmethod
@@ -132,7 +132,10 @@ class RunningMoments:
         self._squares: Any = 0.0
 
     def add_to_mean(self, values: Tensor) -> Tensor:
-        """Add values to the mean, but not to the variance; return their mean minus that of the earlier values."""
+        """Add values to the mean, but not to the variance.
+
+        Return the mean of the new values minus the mean of the earlier values.
+        """
         self.count += len(values)
         deviation: Tensor = values.mean(0) - self.mean
         self._sum = self._sum + values.sum(0)  # infinite for infinite values; a running mean would be NaN

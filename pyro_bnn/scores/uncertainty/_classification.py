@@ -140,10 +140,11 @@ class ClassificationPrediction(Prediction):
         bins). With several outputs, each output of each row counts as one label.
         """
         y = self._targets_for_score(y)
-        if y.shape != self.probs.shape[:-1]:
+        expected = _checks.shape(self.probs)[:-1]
+        if y.shape != expected:
             raise ValueError(
-                f"`y` must have shape {_checks.shape(self.probs)[:-1]}, one label per row of `probs`, got "
-                f"{_checks.shape(y)}."
+                f"`y` must have shape {expected}, one label per row of `probs`, got "
+                f"{_checks.shape(y)}{_checks.reshaped(y, expected)}."
             )
         probs, labels = self.probs.flatten(0, -2), y.flatten()
         return {

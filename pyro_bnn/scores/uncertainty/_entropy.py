@@ -134,7 +134,7 @@ class RunningEntropies:
         return probs
 
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
-        """Include `count` draws with the mean probabilities p, the products p log p, and their mean entropy."""
+        """Include `count` draws, given their mean probabilities p, p log p, mean entropy and mutual information."""
         self.num_samples += count
         if self.num_samples == count:
             self.mean, self._mean_product, self.expected_entropy = probs, product, entropy

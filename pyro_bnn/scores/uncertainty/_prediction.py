@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 from typing_extensions import TypeVar
 
 from ..._core import checks as _checks
+from ..._core.inputs import as_targets
 from ..._core.reflection import move_distribution
 from ..._core.remedies import Advised
 from ..._core.summary import Shown, Summary, counted
@@ -45,12 +46,12 @@ class Prediction(Advised, Shown, ABC):
     """Result of `predict`: probabilities of classes, or moments of numbers, depending on the subclass.
 
     ``prediction[rows]`` is the prediction of a part of the inputs, where `rows` is a boolean mask of shape (N,), a
-    vector of row numbers, or a slice.
+    vector or list of row numbers, a slice, or one row number, which gives a prediction of one row.
 
     Args:
         num_samples: Number of weight draws, S.
-        log_density: Log-density or log-probability of the targets under the mixture of all draws, in nats, shape (N,),
-            jointly over the outputs of a row; None if no targets were given.
+        log_density: Log-density or log-probability of the targets under the mixture of all draws, in nats, shape (N,).
+            For a row with several outputs, this is the joint log-density of all outputs. None if no targets were given.
         targets: Targets of `log_density`, N rows; None if no targets were given.
         seed: Seed of the weight draws, given to `predict` or drawn by it; None if unknown. Two predictions of one
             posterior use the same weight draws if they have the same seed and number of draws.
@@ -104,7 +105,7 @@ class Prediction(Advised, Shown, ABC):
         return replace(summary, notes=[*summary.notes, shown], rows=rows, header=("row", *names))
 
     def axes_in_words(self) -> str:
-        """Describe one row of the prediction, as in "10 classes"."""
+        """Describe the axes of one row of the prediction in words, such as "10 classes"."""
         return f"rows of shape {tuple(self.expectation.shape[1:])}"
 
     def uncertainty_in_words(self) -> str:
@@ -116,7 +117,7 @@ class Prediction(Advised, Shown, ABC):
         """Return scores of the prediction against targets, by name.
 
         Args:
-            y: Targets, one row per input; by default those given to `predict`.
+            y: Targets, one row per input: a tensor, array, list or data frame; by default those given to `predict`.
 
         Raises:
             ValueError: If there are no targets, or if they do not fit the prediction.
@@ -156,7 +157,10 @@ class Prediction(Advised, Shown, ABC):
     def __len__(self) -> int:
         return len(self.expectation)
 
-    def __getitem__(self: P, rows: Tensor | slice) -> P:
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("a prediction is not an array; pass one of its tensors, such as `prediction.expectation`.")
+
+    def __getitem__(self: P, rows: int | Sequence[int] | np.ndarray | Tensor | slice) -> P:
         index = _row_numbers(rows, len(self)).to(self.expectation.device)
         fields = vars(self).items()
         return type(self)(**{name: take(value, index, int(name in DRAWS_FIRST)) for name, value in fields})
@@ -164,8 +168,7 @@ class Prediction(Advised, Shown, ABC):
     def _targets_for_score(self, y: Tensor | None) -> Tensor:
         if y is None and self.targets is None:
             raise ValueError("a score needs targets; call `score(y)`, or `predict(..., y=y)` first.")
-        y = self.targets if y is None else y
-        return _checks.tensor("y", y).to(self.expectation.device)
+        return as_targets("y", self.targets if y is None else y, self.expectation).to(self.expectation.device)
 
 
 def require_variance(variance: Tensor | None) -> Tensor:
@@ -195,21 +198,22 @@ def concatenate(predictions: Sequence[P]) -> P:
 
 
 def _row_numbers(rows: object, num_data: int) -> Tensor:
-    with suppress(IndexError, TypeError, ValueError, NotImplementedError):  # torch's own error messages about indices
+    with suppress(IndexError, TypeError, ValueError, RuntimeError):  # torch's own error messages about indices
         if isinstance(rows, slice):
             return torch.arange(num_data)[rows]
-        if isinstance(rows, Tensor) and rows.dim() == 1:
-            return torch.arange(num_data)[(rows.long() if rows.dtype == torch.uint8 else rows).cpu()]
-    got = f"{rows.dtype} of shape {_checks.shape(rows)}" if isinstance(rows, Tensor) else f"{rows!r}"
-    raise ValueError(
-        f"rows of a prediction are chosen with a boolean mask of shape ({num_data},), a vector of row numbers below "
-        f"{num_data}, or a slice of whole numbers with a step above 0, got {got}; for one row write "
-        "`prediction[i : i + 1]`."
+        index = torch.as_tensor(None if isinstance(rows, tuple) else rows)  # a tuple would mean several axes
+        if index.dim() == 1 or (index.dim() == 0 and index.dtype not in (torch.bool, torch.uint8)):
+            return torch.arange(num_data)[(index.long() if index.dtype == torch.uint8 else index).cpu()].reshape(-1)
+    got = f"{rows.dtype} of shape {_checks.shape(rows)}" if isinstance(rows, Tensor) else _checks.got(rows)
+    kind = IndexError if isinstance(rows, int) else ValueError  # an `IndexError` ends a loop over the rows
+    raise kind(
+        f"rows of a prediction are chosen with a boolean mask of shape ({num_data},), a row number below {num_data}, a "
+        f"vector of such numbers, or a slice of whole numbers with a step above 0, got {got}."
     )
 
 
 class Sliced(ABC):
-    """A distribution that selects and joins draws and rows itself: its parameters have no axes of draws and rows."""
+    """A distribution that selects and joins draws and rows itself, as its parameters lack axes for draws and rows."""
 
     @abstractmethod
     def taken(self, index: Tensor, dim: int) -> Distribution:
@@ -217,7 +221,7 @@ class Sliced(ABC):
 
     @abstractmethod
     def joined(self, others: Sequence[Any], dim: int) -> Distribution:
-        """Concatenate the distributions in `others` along an axis. The first item must be this distribution."""
+        """Concatenate the distributions in `others`, which begin with this distribution, along an axis."""
 
 
 def join_distributions(distributions: Sequence[Distribution], dim: int) -> Distribution:
@@ -282,7 +286,7 @@ def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any]
 
 
 def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """Split values of shape ``(N, *O)`` into columns, whose names end in the name or number of the output."""
+    """Split values of shape ``(N, *O)`` into columns. Each name ends in the name or number of the output."""
     count = values.shape[1:].numel()
     flat = array(values).reshape(len(values), count)
     if outputs is not None:
@@ -312,7 +316,7 @@ class ValuePrediction(Prediction):
 
     If the model returns a mean, `variance` is the epistemic part of the variance. If the values are observations, each
     draw of the latent variables gives one observation, and `variance` is the total variance. Only observations have a
-    log-density. The other arguments are those of :class:`Prediction`.
+    log-density. The other arguments are the same as for :class:`Prediction`.
 
     Args:
         mean: Mean of the values, shape ``(N, *O)``.

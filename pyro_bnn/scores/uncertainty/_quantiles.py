@@ -21,13 +21,14 @@ def levels_of(q: object) -> Tensor:
         levels = torch.zeros(0)
     levels = _checks.tensor("q", levels)
     if isinstance(q, bool) or levels.numel() == 0 or not bool(((levels > 0) & (levels < 1)).all()):
-        got = f"shape {_checks.shape(q)}" if isinstance(q, Tensor) and q.numel() > 9 else _checks.got(q)
-        raise ValueError(f"`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got {got}.")
+        raise ValueError(
+            f"`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got {_checks.got(q)}."
+        )
     return levels
 
 
 def has_cdf(components: Distribution) -> bool:
-    """Return whether the components have a closed-form distribution function and known bounds for their quantiles."""
+    """Return whether the components have a distribution function in closed form, and quantiles with known bounds."""
     try:
         mean_cdf(components, components.mean[0])
     except NotImplementedError:
@@ -60,13 +61,13 @@ def mixture_quantile(components: Distribution, q: float) -> Tensor:
 
 
 def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
-    """Return for each of Q levels q the k-th smallest of S draws, k = q S rounded up; shape ``(Q, N, *O)``."""
+    """Return the k-th smallest of S draws for each of Q levels q, where k is q S rounded up; shape ``(Q, N, *O)``."""
     ordered, num_draws = draws.sort(0).values, len(draws)
     return torch.stack([ordered[max(-int(-level * num_draws // 1), 1) - 1] for level in levels.tolist()])
 
 
 def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[Tensor, Tensor]:
-    """Return a value below and one above the quantile. If there is no closed form, use Cantelli's inequality."""
+    """Return two values that enclose the quantile. If there is no closed form, use Cantelli's inequality."""
     quantiles = None if are_counts else _quantiles(components, q)
     if quantiles is not None:
         return quantiles.amin(0), quantiles.amax(0)

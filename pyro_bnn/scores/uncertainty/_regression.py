@@ -11,7 +11,9 @@ from torch.distributions import Distribution, Normal
 
 from ..._core import checks as _checks
 from ..._core.gaussian_mixture import mixture_cdf, mixture_icdf
+from ..._core.inputs import as_targets
 from ..._core.scope import seeded
+from ..._core.signatures import explained
 from ..._core.summary import counted, share
 from .. import metrics
 from ._prediction import Prediction, array, by_output, frame, in_double, require_variance, take
@@ -29,9 +31,9 @@ CRPS_DRAWS = 1000
 class RegressionPrediction(Prediction):
     """Mean and variances of the predictive mixture, which has one component per weight draw.
 
-    `total`, `aleatoric` and `epistemic` are variances. The square roots of these variances are `sd`, `aleatoric_sd` and
-    `epistemic_sd`, in the units of the targets. Variances are always in double precision, since squares of numbers
-    above 1e19 are infinite in single precision. The other arguments are those of :class:`Prediction`.
+    `total`, `aleatoric` and `epistemic` are variances. The standard deviations `sd`, `aleatoric_sd` and `epistemic_sd`
+    are in the units of the targets. Variances are always in double precision, since squares of numbers above 1e19 are
+    infinite in single precision. The other arguments are those of :class:`Prediction`.
 
     Args:
         mean: Predictive mean, shape ``(N, *O)``.
@@ -76,7 +78,10 @@ class RegressionPrediction(Prediction):
 
     @property
     def epistemic(self) -> Tensor:
-        """Unbiased variance of the draws' predictive means, shape ``(N, *O)``; needs at least two draws."""
+        """Unbiased variance of the predictive means of the draws, shape ``(N, *O)``.
+
+        There must be two or more draws.
+        """
         return require_variance(self.variance_of_means)
 
     @property
@@ -103,8 +108,8 @@ class RegressionPrediction(Prediction):
         """Return the lower and upper ends of central intervals, shape ``(2, N, *O)``.
 
         An observation lies inside its interval with probability `level`, and is as likely to lie below the interval as
-        to lie above it. For counts, an interval has at least the probability `level`, and the probabilities below and
-        above the interval may differ. The two ends are along the first axis, as in a result of :func:`torch.quantile`.
+        to lie above it. An interval for counts has at least the probability `level`, and need not have equal
+        probabilities below and above. The two ends are along the first axis, as in a result of :func:`torch.quantile`.
 
         Args:
             level: Probability of the interval, strictly between 0 and 1.
@@ -127,7 +132,7 @@ class RegressionPrediction(Prediction):
     def variances(self) -> dict[str, Tensor]:
         """Return the predictive variance and its parts by name, each of shape ``(N, *O)``.
 
-        A single draw has only the aleatoric part.
+        If there is only one draw, the result has only the aleatoric part.
         """
         if self.variance_of_means is None:
             return {"aleatoric": self.aleatoric}
@@ -160,19 +165,17 @@ class RegressionPrediction(Prediction):
         return frame(columns, len(self), index)
 
     def target_columns(self, outputs: Sequence[str] | None) -> dict[str, Any]:
-        """Return the targets as columns of a data frame, by name; without targets there are no columns."""
+        """Return the targets as columns of a data frame, by name. Without targets the dictionary is empty."""
         return {} if self.targets is None else by_output("target", self.targets, outputs)
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
         """Return scores against targets of shape ``(N, *O)``; see :meth:`Prediction.score`.
 
         Returns:
-            ``rmse``, in the units of y, and ``nll``, in nats per row. With `keep_draws` also ``crps``, in the units of
-            y. If y differs from the targets that were given to `predict`, ``nll`` needs `keep_draws`.
+            ``rmse``, in the units of y, and ``nll``, in nats per row. With `keep_draws` there is also ``crps``, in the
+            units of y. If y differs from the targets that were given to `predict`, ``nll`` needs `keep_draws`.
         """
-        y = self._targets_for_score(y)
-        if y.shape != self.mean.shape:
-            raise ValueError(f"`y` must have shape {_checks.shape(self.mean)}, got {_checks.shape(y)}.")
+        y = self._whole_targets(y)
         scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}
         if self.log_density is not None and self.targets is not None and torch.equal(y.to(self.targets), self.targets):
             scores["nll"] = self.nll
@@ -182,22 +185,29 @@ class RegressionPrediction(Prediction):
             scores["crps"] = self.crps(y)
         return scores
 
+    @explained("prediction.crps(y)")
     def crps(self, y: Tensor) -> float:
         """Return the continuous ranked probability score at targets y, averaged over rows and outputs.
 
         The score is in the units of y; lower is better. The score needs `keep_draws`. For Gaussians and mixtures of
-        Gaussians the score is exact, and the time grows with the square of the number of Gaussians
-        (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). For other distributions the score is estimated from 1000
-        draws, always with the same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
+        Gaussians the score is exact (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). The computing time grows with
+        the square of the number of Gaussians. For other distributions the score is estimated from 1000 draws, always
+        with the same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
 
         Args:
             y: Targets, shape ``(N, *O)``.
         """
-        gaussians = self._gaussians()
-        _checks.tensor("y", y)
+        y, gaussians = self._whole_targets(y), self._gaussians()
         if gaussians is None:
             return metrics.crps_from_draws(self.sample(CRPS_DRAWS, seed=0), y)
         return metrics.crps_of_normal_mixture(*gaussians, y)
+
+    def _whole_targets(self, y: Tensor | None) -> Tensor:
+        found, expected = self._targets_for_score(y), _checks.shape(self.mean)
+        if found.shape != expected:
+            remedy = _checks.reshaped(found, expected)
+            raise ValueError(f"`y` must have shape {expected}, got {_checks.shape(found)}{remedy}.")
+        return found
 
     def _kept_components(self) -> Distribution:
         if self.components is None:
@@ -205,7 +215,7 @@ class RegressionPrediction(Prediction):
         return self.components
 
     def _gaussians(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return weights, means and scales if this is a mixture of Gaussians, each ``(N, *O, M)``; None otherwise."""
+        """Return weights, means and scales, each ``(N, *O, M)``, or None if this is not a mixture of Gaussians."""
         components = self._kept_components()
         if not isinstance(components, Normal):
             return None
@@ -226,29 +236,30 @@ class RegressionPrediction(Prediction):
     def _aligned(self, y: Tensor) -> Tensor:
         """Broadcast the values y to the shape ``(..., N, *O)``."""
         expected, wanted = self.mean.shape, f"`y` must have shape (..., {', '.join(map(str, self.mean.shape))})"
-        if not isinstance(y, Tensor):
-            raise ValueError(f"{wanted}, got {type(y).__name__}.")
+        y = y if isinstance(y, Tensor) else as_targets("y", y, self.mean)
         _checks.finite("y", y)
         if y.is_complex():
             raise ValueError(f"`y` must be real, got {y.dtype}; call `y.real`.")
+        given = y
         try:
             y = y.to(self.mean).expand(torch.broadcast_shapes(y.shape, expected))
         except RuntimeError:
             raise ValueError(f"{wanted}, got {_checks.shape(y)}.") from None
         if y.shape[y.dim() - len(expected) :] != expected:
-            raise ValueError(f"{wanted}, got one that broadcasts to {_checks.shape(y)}.")
+            raise ValueError(f"{wanted}, got {_checks.shape(given)}{_checks.reshaped(given, expected)}.")
         return y
 
     def _for_each(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-        """Apply a function to the blocks, shape ``(N, *O)``, of y, shape ``(..., N, *O)``, and stack the results."""
+        """Apply a function to each block of shape ``(N, *O)`` in y, shape ``(..., N, *O)``; stack the results."""
         y = self._aligned(y)
         lead = y.shape[: y.dim() - self.mean.dim()]
         results = [function(values) for values in y.reshape(-1, *self.mean.shape)]
         shape = results[0].shape if results else function(self.mean).shape
         return torch.stack(results).reshape(*lead, *shape) if results else self.mean.new_zeros(*lead, *shape)
 
+    @explained("prediction.log_prob(y)")
     def log_prob(self, y: Tensor) -> Tensor:
-        r"""Return the log-density or log-probability of y under the mixture, in nats, jointly over a row's outputs.
+        r"""Return the log-density (or log-probability) of each row of y under the mixture over draws, in nats.
 
         .. math:: \log p(y \mid x) = \log \tfrac1S \sum_s \prod_o p(y_o \mid f_{w_s}(x)).
 
@@ -267,6 +278,7 @@ class RegressionPrediction(Prediction):
 
         return self._for_each(log_prob, y)
 
+    @explained("prediction.sample(100)")
     def sample(self, num_samples: int, *, seed: int | None = None) -> Tensor:
         """Draw independent observations, shape ``(num_samples, N, *O)``.
 
@@ -284,11 +296,12 @@ class RegressionPrediction(Prediction):
             index = torch.randint(self.num_samples, (num_samples,), device=device)
             return take(components, index, 0).sample()
 
+    @explained("prediction.cdf(y)")
     def cdf(self, y: Tensor) -> Tensor:
         """Return the probability that an observation is no larger than y, element by element.
 
-        If there is no closed form, this probability is estimated from 4000 draws, always with the same seed: it is the
-        share of draws that are no larger than y.
+        Without a closed form, the result is an estimate: the share of 4000 draws that are no larger than y. The draws
+        always have the same seed.
 
         Args:
             y: Values that broadcast to the shape ``(..., N, *O)``; the result has this shape.
@@ -305,6 +318,7 @@ class RegressionPrediction(Prediction):
 
         return self._for_each(cdf, y)
 
+    @explained("prediction.quantile([0.05, 0.95])")
     def quantile(self, q: float | Sequence[Any] | Tensor) -> Tensor:
         """Return quantiles of the mixture, element by element, by bisection.
 

@@ -14,7 +14,7 @@ from ._regression import RegressionPrediction
 
 @dataclass(frozen=True, repr=False)
 class MixtureDensityPrediction(RegressionPrediction):
-    r"""A prediction whose draws are mixtures, so that its variance has three parts.
+    r"""A prediction in which each draw gives a mixture. The variance has three parts.
 
     In draw s, component m has the weight :math:`\pi_{sm}`, the mean :math:`\mu_{sm}` and the variance
     :math:`\sigma_{sm}^2`. The law of total variance, applied twice, says
@@ -65,7 +65,7 @@ class MixtureDensityPrediction(RegressionPrediction):
 
 @dataclass(frozen=True, repr=False)
 class CensoredPrediction(RegressionPrediction):
-    """A prediction of the values that would be observed without censoring: without limits, or after full follow-up.
+    """A prediction of the values before censoring, as they would be seen without limits or after full follow-up.
 
     Mean, variances, quantiles, densities and draws describe the values before censoring; only `log_density` describes
     the censored targets. The probability of survival beyond a time t is ``1 - prediction.cdf(t)``.
@@ -108,7 +108,7 @@ class CensoredPrediction(RegressionPrediction):
         )
 
     def targets_like(self, y: Tensor) -> NoReturn:
-        """Raise a ValueError, since the error of a censored target is unknown."""
+        """Raise a ValueError, since calibration needs complete targets."""
         raise ValueError(
             "calibration needs complete targets, got a prediction for censored ones, whose errors are unknown; use the "
             "quantiles of the prediction."

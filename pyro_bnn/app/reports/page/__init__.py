@@ -1,19 +1,21 @@
 """The report on a run as one HTML page. Sections compute and judge numbers, and templates render them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...._core.summary import counted
-from ...runs import is_chains
+from ...runs import decision_of, is_chains
 from ..numbers import number, percent, together, with_error
 from .calibration import calibrated_section, calibration_section
 from .chains import chains_section
 from .classifier import accuracy_section, examples_section, unknown_section
-from .drivers import drivers_section, surprises_section
-from .fit import about_section, configuration_section, of_temperature, training_section, weights_section
+from .drivers import change_of, drivers_section, surprises_section
+from .fit import about_section, command_with, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
 from .section import ELSEWHERE, Section, Verdict, first_line
+from .section import usability as usability
 from .subject import Subject
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
@@ -44,6 +46,10 @@ def verdicts_on(subject: Subject) -> tuple[str, list[Verdict], list[Section]]:
     found = [verdict for section in sections for verdict in section.verdicts]
     temperature = () if is_chains(posterior) else of_temperature(posterior.history)
     verdicts = sorted([*temperature, *found], key=lambda verdict: (ORDER.index(verdict.level), not verdict.is_cause))
+    verdicts = [
+        replace(verdict, command=command_with(subject, verdict.changes)) if verdict.changes else verdict
+        for verdict in verdicts
+    ]
     headline = first_line(verdicts, "; ".join(section.usable for section in sections if section.usable))
     return headline, verdicts, sections
 
@@ -66,7 +72,13 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
         lstrip_blocks=True,
     )
     environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": counted, "form": format}
-    environment.filters |= {"number": number, "with_error": with_error, "together": together}
+    environment.filters |= {"number": number, "with_error": with_error, "together": together, "change": change_of}
+    decision = decision_of(headline)
     return environment.get_template("page.html").render(
-        title=title, subtitle=subtitle, headline=headline, verdicts=verdicts, sections=sections
+        title=title,
+        subtitle=subtitle,
+        decision=decision,
+        reasons=headline.removeprefix(decision),
+        verdicts=verdicts,
+        sections=sections,
     )

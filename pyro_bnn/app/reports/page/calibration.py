@@ -23,7 +23,7 @@ MOST_ERRORS = 3.0  # mean confidence and accuracy may differ by this number of s
 
 
 def calibration_section(subject: Subject) -> Section | None:
-    """Make the section on the calibration error. For comparison, it has the error of a calibrated network by chance."""
+    """Make the section on the calibration error, with the error that a calibrated network has by chance."""
     if subject.classified is None:
         return None
     noun, y = subject.classified.noun, subject.classified.y.cpu()
@@ -51,7 +51,7 @@ def calibration_section(subject: Subject) -> Section | None:
 
 
 def _diagram(probs: Tensor, y: Tensor) -> Drawing:
-    """Draw the accuracy of each bin. The calibration error is left out, since the text beside the picture gives it."""
+    """Draw the accuracy of each bin, without the calibration error, which is in the text beside the picture."""
     ax = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS)[0]
     ax.set_title("")
     ax.set_xlim(math.floor(10 * float(probs.amax(-1).min())) / 10, 1)
@@ -98,10 +98,11 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
 
 
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
-    """Return the range that holds the share of test targets in their intervals with probability `CHANCE`.
+    """Return a range. The share of test targets inside their intervals is in this range with the probability `CHANCE`.
 
-    One of the n calibration scores sets the width; let k be its rank. For continuous scores the coverage is
-    Beta(k, n + 1 - k), so the number of targets inside is beta-binomial (Vovk 2012, https://arxiv.org/abs/1209.2673).
+    One of the n calibration scores determines the width of the intervals. Let k be the rank of this score. For
+    continuous scores the coverage is Beta(k, n + 1 - k), so the number of targets inside is beta-binomial (Vovk 2012,
+    https://arxiv.org/abs/1209.2673).
     """
     rank = rank_of(level, num_calibration)
     low, high = betabinom.interval(CHANCE, num_test, rank, num_calibration + 1 - rank)

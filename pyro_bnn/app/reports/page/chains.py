@@ -10,7 +10,8 @@ from ...._core.summary import counted
 from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Modes
 from ....results import plotting
 from ...chains import fault_of, finding_on, has_one_mode
-from ...remedies import longer_chains
+from ...config import RunConfig
+from ...remedies import longer_chains, longer_limit
 from ...runs import is_chains
 from ..numbers import percent
 from ..pictures import Drawing, panel
@@ -32,7 +33,7 @@ def chains_section(subject: Subject) -> Section | None:
         "seconds": posterior.seconds or 0.0,
         "pictures": [] if density is None else [Drawing(_traces(density))],
     }
-    return Section("Chains", "chains.html", values, (of_chains(posterior, subject.modes, has_one_mode=has_one),))
+    return Section("Chains", "chains.html", values, (of_chains(subject.config, posterior, subject.modes),))
 
 
 def _traces(density: Tensor) -> Any:
@@ -87,7 +88,7 @@ def diagnostics_of(
     ]
 
 
-def of_chains(posterior: MCMCPosterior, modes: Modes | None, *, has_one_mode: bool = False) -> Verdict:
+def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) -> Verdict:
     """Judge whether draws diverged, and whether every chain has explored its mode."""
     rule = (
         f"Problem: more than {percent(MOST_DIVERGING, 0)} of the draws diverged. Note: R-hat between the two halves of "
@@ -97,13 +98,17 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None, *, has_one_mode: bo
     )
     count, share = counted(posterior.num_chains, "chain"), posterior.statistics.share_diverging
     diverged = "the sampler does not report divergences" if share is None else f"{percent(share)} of the draws diverged"
-    level, finding = fault_of(posterior)[0], finding_on(modes, has_one_mode=has_one_mode)
+    level, finding = fault_of(posterior)[0], finding_on(modes, has_one_mode=has_one_mode(config))
     least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f} at training rows"
     apart = "the chains are too short: they disagree, but a linear model has one mode"
     between = "" if modes is None else f" (R-hat between chains is {modes.between:.2f})"
     few = "" if modes is None else modes.unexplored
     unknown = "too few draws to tell whether the chains have explored their modes"
-    more = longer_chains(posterior.seconds)
+    more = (
+        "The sampler would need longer to be exact. The scores on test rows tell how good the predictions and "
+        "intervals are. "
+        f"{longer_chains(config, posterior.seconds)}"
+    )
     verdict = judged(
         "fit",
         rule,
@@ -113,4 +118,7 @@ def of_chains(posterior: MCMCPosterior, modes: Modes | None, *, has_one_mode: bo
         (finding == "disagreeing", "note", apart, f"{sentence(apart)}{between}. {more}"),
         (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode{least}."),
     )
-    return replace(verdict, is_cause=verdict.level == "note")
+    if verdict.level != "note":
+        return verdict
+    limit = longer_limit(config, posterior.seconds)
+    return replace(verdict, is_cause=True, changes={"time_limit": limit} if limit else {})

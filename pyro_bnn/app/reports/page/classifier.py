@@ -19,7 +19,17 @@ from ..pictures import Drawing, panel, pixels
 from ..trained import TREES
 from .section import Level, Section, Tile, Verdict, judged, wilson
 from .subject import Classified, Subject
-from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_trees, of_ways, scores_of_ways
+from .verdicts import (
+    IN_A_SENTENCE,
+    NUM_ERRORS,
+    WEAK,
+    best_of,
+    density_tile,
+    mean_and_error,
+    of_trees,
+    of_ways,
+    scores_of_ways,
+)
 
 MOST_CLASSES = 20  # of more, only those of lowest recall are listed, without a confusion matrix
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)  # of the test rows that the network classifies; a human gets the least certain ones
@@ -36,7 +46,7 @@ SHOWN_IMAGES, MOST_VOTED = 2, 4  # images of each kind, and classes beside an im
 
 
 def accuracy_section(subject: Subject) -> Section | None:
-    """Make the section on accuracy, beside that of baselines, by class, and on the rows with the surest predictions."""
+    """Make the section on the accuracy of network and baselines, by class, and for the surest predictions."""
     found = subject.classified
     if found is None:
         return None
@@ -49,10 +59,12 @@ def accuracy_section(subject: Subject) -> Section | None:
     name, baseline = best_of(found.baselines)
     is_baseline_right = (baseline.labels.cpu() == y).double()
     gain, error = mean_and_error(is_right.double() - is_baseline_right)
+    shares = {other: float((way.labels.cpu() == y).double().mean()) for other, way in found.baselines.items()}
+    nearest = max(shares, key=shares.__getitem__)
     points = f"{percent(accuracy)} right against {percent(float(is_baseline_right.mean()))}"
     detection = []
     if FEWEST <= num_right <= num_rows - FEWEST:
-        detection.append(_of_error_detection(found.prediction, is_right))
+        detection.append(_of_error_detection(found.prediction, is_right, found.noun))
     verdicts = [
         _of_accuracy(found, num_right),
         _of_recall(classes, balanced, accuracy),
@@ -80,7 +92,8 @@ def accuracy_section(subject: Subject) -> Section | None:
             Tile("Balanced accuracy", percent(balanced), "mean of the classes' recalls"),
             density_tile(found, name, baseline, noun=found.noun),
         ),
-        usable=_usable(accuracy, certainty if is_useful else (), found.noun),
+        usable=f"{percent(accuracy)} right ({IN_A_SENTENCE.get(nearest, nearest)}: {percent(shares[nearest])})"
+        f"{_deferred(accuracy, certainty if is_useful else (), found.noun)}",
     )
 
 
@@ -111,18 +124,17 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
     return rows
 
 
-def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """Return a text with the accuracy on all rows, and on the surest rows if it is higher."""
-    text = f"{percent(accuracy)} right"
+def _deferred(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
+    """Return a text with the accuracy on the surest rows if it is higher than on all rows."""
     if not certainty:
-        return text
+        return ""
     # The human gets the smallest share of rows that is at least the share of wrong predictions, but at most half.
     row = next((row for row in certainty if 1 - row["share"] >= 1 - accuracy), certainty[-1])
     if row["share"] == 1 or row["right"] <= accuracy:
-        return text
+        return ""
     rest = "had no error" if row["right"] == 1 else f"are {percent(row['right'])} right"
     deferred = f"defer the least certain {percent(1 - row['share'], 0)}"
-    return f"{text}; {deferred} and the rest {rest} ({counted(row['rows'], noun)})"
+    return f"; {deferred} and the rest {rest} ({counted(row['rows'], noun)})"
 
 
 def _of_accuracy(found: Classified, num_right: int) -> Verdict:
@@ -176,8 +188,8 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
     )
 
 
-def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) -> Verdict:
-    """Judge whether the entropy of wrong predictions is larger than that of right ones."""
+def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor, noun: str) -> Verdict:
+    """Judge whether wrong predictions have a larger entropy than right predictions."""
     entropy, confidence = prediction.total.detach().cpu(), prediction.max_probability.detach().double().cpu()
     measured = metrics.ood_scores(entropy[is_right], entropy[~is_right])
     area, error = measured.auroc, measured.auroc_standard_error
@@ -192,14 +204,14 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) 
     is_unclear = not is_above and not is_short and expected >= POSSIBLE
     few = f"Too few errors ({int((~is_right).sum())}) to tell whether the uncertainty points at them ({numbers})."
     level: Level = "problem" if expected >= POSSIBLE else "note"
-    nowhere = f"The uncertainty does not point at wrong rows ({numbers})."
-    weakly = f"The uncertainty points at wrong rows only weakly ({numbers})."
+    nowhere = f"The uncertainty does not point at wrong {noun}s ({numbers})."
+    weakly = f"The uncertainty points at wrong {noun}s only weakly ({numbers})."
     return judged(
         "limit" if is_unclear else "uncertainty",
         f"Good: the AUROC is {USEFUL:g} or more, and above 0.5 by {NUM_ERRORS:g} standard errors. Problem: it is not "
         f"above 0.5 by this much, and is below what the probabilities promise ({POSSIBLE:g} or more) by {NUM_ERRORS:g} "
         "standard errors. Note: all other cases.",
-        (is_above and area >= USEFUL, "good", "", f"Wrong rows are among the least certain ({numbers})."),
+        (is_above and area >= USEFUL, "good", "", f"Wrong {noun}s are among the least certain ({numbers})."),
         (is_above, "note", "uncertainty points at errors only weakly", weakly),
         (is_unclear, "note", "too few errors to tell whether the uncertainty points at them", few),
         (True, level, "uncertainty does not point at errors", nowhere),
@@ -216,7 +228,9 @@ def unknown_section(subject: Subject) -> Section | None:
     shown = {name: found.evaluation.scores[name] for name in SHOWN_SCORES}
     known, unknown = ({f"{name} (nats)": pair[i] for name, pair in shown.items()} for i in (0, 1))
     axes = plotting.detection_curves(known, unknown, axes=np.array([panel() for _ in range(len(shown) + 1)]))
-    remark = f"AUROC of the {HEADLINE}; 0.5 is a guess, 1 is perfect"
+    best = max(ood, key=lambda name: ood[name].auroc)
+    other = "" if best == HEADLINE else f"; {best} has {ood[best].auroc:.3f}"
+    remark = f"AUROC of the {HEADLINE}, the score chosen beforehand{other}; 0.5 is a guess"
     return Section(
         "Unknown images",
         "unknown.html",
@@ -224,6 +238,7 @@ def unknown_section(subject: Subject) -> Section | None:
             "where": where,
             "found": found,
             "ood": ood,
+            "judged": HEADLINE,
             "num_known": report.num_test,
             "shown": SHOWN_SCORES,
             "pictures": [Drawing(ax) for ax in axes],

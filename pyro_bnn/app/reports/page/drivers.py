@@ -4,13 +4,12 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 
-import numpy as np
 import pandas
 
 from ....results import plotting
-from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, TINY, Driver
+from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, Driver
 from ..numbers import number, percent
-from ..pictures import Drawing, panel
+from ..pictures import Drawing, panels
 from .regression import HEADLINE
 from .section import Section, in_series
 from .subject import Classified, Regressed, Subject
@@ -30,12 +29,12 @@ def drivers_section(subject: Subject) -> Section | None:
     if not varying:
         return None
     values = {
-        "drivers": [(driver, doubt_after(driver)) for driver in subject.drivers],
+        "drivers": subject.drivers,
         "is_class": subject.classified is not None,
         "conclusion": conclusion_of(varying, is_class=subject.classified is not None),
         "constant": in_series([driver.name for driver in constant]),
         "num_constant": len(constant),
-        "picture": _bars(varying[:MOST_DRAWN]),
+        "picture": _bars(varying[:MOST_DRAWN], doubt_of(is_class=subject.classified is not None)),
         "num_drawn": min(len(varying), MOST_DRAWN),
         "num_permutations": NUM_PERMUTATIONS,
         "most_rows": MOST_ROWS,
@@ -44,56 +43,56 @@ def drivers_section(subject: Subject) -> Section | None:
 
 
 def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
-    """Say which column changes the predictions most (the first one), and which the epistemic uncertainty."""
+    """Say which column changes the predictions most, and which column changes the epistemic uncertainty most."""
     first, last = drivers[0], max(drivers, key=lambda driver: driver.epistemic)
-    doubt = "mutual information" if is_class else "epistemic sd"
+    doubt = doubt_of(is_class=is_class)
     said = f"The predictions depend most on {first.name}. "
     if last.epistemic < CLEAR:
         return f"{said}The {doubt} hardly depends on any single column."
     changed = f"The {doubt} changes most with {last.name}: "
     if last.growth >= 1 + CLEAR:
         return (
-            f"{said}{changed}after the exchange it is {number(last.growth)} times as large in the mean. Only the "
+            f"{said}{changed}it grows by {percent(last.growth - 1, 0)} on average. Only the "
             f"combinations of {last.name} with other columns are new in these rows, so the network is less sure where "
             "combinations are rare in the training rows. Expect the same for new rows of this kind."
         )
     return (
-        f"{said}{changed}it becomes larger in some rows and smaller in others ({number(last.growth)} times as large in "
-        "the mean). So this column tells in which rows the network is unsure."
+        f"{said}{changed}it becomes larger in some rows and smaller in others (by {percent(last.epistemic, 0)} in a "
+        f"typical row, {change_of(last.growth)} on average). So this column tells in which rows the network is unsure."
     )
 
 
-def doubt_after(driver: Driver) -> str:
-    """Say how permuting a column changes the epistemic uncertainty, such as "2.500 times" for its mean.
+def doubt_of(*, is_class: bool) -> str:
+    """Return the name of the measured epistemic uncertainty."""
+    return "mutual information" if is_class else "epistemic sd"
 
-    If the mean hardly changes, say how much the uncertainty changes in a row, such as "± 35 %".
-    """
-    if abs(driver.growth - 1) >= CLEAR:
-        return f"{number(driver.growth)} times"
-    return f"± {percent(driver.epistemic, 0)}"
+
+def change_of(growth: float) -> str:
+    """Return a change in per cent, such as "+50 %" for a growth of 1.5."""
+    return f"{round(100 * (growth - 1)):+,} %"
 
 
 def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _bars(drivers: Sequence[Driver]) -> Drawing:
-    """Draw two bars for each column. All bars of a colour are divided by the longest of them."""
-    ax = panel(0.9 + 0.32 * len(drivers))
-    place = np.arange(len(drivers))[::-1]
-    for offset, color, kind, label in ((0.2, 0, "mean", "prediction"), (-0.2, 1, "epistemic", "epistemic uncertainty")):
-        sizes = np.array([getattr(driver, kind) for driver in drivers])
-        ax.barh(place + offset, sizes / max(sizes.max(), TINY), 0.38, color=plotting.PALETTE[color], label=label)
-    ax.set_yticks(place, [_short(driver.name, LONGEST) for driver in drivers])
-    ax.set(xlabel="share of the largest change of the same colour")
-    with plotting.style():
-        ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)  # above the bars
-    return Drawing(ax)
+def _bars(drivers: Sequence[Driver], doubt: str) -> Drawing:
+    """Draw the changes in a typical row: on the left of the prediction, and on the right of the uncertainty."""
+    axes = panels(2, 0.8 + 0.22 * len(drivers))
+    names = [_short(driver.name, LONGEST) for driver in drivers]
+    for ax, color, kind, label in zip(axes, (0, 1), ("mean", "epistemic"), ("prediction", doubt), strict=True):
+        sizes = [100 * getattr(driver, kind) for driver in drivers]
+        ax.barh(range(len(drivers)), sizes, 0.7, color=plotting.PALETTE[color])
+        ax.set_yticks(range(len(drivers)), names if kind == "mean" else [])
+        ax.set(xlabel=f"change of the\n{label} (%)")
+        ax.invert_yaxis()
+    return Drawing(axes[0])
 
 
 MOST_SURPRISES = 10  # rows in the table
 MOST_INPUTS = 4  # inputs of a row: those on which the predictions depend most
 LONGEST_INPUT = 24  # letters of an input
+LONGEST_NUMBER = 12  # letters of a number with decimals, such as -1.23457e-05
 MOST_CLASSES = 3  # classes of a row with their probabilities
 
 
@@ -137,15 +136,15 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
 
 
 def _rounded(text: str) -> str:
-    """Return a number that is too long for a cell with six digits, and any other text unchanged."""
-    if len(text) > LONGEST_INPUT:
+    """Round a long number to six digits; return any other text unchanged, such as that of a whole number."""
+    if len(text) > LONGEST_NUMBER and not text.isdigit():
         with suppress(ValueError):
             return f"{float(text):.6g}"
     return text
 
 
 def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], bool]]:
-    """Return the cells of each row, and whether its target lies outside the interval."""
+    """Return each row's cells, and whether the row's target lies outside the interval."""
     mean, y, (low, high) = found.prediction.mean, found.y, found.interval(HEADLINE)
     # Of several targets, a row shows the one with the largest error in predicted standard deviations.
     outputs = ((y - mean).abs() / found.prediction.total.sqrt()).argmax(-1).tolist()

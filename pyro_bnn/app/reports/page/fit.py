@@ -4,10 +4,11 @@ import math
 import platform
 import shlex
 import statistics
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pyro
 import torch
@@ -18,11 +19,12 @@ import pyro_bnn
 from ...._core.summary import counted
 from ....inference.guides import Diagnosis, MeanFieldGuide
 from ....inference.history import History
+from ....inference.posterior import Status
 from ....results import plotting, pruning
 from ... import recipes
 from ...chains import OF_NET
 from ...config import RunConfig, option_of, settings
-from ...remedies import MORE_EPOCHS, more_time
+from ...remedies import MORE, MORE_EPOCHS, TOO_EARLY, enough_time, more_time
 from ...runs import cut_short, is_chains
 from ...starting import NUM_STEPS, VARIATIONAL
 from ..numbers import percent
@@ -71,20 +73,29 @@ def training_section(subject: Subject) -> Section | None:
             "kl_weight": last.kl_weight,
             "pictures": [Drawing(ax) for ax in axes],
         },
-        (of_length(subject.config, history),),
+        (of_length(subject.config, history, subject.posterior.status),),
     )
 
 
-def of_length(config: RunConfig, history: History) -> Verdict:
-    """Judge whether a variational training was long enough. `train` and `report` both judge by this function."""
+def of_length(config: RunConfig, history: History, status: Status) -> Verdict:
+    """Judge whether a variational training was long enough. The commands `train` and `report` call this function."""
     if done := cut_short(config, history):
-        text = f"{sentence(done)}. {more_time(config, history)}"
-        return Verdict("note", "limit", done, text, "Reported if the time limit ended the training.", is_cause=True)
-    return has_settled(history, 0 if config.kind == "images" else NUM_STEPS)
+        text, changes = f"{sentence(done)}. {more_time(config, history)}", {"time_limit": enough_time(config, history)}
+        rule = "Reported if the time limit ended the training."
+        return Verdict("note", "limit", done, text, rule, is_cause=True, changes=changes)
+    usual_steps, num_epochs = 0 if config.kind == "images" else NUM_STEPS, len(history.epochs)
+    verdict = has_settled(history, usual_steps)
+    if not status:
+        short = TOO_EARLY if status.remedy == MORE_EPOCHS else status.message.rstrip(".")
+        verdict = replace(verdict, level="note", about="limit", short=short, text=sentence(f"{status}"), is_cause=True)
+    if verdict.level == "good":
+        return verdict
+    usual_epochs = math.ceil(usual_steps * num_epochs / len(history.elbo))
+    return replace(verdict, changes={"epochs": max(MORE * num_epochs, FEWEST_EPOCHS, usual_epochs)})
 
 
 def of_temperature(history: History) -> tuple[Verdict, ...]:
-    """Return a note if the KL weight was not 1, which makes the posterior colder or warmer than in Bayes' rule."""
+    """Return a note if the KL weight was not 1: the posterior is then colder or warmer than in Bayes' rule."""
     kl_weight = history.epochs[-1].kl_weight if history.epochs else 1.0
     if kl_weight == 1:
         return ()
@@ -98,18 +109,24 @@ def of_temperature(history: History) -> tuple[Verdict, ...]:
 
 
 def has_settled(history: History, usual_steps: int = 0) -> Verdict:
-    """Judge whether the loss still fell at the end of training. `usual_steps` is the default number of steps, or 0."""
+    """Judge whether the loss still fell at the end of training.
+
+    `usual_steps` is the default number of steps, or 0 if there is no default.
+    """
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     epochs, steps = counted(num_epochs, "epoch"), counted(len(history.elbo), "step")
     rule = (
-        f"Note: there were fewer than {FEWEST_EPOCHS} epochs, or a straight line through the loss in the last quarter "
-        f"of the epochs falls by more than {percent(STILL_FALLING, 0)} of the whole fall and {NUM_ERRORS:g} standard "
-        f"errors; for tables and arrays, also if less than {percent(SHORT, 0)} of the default number of steps were "
-        "made, and the learning rate was lowered."
+        f"Note: the objective still rose over the last steps, there were fewer than {FEWEST_EPOCHS} epochs, or a "
+        "straight line through the loss in the last quarter of the epochs falls by more than "
+        f"{percent(STILL_FALLING, 0)} of the whole fall and {NUM_ERRORS:g} standard errors; for tables and arrays, "
+        f"also if less than {percent(SHORT, 0)} of the default number of steps were made, and the learning rate was "
+        "lowered."
     )
     if num_epochs < FEWEST_EPOCHS:
         text = f"The training had {epochs} ({steps}): too few to tell whether the loss had settled. {MORE_EPOCHS}"
-        return Verdict("note", "fit", "too few epochs to tell whether training had settled", text, rule, is_cause=True)
+        return Verdict(
+            "note", "limit", "too few epochs to tell whether training had settled", text, rule, is_cause=True
+        )
     losses = [weight * record.kl - record.expected_log_likelihood for record in history.epochs]
     end = losses[-max(FEWEST_LAST, round(LAST * num_epochs)) :]
     line, length = linregress(range(len(end)), end), len(end) - 1
@@ -118,8 +135,8 @@ def has_settled(history: History, usual_steps: int = 0) -> Verdict:
     share = fall / whole if whole > 0 else math.inf
     if fall > NUM_ERRORS * error and share > STILL_FALLING:
         by = f" by {percent(share)} of the whole fall" if whole > 0 else ""
-        text = f"The loss was still falling when the training ended: over the last {len(end)} epochs{by}. {MORE_EPOCHS}"
-        return Verdict("note", "fit", "the loss was still falling", text, rule, is_cause=True)
+        text = f"{sentence(TOO_EARLY)}: the loss still fell over the last {len(end)} epochs{by}. {MORE_EPOCHS}"
+        return Verdict("note", "limit", TOO_EARLY, text, rule, is_cause=True)
     rates = [record.learning_rate for record in history.epochs]
     is_lowered = rates[-1] < LOWERED * max(rates)
     flat = f"the loss hardly fell any more over the last {len(end)} epochs"
@@ -129,7 +146,7 @@ def has_settled(history: History, usual_steps: int = 0) -> Verdict:
             f"The training had {short}. At its end {flat}, but the learning rate was lowered by then, which makes any "
             f"loss settle. {MORE_EPOCHS}"
         )
-        return Verdict("note", "fit", f"the training had {short}", text, rule, is_cause=True)
+        return Verdict("note", "limit", f"the training had {short}", text, rule, is_cause=True)
     why = ", while the learning rate was lowered as planned" if is_lowered else ""
     text = f"The training had settled: {flat}{why}."
     return Verdict("good", "fit", "", text, rule)
@@ -256,6 +273,15 @@ def about_section(subject: Subject) -> Section:
         "most_epochs": config.epochs,
     }
     return Section("How to repeat", "about.html", values)
+
+
+def command_with(subject: Subject, changes: Mapping[str, Any]) -> str:
+    """Return the command of a training with other settings, which compares networks again if they were chosen."""
+    made = () if subject.choice is None else subject.choice.made
+    config = replace(subject.config, method="auto") if made else subject.config
+    if config.method == "svi":  # its epochs end it, so a limit would only make the result depend on the machine
+        config = replace(config, time_limit=0.0)
+    return training_command(replace(config, **changes), subject.run.with_name(f"{subject.run.name}-2"), made)
 
 
 def training_command(config: RunConfig, run: Path, made: Collection[str] = ()) -> str:

@@ -1,8 +1,8 @@
 """The report's sections on a regression: its errors, its intervals, and hints at faults in the data."""
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,20 +13,31 @@ from torch import Tensor
 from ....results import plotting
 from ....scores import metrics
 from ..calibrated import CHANCE
-from ..drivers import EXACT
 from ..numbers import number, percent, with_error
 from ..pictures import Drawing, observed_against_predicted, panel
 from ..scores import LEVELS
-from ..trained import LINEAR, TREES
-from .calibration import limits_by_chance
-from .section import Section, Tile, Verdict, in_series, judged, sentence
+from ..trained import TREES
+from .calibration import MOST_ERRORS, limits_by_chance
+from .hints import FEWEST, of_bias, of_leak, of_negative
+from .section import Section, Tile, Verdict, in_series, judged
 from .subject import Regressed, Subject
-from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_trees, of_ways, scores_of_ways
+from .verdicts import (
+    IN_A_SENTENCE,
+    NUM_ERRORS,
+    WEAK,
+    best_of,
+    density_tile,
+    mean_and_error,
+    of_trees,
+    of_ways,
+    scores_of_ways,
+)
 
 HEADLINE = 0.95  # level of the interval that is drawn, as by `pyro-bnn predict`
 SMALL_MISS = 0.05  # heuristic: intervals are slightly wrong if the error of their coverage is less
 GROUPS = 4  # of rows by the predicted uncertainty
 WEAK_RANKING = 0.5  # heuristic: share of the rank correlation of correct sds, below which sds rank errors weakly
+SMALL_RATIO = 0.1  # heuristic: if the sd is wrong by less, 95 % intervals of Gaussians hold 93 % to 97 %
 NUM_SIMULATIONS = 100  # of errors; for 100 rows, the mean rank correlation has a standard error of 0.01
 MOST_OUTPUTS = 3  # largest number of outputs with a picture
 
@@ -42,6 +53,9 @@ def errors_section(subject: Subject) -> Section | None:
     root, theirs = (math.sqrt(float(part.mean())) for part in (squared, missed))
     gain, error = mean_and_error((missed - squared).mean(-1))
     points = f"RMSE {number(root)} against {number(theirs)}"
+    errors = {other: float(found.squared_errors(way.mean).mean()) for other, way in found.baselines.items()}
+    nearest = min(errors, key=errors.__getitem__)
+    least, nearest = number(math.sqrt(errors[nearest])), IN_A_SENTENCE.get(nearest, nearest)
     verdicts = [
         _of_errors(squared, guessed),
         *of_ways(found, name, baseline, points=points, lead=(gain, error), score="RMSE"),
@@ -67,14 +81,14 @@ def errors_section(subject: Subject) -> Section | None:
             "pictures": [_predicted_and_observed(found, i) for i in range(min(len(found.names), MOST_OUTPUTS))],
         },
         tuple(verdicts),
-        (Tile("RMSE", number(root), f"{number(theirs)} for {name}"), density_tile(found, name, baseline, noun="row")),
-        usable=f"RMSE {number(root)} ({name}: {number(theirs)}), and the {calibrated}{percent(HEADLINE, 0)} "
+        (Tile("RMSE", number(root), f"{least} for {nearest}"), density_tile(found, name, baseline, noun="row")),
+        usable=f"RMSE {number(root)} ({nearest}: {least}), and the {calibrated}{percent(HEADLINE, 0)} "
         f"intervals hold {percent(held)} of {len(found.y):,} rows",
     )
 
 
 def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
-    """Judge whether the squared errors of the network, (N, O), are below those of the mean of the training targets."""
+    """Judge whether the network has smaller squared errors, (N, O), than the mean of the training targets."""
     root, error = _root(squared.mean(-1))
     guess = math.sqrt(float(guessed.mean()))
     gain, gain_error = mean_and_error((guessed - squared).mean(-1))
@@ -103,7 +117,7 @@ def _root(squared: Tensor) -> tuple[float, float]:
 
 
 def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
-    """Draw observed against predicted numbers of one output, and return the picture with the values for its caption."""
+    """Plot the observed against the predicted values of one output. Return the plot and the values for its caption."""
     mean, y, name = found.prediction.mean[:, output], found.y[:, output], found.names[output]
     low, high = found.interval(HEADLINE)[..., output]
     ax, num_drawn = observed_against_predicted(mean, y, low, high, name=name, level=HEADLINE)
@@ -120,7 +134,7 @@ def intervals_section(subject: Subject) -> Section | None:
     groups, ranking = ranking_of(found, seed=subject.seed)
     verdicts = [
         _of_intervals(rows, is_calibrated=found.calibration is not None),
-        *([of_ranking(ranking)] if len(found.y) >= FEWEST else []),
+        *([of_ranking(ranking), of_groups(groups)] if len(found.y) >= FEWEST else []),
         *of_negative(found, HEADLINE),
     ]
     headline = next(row for row in rows if row["level"] == HEADLINE)
@@ -135,6 +149,8 @@ def intervals_section(subject: Subject) -> Section | None:
             "asked": ", ".join(percent(level, 0) for level in LEVELS),
             "chance": CHANCE,
             "groups": groups,
+            "most_errors": MOST_ERRORS,
+            "small_ratio": SMALL_RATIO,
             "median": float(scale.median()),
             "largest": float(scale.max()),
             "picture": _residuals(found),
@@ -184,7 +200,7 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
     remedy = "" if is_calibrated else " Train with --calibrate 0.2 to correct the widths with held-out rows."
     text = f"The {levels} intervals are {kind}: the share of the targets inside is {numbers}.{remedy}"
     is_cautious = len(wrong) < len(rows) and all(miss > 0 for miss in misses)
-    return judged(
+    verdict = judged(
         "uncertainty",
         f"Each of the intervals of {', '.join(percent(row['level'], 0) for row in rows)} is judged. Problem: the "
         f"share of targets in one of them occurs by chance in less than {percent(1 - CHANCE, 0)} of the cases, and "
@@ -193,23 +209,30 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
         (not wrong, "good", "", good),
         (True, "problem" if is_large and not is_cautious else "note", short, text),
     )
+    return replace(verdict, changes={"calibrate": 0.2} if wrong and not is_calibrated else {})
 
 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Return the errors of groups of rows with similar predicted sds, and rank correlations of errors and sds."""
+    """Return the errors for groups of rows with similar predicted sds, and the rank correlation of errors and sds."""
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
     variances = (found.prediction.total, found.prediction.epistemic, found.squared_errors(found.prediction.mean))
     scale, epistemic, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)
-    groups: list[dict[str, Any]] = [
-        {
-            "rows": len(rows),
-            "epistemic": float(epistemic[rows].square().mean().sqrt()),
-            "predicted": float(scale[rows].square().mean().sqrt()),
-            "error": _root(size[rows].square()),
-        }
-        for rows in torch.tensor_split(scale.argsort(), GROUPS)
-        if len(rows)
-    ]
+    groups: list[dict[str, Any]] = []
+    for rows in filter(len, torch.tensor_split(scale.argsort(), GROUPS)):
+        predicted, (error, its_error) = float(scale[rows].square().mean().sqrt()), _root(size[rows].square())
+        # a few small errors have too small a standard error: Gaussian errors of the predicted sd have at least this
+        relative = max(its_error / predicted, 1 / math.sqrt(2 * len(rows)))
+        miss = max(MOST_ERRORS * relative, SMALL_RATIO)
+        groups.append(
+            {
+                "rows": len(rows),
+                "epistemic": float(epistemic[rows].square().mean().sqrt()),
+                "predicted": predicted,
+                "error": (error, its_error),
+                "ratio": error / predicted,
+                "limits": (max(1 - miss, 0.0), 1 + miss),
+            }
+        )
     generator = np.random.default_rng(seed)
     squares = generator.chisquare(len(found.names), size=(NUM_SIMULATIONS, len(scale))) / len(found.names)
     errors = np.sqrt(squares) * scale.numpy()
@@ -221,6 +244,34 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
         "surest": groups[0]["error"][0],
         "least_sure": groups[-1]["error"][0],
     }
+
+
+def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
+    """Judge whether the RMSE of each group of rows is close to its predicted standard deviation."""
+    sides = {
+        "large": [group for group in groups if group["ratio"] < group["limits"][0]],
+        "small": [group for group in groups if group["ratio"] > group["limits"][1]],
+    }
+    ratios = in_series([format(group["ratio"], ".2f") for group in groups])
+    limit = f"; chance gives up to ± {max(group['limits'][1] for group in groups) - 1:.2f}"
+    numbers = f"ratio {ratios}, from the surest rows to the least sure"
+    wrong = " and ".join(f"too {side} in {len(off)} of {len(groups)}" for side, off in sides.items() if off)
+    short = f"predicted sd {wrong} quarters of the rows"
+    text = (
+        f"The predicted sd is {wrong} quarters of the rows: RMSE / predicted sd should be 1 within chance ({numbers})."
+    )
+    return judged(
+        "uncertainty",
+        f"Note: in some quarter of the rows, RMSE / predicted sd differs from 1 by more than {MOST_ERRORS:g} standard "
+        f"errors, and by more than {SMALL_RATIO:g}.",
+        (
+            not wrong,
+            "good",
+            "",
+            f"In each quarter of the rows, RMSE / predicted sd is 1 within chance ({numbers}{limit}).",
+        ),
+        (True, "note", short, text),
+    )
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
@@ -285,88 +336,3 @@ def _residuals(found: Regressed) -> Drawing:
     if float(scale.max()) > 20 * float(scale.median()) > 0:
         ax.set_xscale("log")
     return Drawing(ax)
-
-
-FEWEST = 20  # heuristic: test rows for a verdict on the mean error, or on whether the uncertainty ranks errors
-NOTABLE_BIAS = 0.1  # heuristic: a mean error is notable above this share of the RMSE
-NOTABLE_SHARE = 0.05  # heuristic: impossible numbers are notable in the intervals of more rows than this share
-ROUNDING = 1e-5  # a target is 0 up to rounding at this share of the sd of the targets
-
-
-def of_leak(found: Regressed) -> list[Verdict]:
-    """Judge whether a linear function of the inputs is almost equal to the target."""
-    if LINEAR not in found.baselines:
-        return []
-    means = found.baselines[LINEAR].mean, found.train_mean
-    roots = [math.sqrt(float(found.squared_errors(mean).mean())) for mean in means]
-    if roots[0] > EXACT * roots[1]:
-        return []
-    text = (
-        f"linear regression is almost exact (RMSE {number(roots[0])}, the mean of the targets {number(roots[1])}). If "
-        "these columns are unknown when you predict, train without them"
-    )
-    rule = (
-        f"Problem: the RMSE of linear regression is at most {EXACT:g} times that of the mean of the training targets."
-    )
-    if found.leak is None:
-        short = "columns probably contain the target"
-        text = f"A column, or a sum of columns, probably contains the target: {text} (--ignore)."
-    else:
-        names, is_one = in_series(found.leak.columns), len(found.leak.columns) == 1
-        kind = f"{'gives' if is_one else 'give'} the target by a linear formula"
-        if found.leak.is_sum:
-            kind = "equals the target" if is_one else "add up to the target"
-        remedy = f"--ignore {shlex.quote(','.join([*found.ignored, *found.leak.columns]))}"
-        finding = f"column{'' if is_one else 's'} {names} {kind}"
-        short = f"{finding} (leave {'it' if is_one else 'them'} out: {remedy})"
-        text = f"{sentence(finding)}: {text} ({remedy})."
-    return [Verdict("problem", "limit", short, text, rule, is_cause=True)]
-
-
-def of_bias(found: Regressed) -> list[Verdict]:
-    """Judge whether the predictions are too high or too low on average, if there are enough rows to tell."""
-    if len(found.y) < FEWEST:
-        return []
-    biased, directions = [], set()
-    for name, residuals in zip(found.names, (found.prediction.mean - found.y).double().T, strict=True):
-        bias, error = mean_and_error(residuals)
-        share = abs(bias) / math.sqrt(float(residuals.square().mean())) if bias else 0.0
-        if abs(bias) > NUM_ERRORS * error and share > NOTABLE_BIAS:
-            subject = "The predictions" if len(found.names) == 1 else f"The predictions of {name}"
-            directions.add(direction := f"too {'high' if bias > 0 else 'low'}")
-            size = f"{with_error(abs(bias), error)} ({percent(share, 0)} of the RMSE)"
-            biased.append(f"{subject} are {direction} on average, by {size}.")
-    text = f"{' '.join(biased)} Sums of predictions are off, too: look whether test rows differ from training rows."
-    return [
-        judged(
-            "predictions",
-            f"Note: the mean error is more than {NUM_ERRORS:g} standard errors from 0, and more than "
-            f"{percent(NOTABLE_BIAS, 0)} of the RMSE.",
-            (not biased, "good", "", "The predictions are neither too high nor too low on average, within chance."),
-            (True, "note", f"predictions {' or '.join(sorted(directions))} on average", text),
-        )
-    ]
-
-
-def of_negative(found: Regressed, level: float) -> list[Verdict]:
-    """Judge whether the intervals of probability `level` reach below 0 although no training target is below 0."""
-    shares = (found.interval(level)[0] < 0).double().mean(0).tolist()
-    rounding = ROUNDING * found.train_scale.abs()  # targets are stored in single precision
-    are_positive = (found.train_least >= -rounding).tolist()
-    notable = [i for i, share in enumerate(shares) if are_positive[i] and share > NOTABLE_SHARE]
-    if not notable:
-        return []
-    who = in_series([found.names[i] for i in notable]) if len(found.names) > 1 else "The target"
-    rows = in_series([percent(shares[i], 0) for i in notable])
-    has_zeros = bool((found.train_least <= rounding)[notable].any())
-    remedy = "log(1 + target), and take exp(...) - 1" if has_zeros else "log(target), and take exp(...)"
-    text = (
-        f"{sentence(who)} is never negative in training, but the {percent(level, 0)} intervals of {rows} of the "
-        "test rows reach below 0. For counts, train with --likelihood poisson. For other numbers, train on a column "
-        f"{remedy} of the predicted intervals."
-    )
-    rule = (
-        f"Note: no training target is negative, and the {percent(level, 0)} intervals of more than "
-        f"{percent(NOTABLE_SHARE, 0)} of the test rows contain negative numbers."
-    )
-    return [Verdict("note", "uncertainty", "intervals reach below 0", text, rule)]

@@ -1,7 +1,7 @@
 """The parts of a report: sections with numbers for templates, and verdicts on the numbers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from scipy.stats import binomtest
@@ -13,13 +13,15 @@ About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "lim
 """What a verdict is about. The first line names the first fault of "baseline", "predictions" and "limit", and
 every note "unclear", which says that the rows are too few to tell whether the predictions are of use."""
 
+UNSURE = "Usable for its predictions, not for its uncertainty"
+UNCLEAR = "Too few rows to tell whether it is usable"
 ELSEWHERE = "in the report"  # where the first line says that more notes are, unless it is on the page itself
 Case: TypeAlias = tuple[bool, Level, str, str]  # whether it holds, its level, and its finding in brief and in sentences
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A finding in words. Its text `short` is for the first line of the report, and empty if the finding is good."""
+    """A finding in words. The first line of the report shows `short`, which is empty if the finding is good."""
 
     level: Level
     about: About
@@ -27,7 +29,8 @@ class Verdict:
     text: str
     rule: str  # the thresholds
     is_cause: bool = False  # whether this fault, such as a training that is too short, can have caused the others
-    is_first: bool = False  # whether the first line of a run with wrong uncertainty must begin with this fault
+    changes: Mapping[str, Any] = field(default_factory=dict)  # settings with which another training may mend the fault
+    command: str = ""  # the command that trains with these settings
 
 
 @dataclass(frozen=True)
@@ -56,42 +59,53 @@ def judged(about: About, rule: str, *cases: Case) -> Verdict:
     return next(Verdict(level, about, short, text, rule) for holds, level, short, text in cases if holds)
 
 
+USABLE = "usable", "usable with notes", "usable for predictions only", "too few rows to tell", "not usable"
+"""The words for whether a run is usable, as in the JSON of `evaluate` and `report`, from good to bad."""
+
+
+def usability(verdicts: Sequence[Verdict]) -> str:
+    """Return the word in `USABLE` that says the same as the first line of the report."""
+    problems = {verdict.about for verdict in verdicts if verdict.level == "problem"}
+    cases = (
+        (bool(problems & {"predictions", "fit"}), "not usable"),
+        (any(verdict.about == "unclear" and verdict.level == "note" for verdict in verdicts), "too few rows to tell"),
+        ("uncertainty" in problems, "usable for predictions only"),
+        (any(verdict.level != "good" for verdict in verdicts), "usable with notes"),
+    )
+    return next((word for holds, word in cases if holds), "usable")
+
+
 def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
-    """Return the first line of the report, which says whether the run is usable, with its scores (`usable`)."""
+    """Return the first line of the report: a sentence with the decision, then reasons, and the scores (`usable`)."""
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
-    causes = [note for note in notes if note.is_cause]
     leaks = [verdict for verdict in problems if verdict.is_cause]
-    faults = [verdict.short for verdict in [*leaks, *causes, *(other for other in problems if not other.is_cause)]]
+    causes = [note for note in notes if note.is_cause]
     if any(verdict.about in ("predictions", "fit") for verdict in problems):
-        return f"Not usable as it is: {'; '.join(faults)}."
-    unsure = [verdict.short for verdict in problems if verdict.about == "uncertainty"]
-    named_causes = [note for note in causes if unsure or note.about == "limit"]
-    limiting = [note for note in notes if note.about in ("predictions", "limit") and not note.is_cause]
-    unclear = [note.short for note in notes if note.about == "unclear"]
+        faults = [*leaks, *causes, *(problem for problem in problems if not problem.is_cause)]
+        more = f" Other faults: {'; '.join(fault.short for fault in faults[1:])}." if faults[1:] else ""
+        return f"Not usable as it is: {faults[0].short}.{more}"
+    unsure = [verdict for verdict in problems if verdict.about == "uncertainty"]
+    unclear = [note for note in notes if note.about == "unclear"]
     of_baseline = [verdict for verdict in verdicts if verdict.about == "baseline" and verdict.level != "good"]
-    limits = [verdict.short for verdict in [*leaks, *of_baseline, *limiting]]
-    others = len(notes) - len(named_causes) - len(limiting) - len(unclear)
-    others -= sum(verdict.level == "note" for verdict in of_baseline)
-    if not (unsure or unclear):  # the first reason is enough, and the others are below
-        others += max(len(named_causes) + len(limits) - 1, 0)
-    below = f"; {counted(others, 'more note' if len(notes) > others else 'note')} {ELSEWHERE}" if others else ""
-    if others == len(notes) == 1:
-        below = f"{below}: {notes[0].short}"
-    if unsure:
-        unsure = [*(note.short for note in named_causes), *unsure]
-    else:
-        limits = [*(note.short for note in named_causes), *limits]
+    short_fits = [note for note in causes if unsure or note.about == "limit"]
+    limits = [note for note in notes if note.about in ("predictions", "limit") and not note.is_cause]
+    # the last verdict on a baseline is that on trees, which says what to do
+    limits = [*leaks, *([] if unsure or unclear else short_fits), *reversed(of_baseline), *limits]
+    first, rest = limits[:1], limits[1:]
     if unclear:
-        named = "; ".join([*unclear, *unsure, *limits])
-        return f"Too few rows to tell whether it is usable: {named}. {sentence(usable)}{below}."
-    if unsure:
-        first = [verdict.short for verdict in verdicts if verdict.is_first]
-        start = f"{sentence('; '.join(first))}. " if first else ""
-        named = "; ".join(short for short in [*unsure, *limits] if short not in first)
-        said = f"Usable for its predictions, not for its uncertainty{f': {named}' if named else ''}."
-        return f"{start}{said} {sentence(usable)}{below}."
-    return f"Usable, but {limits[0]}: {usable}{below}." if limits else f"Usable: {usable}{below}."
+        start, first, reasons = UNCLEAR, [], [*unclear, *short_fits, *unsure, *limits]
+    elif unsure:
+        start, reasons = UNSURE, [*short_fits, *unsure, *rest]
+    else:  # the first limit is enough, and other notes are below
+        start, reasons = "Usable", [limit for limit in rest if limit in problems]
+    decision = ("; " if unsure else ", but ").join([start, *(limit.short for limit in first)])
+    why = f"{sentence('; '.join(reason.short for reason in reasons))}." if reasons else ""
+    others = [note for note in notes if note not in (*first, *reasons)]
+    below = f"; {counted(len(others), 'note' if others == notes else 'more note')} {ELSEWHERE}" if others else ""
+    if len(notes) == len(others) == 1:
+        below = f"{below}: {notes[0].short}"
+    return " ".join(filter(None, [f"{decision}.", why, f"{sentence(usable)}{below}."]))
 
 
 def sentence(text: str) -> str:

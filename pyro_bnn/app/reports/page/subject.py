@@ -52,7 +52,7 @@ class Classified:
 
 @dataclass(frozen=True)
 class Regressed:
-    """Measurements of a regression, in units of the target. Each prediction has the targets' log-densities."""
+    """Measurements of a regression, in units of the target. Predictions contain the targets' log-densities."""
 
     y: Tensor  # targets of the test rows, (N, O)
     names: tuple[str, ...]  # of the outputs
@@ -69,11 +69,11 @@ class Regressed:
     ignored: Sequence[str] = ()  # columns that the user left out
 
     def squared_errors(self, mean: Tensor) -> Tensor:
-        """Return the squared errors of predicted means, shape (N, O). The means may also have the shape (O,)."""
+        """Return the squared errors, shape (N, O), of predicted means, shape (N, O) or (O,)."""
         return (self.y - mean.to(self.y)).square()
 
     def interval(self, level: float) -> Tensor:
-        """Return the lower and upper ends of intervals, shape (2, N, O), calibrated if there is a calibration."""
+        """Return the ends of intervals, shape (2, N, O), corrected by the calibration if there is one."""
         return interval_of(self.prediction, level, self.calibration)
 
 
@@ -99,7 +99,10 @@ class Subject:
 
 
 def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: bool = True) -> Subject:
-    """Measure a run, its predictions of the test rows and, if `has_drivers` is True, the effects of columns."""
+    """Measure a run and its predictions of the test rows.
+
+    If `has_drivers` is True, also measure the effects of columns.
+    """
     rows, unknown = found.rows, found.unknown
     target, is_image = rows.facts.target, config.kind == "images"
     classified, regressed = None, None

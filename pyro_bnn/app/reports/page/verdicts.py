@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -17,7 +16,6 @@ P = TypeVar("P", bound=Prediction)
 NUM_ERRORS = 2.0  # standard errors that a difference must exceed, which happens by chance in one of twenty
 SMALL_GAIN = 0.01  # heuristic: a smaller difference in NLL, in nats per row, counts as a tie
 LARGE_LOSS = 0.1  # heuristic: a network is unusable if a baseline's NLL is lower by this, in nats per row
-MUCH_BETTER = 0.5  # heuristic: trees are much better below this share of the network's mean error
 WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's mistakes or squared errors
 IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", "shares of the classes")}  # guesses
 SINGLE = {"mean weights": "the mean weights", "one draw": "one of them"}  # in sentences
@@ -40,7 +38,7 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 def best_of(baselines: Mapping[str, P]) -> tuple[str, P]:
-    """Return the baseline with the lowest NLL, except trees: its name, as a sentence needs it, and its prediction."""
+    """Return the name (for use in a sentence) and the prediction of the baseline with the lowest NLL, except trees."""
     others = [item for item in baselines.items() if item[0] != TREES]
     name, best = max(others, key=lambda item: _mean_density(item[1]))
     return IN_A_SENTENCE.get(name, name), best
@@ -59,9 +57,10 @@ def of_baseline(
 ) -> Verdict:
     """Judge whether a network predicts better than the best baseline.
 
-    `own` and `theirs` are their mean log-densities, in nats per row. `points` compares their errors in words,
-    `is_nearer` says whether the network has clearly smaller errors, and `unbeaten` names a score in which the baseline
-    is not clearly better. `guess` has the name and the mean log-density of a second baseline, which ignores the inputs.
+    `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` compares
+    the errors of the two in words. `is_nearer` says whether the network has clearly smaller errors. `unbeaten` names a
+    score in which the baseline is not clearly better. `guess` has the name and the mean log-density of a second
+    baseline, which ignores the inputs.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
@@ -82,8 +81,7 @@ def of_baseline(
         better, by_guess = [name, guess[0]], f"{by_guess} and {number(-guess[1])}"
         beats = f"{beats} So does {guess[0]}, which ignores all inputs: NLL {number(-guess[1])}."
     about: About = "baseline" if is_tied or (is_beaten and gain > -LARGE_LOSS) else "predictions"
-    is_first = is_beaten and is_nearer and (theirs if guess is None else guess[1]) - own > LARGE_LOSS
-    verdict = judged(
+    return judged(
         "uncertainty" if is_beaten and is_nearer else about,
         "The baseline with the lowest NLL is compared. Problem: its NLL is lower than that of the network by more than "
         f"{NUM_ERRORS:g} standard errors of the difference, and by more than {SMALL_GAIN:g} nats per row. If it is "
@@ -94,7 +92,6 @@ def of_baseline(
         (is_nearer, "problem", f"probabilities worse than those of {' and of '.join(better)} (NLL {by_guess})", worse),
         (True, "problem", f"beaten by {' and '.join(better)}{where}", beats),
     )
-    return replace(verdict, is_first=is_first)
 
 
 def of_ways(
@@ -108,7 +105,7 @@ def of_ways(
 ) -> list[Verdict]:
     """Judge the ensemble against a baseline and against a single network.
 
-    `lead` is the gain over the baseline, in accuracy or in mean squared error, and its standard error.
+    `lead` has the gain over the baseline in accuracy or mean squared error, and the standard error of this gain.
     """
     ahead, noise = lead[0], NUM_ERRORS * lead[1]
     one, single = found.single
@@ -158,17 +155,17 @@ def of_trees(found: Classified | Regressed) -> list[Verdict]:
         f"{sentence(TREES)} are more accurate here: {score} {values[1]}, this run {values[0]}. If you need predictions "
         "only, and no uncertainty, take scikit-learn's HistGradientBoosting with its defaults."
     )
-    verdict = judged(
-        "baseline",
-        "Trees of scikit-learn with default settings are fitted to the same training rows. Note: their mean error "
-        f"(squared error of a number, mistakes for a class) is lower by more than {NUM_ERRORS:g} standard errors of "
-        "the difference.",
-        (is_tied, "good", "", f"The network is as accurate as {TREES}, within chance ({numbers})."),
-        (gain > 0, "good", "", f"The network is more accurate than {TREES} ({numbers})."),
-        (True, "note", f"{TREES} are more accurate ({score} {values[1]})", better),
-    )
-    is_much = not is_tied and float(theirs.mean()) < MUCH_BETTER * float(own.mean())
-    return [replace(verdict, is_first=is_much)]
+    return [
+        judged(
+            "baseline",
+            "Trees of scikit-learn with default settings are fitted to the same training rows. Note: their mean error "
+            f"(squared error of a number, mistakes for a class) is lower by more than {NUM_ERRORS:g} standard errors "
+            "of the difference.",
+            (is_tied, "good", "", f"The network is as accurate as {TREES}, within chance ({numbers})."),
+            (gain > 0, "good", "", f"The network is more accurate than {TREES} ({numbers})."),
+            (True, "note", f"for predictions alone, take {TREES}", better),
+        )
+    ]
 
 
 def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:

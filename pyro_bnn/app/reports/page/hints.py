@@ -1,0 +1,96 @@
+"""Verdicts of the report on a regression that hint at faults in the data."""
+
+import math
+import shlex
+
+from ..drivers import EXACT
+from ..numbers import number, percent, with_error
+from ..trained import LINEAR
+from .section import Verdict, in_series, judged, sentence
+from .subject import Regressed
+from .verdicts import NUM_ERRORS, mean_and_error
+
+FEWEST = 20  # heuristic: test rows for a verdict on the mean error, or on whether the uncertainty ranks errors
+NOTABLE_BIAS = 0.1  # heuristic: a mean error is notable above this share of the RMSE
+NOTABLE_SHARE = 0.05  # heuristic: impossible numbers are notable in the intervals of more rows than this share
+ROUNDING = 1e-5  # a target is 0 up to rounding at this share of the sd of the targets
+
+
+def of_leak(found: Regressed) -> list[Verdict]:
+    """Judge whether a linear function of the inputs is almost equal to the target."""
+    if LINEAR not in found.baselines:
+        return []
+    means = found.baselines[LINEAR].mean, found.train_mean
+    roots = [math.sqrt(float(found.squared_errors(mean).mean())) for mean in means]
+    if roots[0] > EXACT * roots[1]:
+        return []
+    text = (
+        f"linear regression is almost exact (RMSE {number(roots[0])}, the mean of the targets {number(roots[1])}). If "
+        "these columns are unknown when you predict, train without them"
+    )
+    rule = (
+        f"Problem: the RMSE of linear regression is at most {EXACT:g} times that of the mean of the training targets."
+    )
+    if found.leak is None:
+        short = "columns probably contain the target"
+        text = f"A column, or a sum of columns, probably contains the target: {text} (--ignore)."
+    else:
+        names, is_one = in_series(found.leak.columns), len(found.leak.columns) == 1
+        kind = f"{'gives' if is_one else 'give'} the target by a linear formula"
+        if found.leak.is_sum:
+            kind = "equals the target" if is_one else "add up to the target"
+        remedy = f"--ignore {shlex.quote(','.join([*found.ignored, *found.leak.columns]))}"
+        finding = f"column{'' if is_one else 's'} {names} {kind}"
+        short = f"{finding} (leave {'it' if is_one else 'them'} out: {remedy})"
+        text = f"{sentence(finding)}: {text} ({remedy})."
+    changes = {} if found.leak is None else {"ignore": (*found.ignored, *found.leak.columns)}
+    return [Verdict("problem", "limit", short, text, rule, is_cause=True, changes=changes)]
+
+
+def of_bias(found: Regressed) -> list[Verdict]:
+    """Judge whether the predictions are too high or too low on average, if there are enough rows to tell."""
+    if len(found.y) < FEWEST:
+        return []
+    biased, directions = [], set()
+    for name, residuals in zip(found.names, (found.prediction.mean - found.y).double().T, strict=True):
+        bias, error = mean_and_error(residuals)
+        share = abs(bias) / math.sqrt(float(residuals.square().mean())) if bias else 0.0
+        if abs(bias) > NUM_ERRORS * error and share > NOTABLE_BIAS:
+            subject = "The predictions" if len(found.names) == 1 else f"The predictions of {name}"
+            directions.add(direction := f"too {'high' if bias > 0 else 'low'}")
+            size = f"{with_error(abs(bias), error)} ({percent(share, 0)} of the RMSE)"
+            biased.append(f"{subject} are {direction} on average, by {size}.")
+    text = f"{' '.join(biased)} Sums of predictions are off, too: look whether test rows differ from training rows."
+    return [
+        judged(
+            "predictions",
+            f"Note: the mean error is more than {NUM_ERRORS:g} standard errors from 0, and more than "
+            f"{percent(NOTABLE_BIAS, 0)} of the RMSE.",
+            (not biased, "good", "", "The predictions are neither too high nor too low on average, within chance."),
+            (True, "note", f"predictions {' or '.join(sorted(directions))} on average", text),
+        )
+    ]
+
+
+def of_negative(found: Regressed, level: float) -> list[Verdict]:
+    """If no training target is below 0, judge whether the intervals of probability `level` reach below 0."""
+    shares = (found.interval(level)[0] < 0).double().mean(0).tolist()
+    rounding = ROUNDING * found.train_scale.abs()  # targets are stored in single precision
+    are_positive = (found.train_least >= -rounding).tolist()
+    notable = [i for i, share in enumerate(shares) if are_positive[i] and share > NOTABLE_SHARE]
+    if not notable:
+        return []
+    who = in_series([found.names[i] for i in notable]) if len(found.names) > 1 else "The target"
+    rows = in_series([percent(shares[i], 0) for i in notable])
+    has_zeros = bool((found.train_least <= rounding)[notable].any())
+    remedy = "log(1 + target), and take exp(...) - 1" if has_zeros else "log(target), and take exp(...)"
+    text = (
+        f"{sentence(who)} is never negative in training, but the {percent(level, 0)} intervals of {rows} of the "
+        "test rows reach below 0. For counts, train with --likelihood poisson. For other numbers, train on a column "
+        f"{remedy} of the predicted intervals."
+    )
+    rule = (
+        f"Note: no training target is negative, and the {percent(level, 0)} intervals of more than "
+        f"{percent(NOTABLE_SHARE, 0)} of the test rows contain negative numbers."
+    )
+    return [Verdict("note", "uncertainty", "intervals reach below 0", text, rule)]

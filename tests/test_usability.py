@@ -1,0 +1,27 @@
+"""The word for whether a run is usable, in the JSON of `evaluate` and `report`."""
+
+import pytest
+
+from pyro_bnn.app.reports.page.section import USABLE, Verdict, first_line, usability
+
+
+def fault(level, about):
+    return Verdict(level, about, "a fault", "A fault.", "")
+
+
+@pytest.mark.parametrize(
+    ("faults", "word", "start"),
+    [
+        ([], "usable", "Usable"),
+        ([("note", "fit")], "usable with notes", "Usable"),
+        ([("problem", "baseline")], "usable with notes", "Usable, but a fault"),
+        ([("problem", "uncertainty"), ("note", "fit")], "usable for predictions only", "Usable for its predictions,"),
+        ([("note", "unclear"), ("problem", "uncertainty")], "too few rows to tell", "Too few rows to tell whether"),
+        ([("problem", "predictions"), ("note", "unclear")], "not usable", "Not usable as it is"),
+        ([("problem", "fit")], "not usable", "Not usable as it is"),
+    ],
+)
+def test_a_word_says_the_same_as_the_first_line(faults, word, start):
+    verdicts = [fault("good", "predictions"), *(fault(*each) for each in faults)]
+    assert first_line(verdicts, "RMSE 2").startswith(start)
+    assert (usability(verdicts), word in USABLE) == (word, True)
