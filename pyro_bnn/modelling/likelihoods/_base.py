@@ -241,7 +241,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether each latent variable of the likelihood has a fixed prior, which depends on no other variable."""
+        """Whether all priors of the likelihood's latent variables are fixed: none depends on another variable."""
         return all(isinstance(prior, (Distribution, MovedPrior)) for prior in self._pyro_samples.values())
 
     @abstractmethod

@@ -272,7 +272,7 @@ def weight_histograms(
     Args:
         locations: A posterior, or means, ``{site: shape (*event)}``, as from ``guide.locations()``.
         scales: Standard deviations with the shapes of the means; 0 for a weight that was removed. If `locations` is a
-            posterior, None means its standard deviations.
+            posterior, the default (None) takes the standard deviations of this posterior.
         axes: Array of axes of shape (number of sites, 2).
         width: Width of a new figure.
 
