@@ -193,7 +193,7 @@ class NaturalGradient(SkippingOptimizer):
         return self._state.weight, self._state.simulates
 
     def was_replayed(self, kl_weight: float) -> None:
-        """Count a replayed step, as `step` counts an ordinary step."""
+        """Count a step that was replayed; for an ordinary step, `step` does this."""
         assert self._state is not None
         self._state.num_updates += 1  # the graph increased only the copy on the device
         self._state.weight = kl_weight

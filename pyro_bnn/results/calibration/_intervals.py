@@ -113,9 +113,9 @@ class ConformalIntervals(Shown, Calibration):
         """Return the lower and upper ends of the intervals of new rows, shape ``(2, N, *O)``.
 
         Args:
-            prediction: Prediction of the new rows, by the model and posterior that predicted the calibration rows. The
-                score ``"quantile"`` needs `keep_draws`. With the score ``"scaled"``, the new rows and the calibration
-                rows may have targets in different units.
+            prediction: Prediction of the new rows. The same model and posterior must have predicted the calibration
+                rows. The score ``"quantile"`` needs `keep_draws`. With the score ``"scaled"``, the new rows and the
+                calibration rows may have targets in different units.
             level: Probability that an interval contains the target, strictly between 0 and 1.
 
         Returns:
