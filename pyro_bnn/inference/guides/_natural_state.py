@@ -352,7 +352,7 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace estimates by exact values in `products`, the products for the weights in the slice `part`."""
+        """Replace estimates in `products` by exact values. `products` belongs to the weights in the slice `part`."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

@@ -119,7 +119,7 @@ class NaturalGradient(SkippingOptimizer):
     """The optimizer that :func:`natural_gradient` makes. The optimizer works only in steps of :func:`svi_step`.
 
     The optimizer stores the averaged gradients and the settings. :class:`~pyro_bnn.inference.guides.NaturalState`
-    updates the guide. A second optimizer, made by `others`, updates parameters without a distribution.
+    updates the guide. `others` makes a second optimizer, which updates the parameters that have no distribution.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:

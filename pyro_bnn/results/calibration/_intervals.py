@@ -119,8 +119,9 @@ class ConformalIntervals(Shown, Calibration):
             level: Probability that an interval contains the target, strictly between 0 and 1.
 
         Returns:
-            The two ends, as in ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``, both
-            ends are the mean of the uncalibrated ends if calibration would move the lower end above the upper end.
+            The two ends, as in ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``,
+            calibration can move the lower end above the upper end. Both ends are then set to the mean of the
+            uncalibrated ends.
 
         Raises:
             ValueError: If there are too few calibration rows for the level.
