@@ -233,7 +233,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return self.given(values)
 
     def draw_shape(self) -> torch.Size:
-        """Return the sizes of the axes of draws in the current values of the latent variables.
+        """Return the shape ``(*draws,)`` of the draws in the current values of the latent variables.
 
         The result is empty if there are no latent variables, as in this class.
         """
