@@ -275,7 +275,7 @@ class _Sum:
 
 
 class _Values:
-    """An accumulator of the running moments of values, not of distributions."""
+    """An accumulator of drawn values, which stores their running moments."""
 
     def __init__(self) -> None:
         self._moments, self._kept = RunningMoments(), list[Tensor]()
