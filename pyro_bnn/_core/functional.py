@@ -94,7 +94,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """Return a parameter's value in the forward pass, where the padding row of an embedding stays constant."""
+    """Return the value that a layer uses for a parameter. Embeddings keep the original value of their padding row."""
     return _with_padding(*_owner(net, path), value)
 
 

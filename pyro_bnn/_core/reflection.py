@@ -18,7 +18,7 @@ def unwrap(distribution: Distribution) -> Distribution:
 
 
 def unwrap_support(support: constraints.Constraint) -> constraints.Constraint:
-    """Return the support to which `independent` was applied, once or several times."""
+    """Remove all applications of `independent` from a support."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support

@@ -45,7 +45,7 @@ EXCLUSIVE = ProcessLock()
 
 
 class Stream:
-    """A stream of random numbers that does not depend on what other threads draw between its `with` blocks.
+    """A stream of random numbers for `with` blocks. Draws of other threads do not change the stream.
 
     All threads share torch's generators. A `with` block continues where the stream's last block stopped. At the end of
     a block, the generators get back the state that they had before the block. Other threads wait during the block. If

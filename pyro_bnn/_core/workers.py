@@ -95,7 +95,7 @@ class Team(Generic[T]):
             leader.join()
 
     def hire(self, message: bytes) -> None:
-        """Start a worker process, and a thread that sends it the job (`message`) and then one call at a time."""
+        """Start a worker process, and a thread that sends the job (`message`) and then single calls to this process."""
         process = subprocess.Popen(
             [sys.executable, "-c", START],
             stdin=subprocess.PIPE,

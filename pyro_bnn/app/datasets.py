@@ -43,7 +43,7 @@ class Facts:
 
     @property
     def shift(self) -> float:
-        """The number of nats by which standardising the training targets raises their log-density."""
+        """The log-density of the standardised training targets minus that of the original targets, in nats."""
         return self.num_train * sum(math.log(scale) for scale in self.target.scale)
 
     def in_units(self, history: History) -> History:

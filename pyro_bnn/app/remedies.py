@@ -28,7 +28,7 @@ def more_time(config: RunConfig, history: "History") -> str:
 
 
 def enough_time(config: RunConfig, history: "History") -> float:
-    """Return a time limit that suffices for all epochs of a variational fit that the time limit ended."""
+    """Return a time limit that suffices for all epochs, after a shorter limit has ended a variational fit."""
     num_done = len(history.epochs)
     seconds = math.fsum(record.seconds for record in history.epochs) / num_done * (config.epochs - num_done)
     return 10.0 * math.ceil((config.time_limit + seconds) / 10)

@@ -37,7 +37,7 @@ def _naming_options() -> Iterator[None]:
 
 @_naming_options()
 def check_given(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> None:
-    """Raise ValueError if settings of a new run are wrong. Check what is known without the rows and without torch."""
+    """Raise ValueError if settings of a new run are wrong. The checks need neither torch nor the rows of the data."""
     _asked(dataset, recipe, given).check(without_torch=True)
 
 

@@ -55,7 +55,7 @@ class Memory:
         return self._state is not None
 
     def will_watch(self) -> bool:
-        """Return whether the next call will be recorded: if it is the first, or if the network has changed."""
+        """Return whether the next call will be recorded, because it is the first or because the network has changed."""
         self._drop_if_changed()
         return not self.is_off and not self.is_used
 

@@ -9,9 +9,9 @@ is for one prediction, and has `name`, `accuracy`, `nll` (nats), `ece` and `brie
 that should detect unknown images, and has `auroc`, `aupr` and `fpr95`.
 
 For tables and arrays, metrics.json has `target`, `num_test`, `is_class`, `rows` and `calibration`. Each item of `rows`
-has the `name` and the `scores` of one prediction. Without --calibrate, `calibration` is null. Otherwise it has
-`num_calibration` and `rows` with `level`, `name`, `inside` (a share), `width`, and `thirds` (a share for each third of
-the test rows).
+has the `name` and the `scores` of one prediction. Without --calibrate, `calibration` is null. With --calibrate,
+`calibration` has `num_calibration` and a list `rows` of its own. Each item of this list has `level`, `name`, `inside`
+(a share), `width`, and `thirds` (a share for each third of the test rows).
 """
 
 from . import options

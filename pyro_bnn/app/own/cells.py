@@ -71,7 +71,7 @@ class Cells:
         return np.array([truth.get(text.lower(), text) for text in self.texts.fillna("")], dtype=object)
 
     def row(self, which: np.ndarray) -> int:
-        """Return the file's row number of the first row that the mask `which`, shape (N,), marks."""
+        """Find the first row for which the mask `which`, shape (N,), is true, and return its row number in the file."""
         return int(self.texts.index[which.argmax()])
 
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:

@@ -185,9 +185,9 @@ def fit(
             length of chains depends only on the numbers of rows and weights. Without a limit, a thousand rows take half
             a minute on two cores.
         num_members: Number of members of an ensemble; None means 5. By default, a prediction uses each member once.
-        num_workers: Number of processes that fit members of an ensemble; the calling process counts as one of them. By
-            default, a single process fits all members on a GPU, with a loader, or if several processes share the fit by
-            `torch.distributed`. The default is otherwise the smaller of `num_members` and torch's number of threads.
+        num_workers: Number of processes that fit members of an ensemble; the calling process counts as one of them. The
+            default is 1 if the model is on a GPU, if the data are a loader, or if several processes share the fit by
+            `torch.distributed`. Otherwise, the default is the smaller of `num_members` and torch's number of threads.
         reset: Function that gives a network new initial weights in place, for an ensemble. None calls the method
             `reset_parameters` of each layer.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's

@@ -51,8 +51,8 @@ class Estimator(ABC):
             layer: A call of `linear`, `conv1d`, `conv2d` or `conv3d`.
 
         Returns:
-            A tensor with the shape of the layer's own output. Each single row must have the same distribution as with
-            weights drawn from the guide. The joint distribution of the rows may differ.
+            A tensor with the shape of the layer's own output. The distribution of each single row must be the same as
+            if the weights were drawn from the guide. The joint distribution of the rows may differ.
 
         Raises:
             ValueError: If the estimator does not support the layer.

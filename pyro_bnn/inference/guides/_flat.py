@@ -29,8 +29,8 @@ Choice = Callable[[Site, dist.Normal], dist.Normal]
 class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     """A guide whose ELBO can be differentiated without effect handlers.
 
-    A subclass defines the same distribution twice. `forward` defines it as any Pyro guide does. :meth:`flat` defines it
-    for fast fits, with all parameters in long vectors. Each parameter has the name of its site.
+    A subclass defines its distribution in two ways. `forward` defines it as any Pyro guide does. :meth:`flat` defines
+    the same distribution for fast fits, with all parameters in long vectors. Each parameter has the name of its site.
     """
 
     sites: tuple[Site, ...]

@@ -96,7 +96,8 @@ class NaturalState(FlatState):
     def gradients(self) -> list[Tensor]:
         """The gradient with respect to the draw.
 
-        With several draws or processes, a second tensor is this gradient times the draw's deviation from the mean.
+        With several draws or processes, the list also contains the product of this gradient and the draw's deviation
+        from the mean.
         """
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
@@ -352,7 +353,7 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace estimates by exact values in `products`, the products for the weights in the slice `part`."""
+        """Replace estimates in `products` by exact values. `products` belongs to the weights in the slice `part`."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

@@ -180,7 +180,8 @@ class _WrongGradientError(Exception):
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:
     """Return two random directions for each site.
 
-    The first direction changes only elements whose gradient is 0. The second has the signs of the gradient.
+    The first direction changes only elements whose gradient is 0. Each element of the second direction has the sign of
+    its gradient.
     """
     hidden: dict[str, _Direction] = {}
     along_gradient: dict[str, _Direction] = {}

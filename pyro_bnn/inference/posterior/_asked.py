@@ -39,8 +39,8 @@ def default_num_draws(
     """Return the default number of draws in a prediction.
 
     For a posterior that consists of points, this is the number of points, but at least 2, since a single draw has no
-    epistemic uncertainty. For stored draws, it is their number, but at most `most_stored` (by default `usual`). For all
-    other posteriors, it is `usual`.
+    epistemic uncertainty. For a posterior that stores draws, this is the number of stored draws, but at most
+    `most_stored` (by default `usual`). For all other posteriors, it is `usual`.
     """
     points = num_members(model, posterior)
     if points is not None:

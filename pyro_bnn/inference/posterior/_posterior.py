@@ -148,7 +148,7 @@ class Posterior(Advised, Shown, ABC):
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
         """Return the points around which predictions linearise the network; each draw uses the next point.
 
-        A prediction is not linearised for the draws that get None instead of a point.
+        For a draw that gets None instead of a point, the prediction is not linearised.
 
         Args:
             everywhere: Whether to return the points also if :attr:`is_linearised` is false.

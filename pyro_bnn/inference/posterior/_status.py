@@ -55,7 +55,8 @@ class Status:
     def warning(self, name: str = "posterior.status") -> str:
         """Return the text of a warning.
 
-        The text says what is wrong and what to try. If the facts of the fit are short, they are at the end of the text.
+        The text says what is wrong and what to try. If the status describes the fit in a few words, the text ends with
+        this description.
 
         Args:
             name: Name of the attribute that contains the whole status.

@@ -105,7 +105,7 @@ class Features:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
 
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
-        """Fill the tables, and restore the buffers that the network changes meanwhile.
+        """Fill the tables. If the network changes buffers meanwhile, restore these buffers.
 
         Return whether the tables can be used, and the list of the changed buffers.
         """

@@ -108,7 +108,7 @@ def fit_svi(
             :class:`TensorBoard`, is entered when the fit begins and left when the fit ends.
         progress: Whether to show the progress of the fit, with the ELBO in nats. On a terminal or in a notebook, this
             is a bar; elsewhere, it is a line every ten seconds. By default (None), the bar appears after two seconds,
-            and the lines are left out.
+            and no lines are written.
         execution: How steps are computed, for example in bfloat16 or by several processes.
         checkpoint: File for the state of the fit, or a :class:`Checkpoint` with the interval of writing (see
             :doc:`/how_to/resume`). Ctrl-C and SIGTERM then write a checkpoint after the current step and end the fit.

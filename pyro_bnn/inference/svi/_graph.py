@@ -35,9 +35,9 @@ class Recording:
 class GraphStep:
     """Records one step of each kind (batch shape and KL weight) as a CUDA graph and replays it.
 
-    A step is recorded if there was an earlier step of this kind, and since then no number of the optimizer (such as the
-    learning rate) has changed. A step that cannot be recorded raises an error if `is_required` is true, and shows a
-    warning if it is false.
+    A step is recorded if there was an earlier step of this kind, and if the numbers of the optimizer (such as the
+    learning rate) have not changed since then. A step that cannot be recorded raises an error if `is_required` is true,
+    and shows a warning if it is false.
     """
 
     def __init__(self, step: GradientStep, *, is_required: bool = True) -> None:

@@ -119,7 +119,7 @@ class NaturalGradient(SkippingOptimizer):
     """The optimizer that :func:`natural_gradient` makes. The optimizer works only in steps of :func:`svi_step`.
 
     The optimizer stores the averaged gradients and the settings. :class:`~pyro_bnn.inference.guides.NaturalState`
-    updates the guide. A second optimizer, made by `others`, updates parameters without a distribution.
+    updates the guide. `others` makes a second optimizer, which updates the parameters that have no distribution.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:
@@ -193,7 +193,7 @@ class NaturalGradient(SkippingOptimizer):
         return self._state.weight, self._state.simulates
 
     def was_replayed(self, kl_weight: float) -> None:
-        """Count a replayed step, as `step` counts an ordinary step."""
+        """Count a step that was replayed; for an ordinary step, `step` does this."""
         assert self._state is not None
         self._state.num_updates += 1  # the graph increased only the copy on the device
         self._state.weight = kl_weight

@@ -42,7 +42,7 @@ SMALLEST_DIVISOR = 1e-3  # heuristic: smallest KL weight by which a loss is divi
 
 
 class PyroFunction(nn.Module):
-    """A module that calls a Pyro model or guide that is a function. The first call makes the module's parameters."""
+    """A module around a function that is a Pyro model or guide. The first call makes the module's parameters."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         super().__init__()

@@ -233,7 +233,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return self.given(values)
 
     def draw_shape(self) -> torch.Size:
-        """Return the sizes of the axes of draws in the current values of the latent variables.
+        """Return the shape ``(*draws,)`` of the draws in the current values of the latent variables.
 
         The result is empty if there are no latent variables, as in this class.
         """
@@ -241,7 +241,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether each latent variable of the likelihood has a fixed prior, which depends on no other variable."""
+        """Whether all priors of the likelihood's latent variables are fixed: none depends on another variable."""
         return all(isinstance(prior, (Distribution, MovedPrior)) for prior in self._pyro_samples.values())
 
     @abstractmethod

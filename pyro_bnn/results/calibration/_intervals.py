@@ -113,14 +113,15 @@ class ConformalIntervals(Shown, Calibration):
         """Return the lower and upper ends of the intervals of new rows, shape ``(2, N, *O)``.
 
         Args:
-            prediction: Prediction of the new rows, by the model and posterior that predicted the calibration rows. The
-                score ``"quantile"`` needs `keep_draws`. With the score ``"scaled"``, the new rows and the calibration
-                rows may have targets in different units.
+            prediction: Prediction of the new rows. The same model and posterior must have predicted the calibration
+                rows. The score ``"quantile"`` needs `keep_draws`. With the score ``"scaled"``, the new rows and the
+                calibration rows may have targets in different units.
             level: Probability that an interval contains the target, strictly between 0 and 1.
 
         Returns:
-            The two ends, as in ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``, both
-            ends are the mean of the uncalibrated ends if calibration would move the lower end above the upper end.
+            The two ends, as in ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``,
+            calibration can move the lower end above the upper end. Both ends are then set to the mean of the
+            uncalibrated ends.
 
         Raises:
             ValueError: If there are too few calibration rows for the level.

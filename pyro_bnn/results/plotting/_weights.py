@@ -34,7 +34,7 @@ def signal_to_noise(
     """Draw the density and the cumulative distributions of signal-to-noise ratios in decibels.
 
     There is a cumulative distribution for all weights, and another for the weights of each layer. A ratio of zero is
-    minus infinity in decibels. The density leaves out such ratios, and the cumulative distributions have them at the
+    minus infinity in decibels. The density leaves out such ratios. In the cumulative distributions, they are at the
     left end.
 
     Args:
@@ -272,7 +272,7 @@ def weight_histograms(
     Args:
         locations: A posterior, or means, ``{site: shape (*event)}``, as from ``guide.locations()``.
         scales: Standard deviations with the shapes of the means; 0 for a weight that was removed. If `locations` is a
-            posterior, None means its standard deviations.
+            posterior, the default (None) takes the standard deviations of this posterior.
         axes: Array of axes of shape (number of sites, 2).
         width: Width of a new figure.
 

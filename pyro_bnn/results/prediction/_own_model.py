@@ -176,8 +176,8 @@ def _accumulator_of(distribution: Distribution) -> Accumulator | None:
 def _require_latents(nodes: Mapping[str, Any], draw: Draw, num_rows: int) -> None:
     """Raise if the names and shapes in a draw differ from those of the model's latent variables.
 
-    Only latent variables need a value in the draw. A site without a value counts as an observation if the site is in a
-    plate, or has an axis with one element per row.
+    Only latent variables need a value in the draw. A site that has no value in the draw counts as an observation if it
+    is in a plate, or if one of its axes has one element per row.
     """
     nodes = {name: node for name, node in nodes.items() if node["type"] == "sample"}
     unknown = [name for name in draw if name not in nodes]
@@ -275,7 +275,7 @@ class _Sum:
 
 
 class _Values:
-    """An accumulator of the running moments of values, not of distributions."""
+    """An accumulator of drawn values, which stores their running moments."""
 
     def __init__(self) -> None:
         self._moments, self._kept = RunningMoments(), list[Tensor]()

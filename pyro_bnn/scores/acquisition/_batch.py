@@ -100,7 +100,7 @@ class _Labels:
     def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
         """Return the row with the largest gain.
 
-        `gains` contains upper bounds. Exact gains replace the bounds of all rows whose gain had to be computed.
+        `gains` contains upper bounds. If the gain of a row is computed, the exact gain replaces the row's bound.
         """
         order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
         best, largest = order[0], -torch.inf

@@ -129,8 +129,8 @@ def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
 def entropy(pool: Pool) -> Tensor:
     r"""Return the entropy of each row's label, in nats, as in uncertainty sampling.
 
-    A label that is a number is treated as Gaussian with the predictive variance v. The entropy of this Gaussian,
-    :math:`\tfrac12 \log(2 \pi e\, v)`, may be negative.
+    If labels are numbers, each label is treated as a Gaussian variable with the predictive variance v. The entropy of
+    this Gaussian, :math:`\tfrac12 \log(2 \pi e\, v)`, may be negative.
 
     Args:
         pool: Prediction of the pool, or logits of shape (S, N, C).

@@ -289,8 +289,8 @@ class OODScores:
     Args:
         auroc: Area under the ROC curve: the probability that an unknown input has a larger score than a known one.
         aupr: Average precision, with unknown inputs as the positive class.
-        fpr95: Fraction of known inputs whose scores reach the threshold. The threshold is the largest number that the
-        scores of at least 95 % of the unknown inputs reach.
+        fpr95: Fraction of known inputs whose scores reach a threshold. The threshold is as large as possible, but at
+            least 95 % of the unknown inputs must have scores that reach it.
         auroc_standard_error: Standard error of the AUROC over known and unknown inputs (DeLong et al., 1988); NaN if
             there is only one known or only one unknown input.
     """

@@ -104,7 +104,7 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
 
 
 class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
-    """Running sums for numbers predicted by mixtures, also for the variances within and between components."""
+    """Running sums for predictions by mixtures: moments of the targets, variances within and between components."""
 
     def __init__(self) -> None:
         self._moments, self._within, self._between = MomentAccumulator(), RunningMoments(), RunningMoments()

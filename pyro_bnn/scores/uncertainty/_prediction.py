@@ -45,8 +45,8 @@ HALF = (torch.float16, torch.bfloat16)
 class Prediction(Advised, Shown, ABC):
     """Result of `predict`: probabilities of classes, or moments of numbers, depending on the subclass.
 
-    ``prediction[rows]`` is the prediction of a part of the inputs, where `rows` is a boolean mask of shape (N,), a
-    vector or list of row numbers, a slice, or one row number, which gives a prediction of one row.
+    ``prediction[rows]`` is the prediction of a part of the inputs. `rows` may be a boolean mask of shape (N,), a vector
+    or list of row numbers, a slice, or a single row number. A single row number gives a prediction with one row.
 
     Args:
         num_samples: Number of weight draws, S.
