@@ -59,8 +59,8 @@ def of_baseline(
 
     `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` compares
     the errors of the two in words. `is_nearer` says whether the network has clearly smaller errors. `unbeaten` names a
-    score in which the baseline is not clearly better. `guess` has the name and the mean log-density of a second
-    baseline, which ignores the inputs.
+    score in which the baseline is not clearly better than the network. `guess` has the name and the mean log-density of
+    a second baseline, which ignores the inputs.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
