@@ -24,7 +24,7 @@ DIVERGENCE = 1000.0
 
 @dataclass(frozen=True)
 class Draws:
-    """Report of a kernel about chains that have finished a draw. Shapes are (K,) unless stated otherwise.
+    """The draws that the chains of a kernel have just finished. Shapes are (K,) unless stated otherwise.
 
     :class:`ChainStatistics` describes the other fields. A field is None if the sampler does not report it.
 
@@ -211,7 +211,10 @@ class Kernel(ABC):
 
 
 class NotInCError(ValueError):
-    """Raised for ``compile=True`` if C cannot compute the draws. `reason` is a clause that says why C cannot do it."""
+    """Raised for ``compile=True`` if C cannot compute the draws.
+
+    `reason` is the part of the message that says why C cannot compute the draws.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
