@@ -245,7 +245,7 @@ class Comparison(Advised, Shown):
 
     @property
     def _regions(self) -> dict[str, tuple[list[Scores], list[Scores]]]:
-        """For each region, the scores of the methods, and the pairs that include the first method."""
+        """Two lists for each region: the scores of the methods, and the pairs that include the first method."""
         return {
             region: ([row for row in self.methods if row.region == region], pairs)
             for region in dict.fromkeys(row.region for row in self.pairs)
