@@ -183,7 +183,7 @@ def own_parameters(*modules: object) -> Iterator[None]:
 
 
 class _NoContext(nullcontext[None]):
-    """Replaces the Pyro context of a `PyroModule`. Reading an attribute then runs no Pyro statement."""
+    """Replaces the Pyro context of a `PyroModule`, so that reading an attribute runs no Pyro statement."""
 
     active, used = 0, True
 
