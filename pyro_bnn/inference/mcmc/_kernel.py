@@ -151,7 +151,7 @@ class Kernel(ABC):
     def at(self, z: Tensor) -> "Kernel | None":
         """Return a kernel for the same potential at the positions z, shape (K, P).
 
-        Return None if the caller must make the kernel.
+        If this method returns None, the caller makes the kernel itself.
         """
         return None
 
