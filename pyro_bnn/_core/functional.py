@@ -53,7 +53,7 @@ def _present(net: nn.Module, path: str) -> Tensor:
 
 
 def present_values(net: nn.Module, paths: Iterable[str]) -> dict[str, Tensor]:
-    """Return the present values of parameters and buffers. Inside :func:`swapped`, these are the swapped tensors."""
+    """Return the present values of parameters and buffers. Within :func:`swapped`, return the swapped tensors."""
     owners = {path: _owner(net, path) for path in paths}
     return {path: getattr(owner, attribute) for path, (owner, attribute) in owners.items()}
 

@@ -109,7 +109,7 @@ def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[Non
 
 
 def reseed(seed: int, device: torch.device | None) -> None:
-    """Seed only the generators from which computations on a device draw."""
+    """Seed only those random generators that computations on `device` use."""
     torch.default_generator.manual_seed(_checks.seed(seed))
     if _draws_on_cuda(device):
         torch.cuda.manual_seed_all(seed)
@@ -183,7 +183,7 @@ def own_parameters(*modules: object) -> Iterator[None]:
 
 
 class _NoContext(nullcontext[None]):
-    """Replaces the Pyro context of a `PyroModule`. Reading an attribute then runs no Pyro statement."""
+    """Replaces the Pyro context of a `PyroModule`, so that reading an attribute runs no Pyro statement."""
 
     active, used = 0, True
 

@@ -85,7 +85,10 @@ def _likelihood(spec: str, target: Target) -> Likelihood:
 
 
 def _first(config: RunConfig, x: Tensor) -> list[nn.Module]:
-    """Return the modules that process images before the layers; none for other data, which are standardised."""
+    """Return the modules that process images before the layers.
+
+    For data that are not images, the list is empty, since such data are standardised.
+    """
     return [*make_inputs(config.inputs, x)] if config.kind == "images" else []
 
 

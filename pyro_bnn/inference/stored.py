@@ -31,8 +31,8 @@ class StoredPosterior(Posterior):
     """A fixed set of draws. Each draw may have its own values of the network's learned parameters and buffers.
 
     :meth:`of` makes a `StoredPosterior` from any posterior. All predictions use the same draws. Stored draws save time
-    if a draw is expensive, as from a :class:`~pyro_bnn.RefreshedPosterior`. A file of stored draws contains no training
-    data.
+    if each draw is expensive, for example if a :class:`~pyro_bnn.RefreshedPosterior` makes the draws. A file of stored
+    draws contains no training data.
 
     Args:
         samples: The draws of the latent variables, ``{site: shape (S, *event)}``.

@@ -103,7 +103,10 @@ class _OpaqueError(Exception):
 
 
 class Absent(Tensor):
-    """A placeholder for a tensor that only skipped modules use. Operations on placeholders raise :class:`Diverged`."""
+    """A placeholder for a tensor that was not kept, since only skipped modules use it.
+
+    Operations on placeholders raise :class:`Diverged`.
+    """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 

@@ -191,7 +191,7 @@ def read_names(text: str) -> tuple[str, ...]:
 
 
 def check_run(run: Path) -> None:
-    """Raise if a path is no folder of a run, neither a finished nor an unfinished one. The check is fast."""
+    """Raise if a path is not the folder of a finished or unfinished run. The check is fast."""
     if run.is_file():
         is_of_run = (run.parent / MANIFEST).is_file()
         folder = f"the folder: {run.parent}" if is_of_run else "a folder that `pyro-bnn train` wrote"

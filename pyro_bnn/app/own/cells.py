@@ -161,6 +161,6 @@ def listed(names: Sequence[object], most: int = 8) -> str:
 
 
 def training_without(names: Sequence[str]) -> str:
-    """Return advice to train without the columns `names`. The advice has the command to type."""
+    """Return advice to train without the columns `names`. The advice contains a command for the user to type."""
     columns = "the columns" if len(names) > 1 else "the column"
     return f"train without {columns} (pyro-bnn train --ignore {shlex.quote(','.join(names))})"

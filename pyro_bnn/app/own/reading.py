@@ -61,7 +61,10 @@ class Table:
 
 
 def read_table(path: str | Path) -> Table:
-    """Read a table from a Parquet file, or from a text file with a header and one of `SEPARATORS` or white space."""
+    """Read a table from a Parquet file, or from a text file with a header.
+
+    The columns of a text file are separated by one of `SEPARATORS` or by white space.
+    """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}.")

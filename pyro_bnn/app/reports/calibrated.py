@@ -83,7 +83,10 @@ class BeforeAndAfter:
         return f"{said}. At least one of these shares is wrong by more than chance, so calibration was needed."
 
     def _is_right(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a share differs from its level by chance only. For sets and counts, larger ones are right."""
+        """Return whether a share differs from its level by chance only.
+
+        For sets and counts, also return True if the share is above its level.
+        """
         from scipy.stats import binom  # imported late: importing takes long
 
         low, high = binom.interval(CHANCE, self.num_test, row["level"])

@@ -42,7 +42,7 @@ def columns_of(run: Trained) -> dict[str, slice]:
 def drivers_of(run: Trained) -> list[Driver]:
     """Measure how much the predictions of the test rows depend on each column, the most important column first.
 
-    In contrast, Breiman (2001, https://doi.org/10.1023/A:1010933404324) measures how much the error changes.
+    Breiman (2001, https://doi.org/10.1023/A:1010933404324) measures changes of the error, not of the predictions.
     """
     columns = columns_of(run)
     if not 0 < len(columns) <= MOST_COLUMNS or len(run.rows.x_test) < 2:

@@ -76,9 +76,9 @@ class Deadline:
         return self.begin + share * self.seconds
 
     def left(self, share: float = 1.0) -> float:
-        """Return the seconds until the given share of the time is over.
+        """Return how many seconds remain in the given share of the time limit.
 
-        The number is negative if the share is already over.
+        The number is negative if this share is already over.
         """
         return self.at(share) - time.perf_counter()
 

@@ -204,7 +204,7 @@ def fit(
         estimator: Gradient estimator. The default is :class:`LocalReparameterization` if the guide is mean-field and
             the network is a sequence of linear layers and activations; otherwise each weight is drawn once per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO.
-        callbacks: Functions that are called with the history; none for an ensemble.
+        callbacks: Functions that are called with the history. An ensemble cannot have callbacks.
         progress: Whether to show a progress bar; see :func:`fit_svi`.
         execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if the network
             consists of modules of torch and of this package, and there are no `callbacks`.

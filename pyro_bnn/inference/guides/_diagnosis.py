@@ -371,7 +371,10 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
-    """Return the prior of the remaining weights: P Gaussians, shape (P,), or the prior of each weight, shape ()."""
+    """Return the prior of the P remaining weights.
+
+    The batch shape of a Gaussian prior is (P,). Any other prior is the same for all weights, and has batch shape ().
+    """
     if type(prior) is dist.Normal:
         loc, scale = (part.expand(shape).reshape(-1)[keep] for part in (prior.loc, prior.scale))
         return dist.Normal(loc, scale)

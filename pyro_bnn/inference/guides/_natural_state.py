@@ -46,8 +46,9 @@ class NaturalState(FlatState):
     rows with simulated targets.
 
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
-    The first step computes S from `initial_hessian`, the Hessian of the loss of one row; None keeps the precisions of
-    the guide. `adds_up` must be true if a step sums :math:`g\,(w - m)` over several draws or processes.
+    The first step computes S from `initial_hessian`, the Hessian of the loss of one row. If `initial_hessian` is None,
+    S starts at the precisions of the guide. `adds_up` must be true if a step sums :math:`g\,(w - m)` over several draws
+    or processes.
 
     References:
         See :func:`natural_gradient`. The factor by which a step multiplies S is from Lin et al. (2020),

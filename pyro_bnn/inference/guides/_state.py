@@ -197,7 +197,7 @@ class FlatState(ABC):
     @property
     @abstractmethod
     def gradients(self) -> list[Tensor]:
-        """The gradients with respect to the parameters, as long vectors. Call :meth:`pull_back` first."""
+        """The gradients with respect to the parameters. Each gradient is a vector. Call :meth:`pull_back` first."""
 
     @property
     def parameters(self) -> list[nn.Parameter]:

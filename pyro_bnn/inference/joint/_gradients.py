@@ -197,7 +197,7 @@ def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[di
 
 
 def _joined(directions: Mapping[str, _Direction]) -> _Direction:
-    """Join the directions of all sites. Sites with large slopes move less, so as not to hide other sites."""
+    """Join the directions of all sites. A site with a large slope moves less, so that it does not hide other sites."""
     slopes = sorted(direction.slope for direction in directions.values())
     median = slopes[len(slopes) // 2] if slopes else 0.0
     total = 0.0

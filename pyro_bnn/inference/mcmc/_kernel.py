@@ -24,7 +24,7 @@ DIVERGENCE = 1000.0
 
 @dataclass(frozen=True)
 class Draws:
-    """Report of a kernel about chains that have finished a draw. Shapes are (K,) unless stated otherwise.
+    """The draws that the chains of a kernel have just finished. Shapes are (K,) unless stated otherwise.
 
     :class:`ChainStatistics` describes the other fields. A field is None if the sampler does not report it.
 
@@ -151,7 +151,7 @@ class Kernel(ABC):
     def at(self, z: Tensor) -> "Kernel | None":
         """Return a kernel for the same potential at the positions z, shape (K, P).
 
-        Return None if the caller must make the kernel.
+        If this method returns None, the caller makes the kernel itself.
         """
         return None
 
@@ -167,7 +167,7 @@ class Kernel(ABC):
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
-        """Raise a `ValueError` if a state lacks the entry `name`, which all states of this class have."""
+        """Raise a `ValueError` if a state has no entry `name`, because another class of kernels made the state."""
         if name not in state:
             raise ValueError(
                 "`resume` must be a file of the same sampler, but one of the two runs draws in C and the other in "
@@ -211,7 +211,10 @@ class Kernel(ABC):
 
 
 class NotInCError(ValueError):
-    """Raised for ``compile=True`` if C cannot compute the draws. `reason` is a clause that says why C cannot do it."""
+    """Raised for ``compile=True`` if C cannot compute the draws.
+
+    `reason` is the part of the message that says why C cannot compute the draws.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

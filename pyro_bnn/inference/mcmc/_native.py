@@ -111,7 +111,8 @@ class Native:
 class NativeChain(ABC):
     """One chain, whose draws are computed in C.
 
-    The first P numbers of `point` are the chain's position. The next draw also needs the other numbers of `point`.
+    The first P numbers of `point` are the chain's position. The other numbers of `point` are also needed to make the
+    next draw.
     """
 
     def __init__(self, sampler: Native, point: Tensor) -> None:

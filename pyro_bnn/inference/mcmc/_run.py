@@ -199,7 +199,7 @@ class Run:
 
     @property
     def num_warmup(self) -> int:
-        """The smallest number of warm-up draws in a chain."""
+        """The number of warm-up draws of the chain that has the fewest of them."""
         return min(chain.num_warmup for chain in self._chains)
 
     @property

@@ -179,7 +179,7 @@ class Writer:
     def loops(
         self, shape: Sequence[int], axes: Sequence[int] | None = None, *, pragma: str = "", rows: str = "room"
     ) -> Iterator[list[str]]:
-        """Write loops over the given axes, by default all, and yield the index inside the loops.
+        """Write loops over `axes`, or over all axes if `axes` is None, and yield the index inside the loops.
 
         A loop over the rows of a block counts up to a C variable, whose name is `rows`. The C variable "rows" is the
         number of rows in the block. The C variable "room" is the number of rows, rounded up to a multiple of `STEP`.

@@ -240,7 +240,7 @@ class Posterior(Advised, Shown, ABC):
         y: Tensor | None = None,
         seed: int | None = None,
     ) -> Any:
-        """Return the posterior as ArviZ's `InferenceData`: draws as one chain and, given a model, predictions.
+        """Return draws of the posterior as ArviZ's `InferenceData` with one chain.
 
         The group ``posterior`` has the attributes ``method``, ``status``, ``status_ok`` (0 or 1), ``sampling_time`` (in
         seconds, if known) and ``inference_library``. If draws are independent, their R-hat and effective sample sizes

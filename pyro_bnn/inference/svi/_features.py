@@ -20,7 +20,7 @@ UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 
 
 class Features:
-    """Stores the outputs of frozen layers, in tables with one entry for each row, for the steps of a fit.
+    """Stores the outputs of frozen layers for the steps of a fit, in tables with one entry for each row of data.
 
     No outputs are stored if the network mixes rows, if the tables would be too large, or after layers have changed.
     If `is_watched` is true, :meth:`check` compares frozen layers with a copy.

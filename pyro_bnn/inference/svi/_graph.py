@@ -135,7 +135,7 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) -> torch.cuda.CUDAGraph:
     """Record the kernels that a function launches, without running them.
 
-    The new graph uses the same memory as the graph `beside`.
+    If a graph `beside` is given, both graphs use the same memory.
     """
     graph = torch.cuda.CUDAGraph()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]

@@ -64,10 +64,10 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     Mine(Likelihood[RegressionPrediction])``, tells type checkers what `predict` returns.
 
     A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
-    With weights w, the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`, so a row of weight 2 counts twice. All data
-    count as :math:`\sum_n w_n` rows. Weights are not normalised, so weights whose mean is not 1 make the posterior
-    narrower or wider. The weights change the ELBO and the log-likelihood of a fit. Predictions, scores, and draws of
-    observations do not depend on the weights.
+    With weights w, the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`, so a row of weight 2 counts twice.
+    Together, the data count as :math:`\sum_n w_n` rows. Weights are not normalised, so weights whose mean is not 1 make
+    the posterior narrower or wider. The weights change the ELBO and the log-likelihood of a fit. Predictions, scores,
+    and draws of observations do not depend on the weights.
 
     Example:
         >>> import torch

@@ -62,7 +62,7 @@ CALLS = {
 
 
 def nearest_call(value: object) -> str:
-    """Suggest a call that makes a likelihood, given an object that is not one. Return "" if there is no suggestion.
+    """Suggest a call that makes a likelihood, if `value` is not a likelihood. Return "" if there is no suggestion.
 
     If `value` is a text, the text is looked up. If `value` is a class, the name of the class is looked up. For any
     other object, the name of its class is looked up.

@@ -1,4 +1,4 @@
-"""Likelihoods with numbers, such as a noise scale, that are fixed, learned or latent."""
+"""Likelihoods with numbers such as a noise scale. Each number is fixed, learned or latent."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar

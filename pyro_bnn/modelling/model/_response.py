@@ -170,7 +170,7 @@ def respond(
     x: Inputs,
     interception: Interception,
 ) -> Response:
-    """Run a network with given weights in place of its buffers, and apply a likelihood to its output."""
+    """Run a network with the given values of its random weights, and apply a likelihood to its output."""
     weights = {name: values[name] for name in paths}
     tensors = {path: weights[name] for name in paths for path in paths[name]}
     num_lead = _functional.num_lead_axes(net, tensors)

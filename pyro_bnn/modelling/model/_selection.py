@@ -200,7 +200,7 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Return why a function cannot be called with a name, a parameter and a layer, or "" if it seems possible."""
+    """Return why a function does not accept a name, a parameter and a layer, or "" if it seems to accept them."""
     try:
         inspect.signature(function).bind("name", "parameter", "layer")
     except TypeError as error:

@@ -93,10 +93,10 @@ class Prior(WeightPrior):
 class HierarchicalPrior(WeightPrior):
     """A prior that depends on latent variables (its parents), on learnable numbers, or on both.
 
-    A subclass implements :meth:`elementwise_given`, and :meth:`parents` or :meth:`learned` or both. The parents become
-    sample sites of the model. A call of the model draws the parents once, before the weights, and a fit infers both
-    together. Learnable numbers become parameters of the model, ``model.prior_parameters``; a fit chooses the values
-    that maximise the ELBO.
+    A subclass implements :meth:`elementwise_given`. It also implements :meth:`parents`, :meth:`learned`, or both. The
+    parents become sample sites of the model. A call of the model draws the parents once, before the weights, and a fit
+    infers both together. Learnable numbers become parameters of the model, ``model.prior_parameters``; a fit chooses
+    the values that maximise the ELBO.
     """
 
     @abstractmethod

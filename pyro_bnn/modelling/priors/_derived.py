@@ -86,9 +86,9 @@ class PriorByName(Prior):
     """A prior that gives each parameter the prior of the first glob that matches its site name.
 
     Args:
-        priors: A dictionary from globs to priors, in which an earlier glob has precedence. In a glob, ``*`` is one
-            component of a name, and ``**`` any number of components. A distribution of one real number becomes the
-            prior of each element of a parameter.
+        priors: A dictionary from globs to priors, in which an earlier glob has precedence. In a glob, ``*`` stands for
+            one component of a name, and ``**`` stands for any number of components. A distribution of one real number
+            becomes the prior of each element of a parameter.
 
     Raises:
         ValueError: If `priors` is not a dict of priors. A model raises a ValueError if one of its parameters matches no

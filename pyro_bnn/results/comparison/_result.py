@@ -210,7 +210,7 @@ class Comparison(Advised, Shown):
 
     @property
     def tables(self) -> str:
-        """The scores of all methods, and of the pairs that include the first method, as text for each region."""
+        """A text with two tables for each region: scores of the methods, and scores of pairs with the first method."""
         sd, spread = (" (sd: root mean square over points)", " (10-90 %: quantiles over points)")
         blocks = []
         for region, (methods, pairs) in self._regions.items():
@@ -245,7 +245,7 @@ class Comparison(Advised, Shown):
 
     @property
     def _regions(self) -> dict[str, tuple[list[Scores], list[Scores]]]:
-        """For each region, the scores of the methods, and the pairs that include the first method."""
+        """Two lists for each region: the scores of the methods, and the pairs that include the first method."""
         return {
             region: ([row for row in self.methods if row.region == region], pairs)
             for region in dict.fromkeys(row.region for row in self.pairs)

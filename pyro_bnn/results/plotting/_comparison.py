@@ -23,9 +23,9 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
     """Draw the result of :func:`~pyro_bnn.compare` in one picture.
 
     If one number is predicted at one-dimensional inputs, each method has a panel with its predictive mean and epistemic
-    band. Broken lines show the band of the first method, the reference. The last panel shows the epistemic standard
-    deviations of all methods. For all other predictions, the picture has a matrix for each score and region, which
-    shows all pairs of methods.
+    band. For comparison, broken lines in each panel show the band of the first method. The last panel shows the
+    epistemic standard deviations of all methods. For all other predictions, the picture has a matrix for each score and
+    region, which shows all pairs of methods.
 
     Args:
         result: The comparison.
@@ -35,7 +35,8 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
 
     Returns:
         Array of axes. A picture with curves has one panel for each method and one panel below, so the array has the
-        shape (number of methods + 1,). For a picture with matrices, the shape is (number of regions, number of scores).
+        shape (number of methods + 1,). For a picture with matrices, the array has the shape (number of regions, number
+        of scores).
 
     Example:
         >>> import torch

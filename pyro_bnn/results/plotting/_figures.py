@@ -161,7 +161,7 @@ def figure_of_width(width: Width, height: float) -> Figure:
 
 
 def _new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, which pyplot shows if the caller has imported it."""
+    """Return an empty figure. If the caller has imported pyplot, pyplot shows this figure."""
     is_main = threading.current_thread() is threading.main_thread()  # windows need the main thread
     pyplot = sys.modules.get("matplotlib.pyplot") if is_main else None
     return (pyplot.figure if pyplot else Figure)(figsize=(width, height), layout="constrained")

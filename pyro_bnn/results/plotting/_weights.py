@@ -190,7 +190,7 @@ SHARES = (100, 50, 25, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 
 
 def _label_shares(ax: Axes, smallest: float, none_at: float | None) -> None:
-    """Set up a logarithmic axis of shares, from large to small. The share 0 has a separate mark at the end."""
+    """Set up a logarithmic axis of shares, from large to small. If `none_at` is given, the tick there stands for 0."""
     marks = {share: f"{share:g}" for share in SHARES if share >= 0.99 * smallest}
     if none_at is not None:
         marks[none_at] = "0"

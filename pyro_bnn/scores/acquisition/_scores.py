@@ -27,7 +27,7 @@ KEEP, MORE = "call `predict(..., keep_draws=True)`", "call `predict` with a larg
 
 
 def from_baal(predictions: metrics.Numbers, *, logits: bool = False) -> Tensor:
-    """Convert an array with the axes of the library baal to logits for the functions of this module.
+    """Convert an array from the library baal, which orders the axes differently, to logits for this module.
 
     Args:
         predictions: Probabilities, shape (N, C, S): N rows, C classes, S draws.
@@ -286,7 +286,10 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Return the information that each label of `probs`, (S, N, C), gives about all of `others`, (S, M, C')."""
+    """Return the mutual information of each label of `probs` and each label of `others`, summed over `others`.
+
+    `probs` has shape (S, N, C), and `others` has shape (S, M, C').
+    """
     num_samples, num_rows, num_classes = probs.shape
     joint = probs.flatten(1).mT @ others.flatten(1) / num_samples  # (N C, M C')
     entr = torch.special.entr
@@ -307,7 +310,7 @@ def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Te
 def _standardised(name: str, prediction: RegressionPrediction) -> Tensor:
     """Return the centred means of the draws, shape (S, N), divided by a scale.
 
-    The scale makes the inner product of two columns the correlation of two labels.
+    With this scale, the inner product of two columns is the correlation of two labels.
     """
     components = noisy(name, prediction).components
     if components is None:

@@ -1,4 +1,4 @@
-"""Predictions of numbers whose draws are mixtures, or whose targets are censored."""
+"""Predictions of numbers in two special cases: each draw gives a mixture, or targets are censored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
