@@ -177,9 +177,9 @@ def fit(
         model: The model.
         data: A tuple (x, y) with all rows, or a loader. :func:`fit_svi` describes the data, and the arguments of a
             variational fit, in detail.
-        method: ``"auto"`` draws weights with Markov chains if they are possible (see the notes), and otherwise makes a
-            variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if they are
-            impossible. ``"ensemble"`` fits an ensemble.
+        method: With ``"auto"``, the function draws weights with Markov chains if this is possible (see the notes), and
+            otherwise makes a variational fit. With ``"svi"``, it makes a variational fit. With ``"mclmc"``, it runs
+            chains, or raises an error if this is impossible. With ``"ensemble"``, it fits an ensemble.
         time_limit: Seconds that the call may take, compilation included; not allowed for an ensemble. With a limit, the
             result depends on the speed of the machine, and the status says what was cut short. Without a limit, the
             length of chains depends only on the numbers of rows and weights. Without a limit, a thousand rows take half

@@ -262,7 +262,7 @@ class Comparison(Advised, Shown):
         return Summary(self._title(), rows=rows, header=("region", "method", *self.pairs[0].scores))
 
     def _notebook_summary(self) -> Summary:
-        """Return the verdict and a table of all scores. The other methods have distances from the first."""
+        """Return the verdict and a table of all scores, which include the distances from the first method."""
         rows, names = [], dict[str, None]()
         for region, (methods, pairs) in self._regions.items():
             columns = cells_of(methods)
