@@ -61,7 +61,8 @@ def three_digits(value: float) -> str:
 def in_digits(name: str, estimates: Sequence[Estimate]) -> list[str]:
     """Return estimates of the score `name` by several methods as texts with the same decimal places.
 
-    One of the standard errors has two digits, and all others have at least one. Shares are in per cent.
+    The largest standard error has at least two significant digits, and all others have at least one. Shares are in per
+    cent.
     """
     is_share = name in ("accuracy", "agreement") or name.startswith("coverage")
     factor, unit, fewest = (100, " %", 1) if is_share else (1, "", 0)
