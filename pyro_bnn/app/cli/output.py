@@ -64,7 +64,7 @@ class Output:
                 self.say(rows, style="" if is_table else "dim", wraps=not is_table)
 
     def _width(self) -> int:
-        """Return COLUMNS if this variable is set, and otherwise the terminal's width; 0 if lines may have any width."""
+        """Return the environment variable COLUMNS, or else the terminal's width; 0 if lines may have any width."""
         if os.environ.get("COLUMNS"):
             return shutil.get_terminal_size().columns
         if not self._stream.isatty():

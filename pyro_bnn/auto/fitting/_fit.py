@@ -195,7 +195,7 @@ def fit(
             :class:`MeanFieldGuide`.
         optimizer: Function from parameters to a torch optimizer, with or without a schedule. The default is Adam with a
             learning rate of 0.02.
-        max_epochs: Largest number of epochs. None allows about 20,000 steps, and at least 50 epochs.
+        max_epochs: Largest number of epochs. The default limit is about 20,000 steps or 50 epochs, whichever is longer.
         batch_size: Number of rows in each batch. The default splits the rows into equal batches of at most 1000 rows,
             and makes as few batches as possible. A loader has its own batch size.
         validation: A pair (x, y) of rows that are used only for early stopping.

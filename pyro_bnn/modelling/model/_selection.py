@@ -251,7 +251,8 @@ def make_random(net: nn.Module, where: object, exclude: object, declared: Iterab
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object) -> set[str]:
     """Return the sites that `where` selects and `exclude` does not.
 
-    The network's own code makes the parameters in `fixed` random.
+    `fixed` lists the parameters that the network itself declares as random, with a `PyroSample`. They are always
+    random, so `exclude` must not select them.
     """
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
