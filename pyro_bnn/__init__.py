@@ -30,7 +30,11 @@ def __getattr__(name: str) -> object:
 
 
 def _in_modules(name: str) -> list[str]:
-    """Return the call that makes a likelihood of another name, or the name of a public module that equals `name`."""
+    """Return suggestions for the unknown name `name`.
+
+    If `name` ends in "Likelihood", the suggestion is a call that makes a likelihood with a similar name. For any other
+    name, the suggestions are names in public modules that equal `name` up to case and underscores.
+    """
     if name.endswith("Likelihood"):
         from .modelling.likelihoods import nearest_call  # imported late, as this loads torch
 

@@ -154,7 +154,7 @@ def explain_missing(module: str) -> None:
 
 
 class Advised:
-    """Base class of objects whose error for a missing attribute has advice (:data:`INSTEAD`) or a similar name."""
+    """Base class. If an attribute is missing, the error gives advice (:data:`INSTEAD`) or suggests a similar name."""
 
     if not TYPE_CHECKING:  # a type checker should still report missing attributes
 

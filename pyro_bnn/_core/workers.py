@@ -52,8 +52,8 @@ def side_by_side(
     """Return ``[job(0), ..., job(count - 1)]``. This process and ``num_workers - 1`` other processes make the calls.
 
     The other processes get a copy of `job`. If `is_asked` returns True, the other processes get SIGTERM, and this
-    function raises KeyboardInterrupt. `done` is called after each call of `job`. This function raises an error of `job`
-    as if this process had called `job`. If a process died, this function raises a WorkerError.
+    function raises KeyboardInterrupt. `done` is called after each call of `job`. If `job` raises an error in another
+    process, this function raises the same error. If a process died, this function raises a WorkerError.
     """
     num_others = min(num_workers, count) - 1
     message = _pickled(job, num_threads) if num_others > 0 else b""

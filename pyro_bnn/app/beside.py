@@ -197,7 +197,7 @@ def agreement(result: Comparison, num_chains: int) -> str:
 
 
 def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float, str]:
-    """Return the name, the value and the limit of the distance between two methods, and all limits in words."""
+    """Return the name, the value and the limit of a distance between two methods, and a sentence on all limits."""
     if "total variation" in pair.scores:
         limits = f'"Like NUTS" means a total variation of at most {CLOSE_CLASSES}.'
         return "total variation", pair.scores["total variation"].value, CLOSE_CLASSES, limits

@@ -290,8 +290,8 @@ class RunConfig:
         """Raise ValueError if a setting is wrong, or if settings do not fit together.
 
         Args:
-            without_torch: Leave out the checks that load torch, which are those of the numbers in texts such as
-                ``normal:0.1``.
+            without_torch: Whether to leave out the checks that load torch. These are the checks of the numbers in texts
+                such as ``normal:0.1``.
         """
         try:
             checked(RunConfig, asdict(self))

@@ -50,7 +50,7 @@ def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tu
 
 
 def _asked(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> RunConfig:
-    """Return the settings of a new run as far as they follow from what the user typed."""
+    """Return those settings of a new run that are known before the rows of a table or of arrays are read."""
     settings = dict(given)
     if "net" in settings:
         if "hidden" in settings:

@@ -174,7 +174,8 @@ class Recorder(TorchDispatchMode):
 
     A recorded call uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor or
     attribute that existed before. After any other call, the module is refused: its later calls are not recorded. But if
-    only the arguments of the call were computed from drawn weights, later calls can still be recorded.
+    a call was not recorded only because its arguments were computed from drawn weights, later calls can still be
+    recorded.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:

@@ -2,8 +2,8 @@
 
 The JSON of `compare` has `folder`, `num_samples` (draws of each chain), `seed`, `pictures` (file names), `statuses`
 (the status of each fit, by the name of the method), `verdict` (the result in words) and `rows`. Each row describes one
-number, with `reference` ("" if the number describes a single method), `method`, `region`, `score`, `value`,
-`standard_error`, `quantile_10` and `quantile_90` (of a ratio, over rows or points).
+number. A row has `reference` ("" if the number describes a single method), `method`, `region`, `score`, `value`,
+`standard_error`, `quantile_10` and `quantile_90` (quantiles of a ratio over rows or points).
 """
 
 from pathlib import Path

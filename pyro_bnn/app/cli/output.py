@@ -64,7 +64,7 @@ class Output:
                 self.say(rows, style="" if is_table else "dim", wraps=not is_table)
 
     def _width(self) -> int:
-        """Return the width of the terminal, or COLUMNS if it is set; 0 if lines may have any width."""
+        """Return the environment variable COLUMNS, or else the terminal's width; 0 if lines may have any width."""
         if os.environ.get("COLUMNS"):
             return shutil.get_terminal_size().columns
         if not self._stream.isatty():
@@ -112,7 +112,7 @@ def for_terminal(csv: str) -> str:
 
 
 def _narrowed(cells: list[list[str]], width: int) -> tuple[list[str], int]:
-    """Return the lines of a table of predictions, narrowed to `width`, and the number of columns left out."""
+    """Narrow a table of predictions to `width`. Return its lines, and the number of columns that were left out."""
     lines, left_out = aligned(cells, num_left=0), 0
     if _width(lines) > width:
         cells = [[head.replace("_", " ") for head in cells[0]], *cells[1:]]

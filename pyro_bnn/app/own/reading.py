@@ -144,7 +144,7 @@ def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
 
 
 def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
-    """Return the names of the columns and the cells of a Parquet file, and an empty separator."""
+    """Return the names of the columns and the cells of a Parquet file, and "" in place of a separator."""
     try:
         frame = pd.read_parquet(path)
     except Exception as error:  # a damaged file raises errors of many kinds

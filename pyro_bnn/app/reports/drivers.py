@@ -1,4 +1,4 @@
-"""Columns that drive the predictions (found by permutations), and columns that give the target by a formula."""
+"""Find the columns that drive the predictions, and columns from which a linear formula computes the target."""
 
 from dataclasses import dataclass
 

@@ -130,7 +130,7 @@ def _time_left(chains: TimedChains, deadline: Deadline) -> float:
 
 
 def _lengths(chains: TimedChains, seconds: float, num_chains: int, most_steps: int) -> ChainLengths:
-    """Return how many chains, and of which lengths, take `seconds` in all; if time is short, the chains are few."""
+    """Choose the number and the lengths of chains that take `seconds` in all. If time is short, choose fewer chains."""
     while True:
         descent = min(int(DESCENT * seconds / (num_chains * chains.seconds_of_descent)), MOST_DESCENT)
         left = seconds / num_chains - descent * chains.seconds_of_descent

@@ -65,7 +65,10 @@ def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
 
 
 def num_products(model: BayesianModel, x: Tensor) -> int:
-    """Count a row's multiplications in products and convolutions. The count is at least the number of weights."""
+    """Count the multiplications in matrix products and convolutions for one row of inputs.
+
+    The count is at least the number of weights.
+    """
     values = {name: model.initial_value(name) for name in model.site_names}
     rows, counter = x[:NUM_TRIED].to(model.device), FlopCounterMode(display=False)
     with torch.no_grad(), ordinary_attention(), seeded(0, model.device), eval_mode(own := copied(model)), counter:

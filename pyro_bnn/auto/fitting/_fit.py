@@ -177,9 +177,9 @@ def fit(
         model: The model.
         data: A tuple (x, y) with all rows, or a loader. :func:`fit_svi` describes the data, and the arguments of a
             variational fit, in detail.
-        method: ``"auto"`` draws weights with Markov chains if they are possible (see the notes), and otherwise makes a
-            variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if they are
-            impossible. ``"ensemble"`` fits an ensemble.
+        method: With ``"auto"``, the function draws weights with Markov chains if this is possible (see the notes), and
+            otherwise makes a variational fit. With ``"svi"``, it makes a variational fit. With ``"mclmc"``, it runs
+            chains, or raises an error if this is impossible. With ``"ensemble"``, it fits an ensemble.
         time_limit: Seconds that the call may take, compilation included; not allowed for an ensemble. With a limit, the
             result depends on the speed of the machine, and the status says what was cut short. Without a limit, the
             length of chains depends only on the numbers of rows and weights. Without a limit, a thousand rows take half
@@ -195,7 +195,7 @@ def fit(
             :class:`MeanFieldGuide`.
         optimizer: Function from parameters to a torch optimizer, with or without a schedule. The default is Adam with a
             learning rate of 0.02.
-        max_epochs: Largest number of epochs. None allows about 20,000 steps, and at least 50 epochs.
+        max_epochs: Largest number of epochs. The default limit is about 20,000 steps or 50 epochs, whichever is longer.
         batch_size: Number of rows in each batch. The default splits the rows into equal batches of at most 1000 rows,
             and makes as few batches as possible. A loader has its own batch size.
         validation: A pair (x, y) of rows that are used only for early stopping.

@@ -85,7 +85,7 @@ def _checksum(value: Tensor) -> str:
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
-    """Return whether the prior or the network uses the initial value of a site, as a mean or as a padding row."""
+    """Return whether the initial value of a site is the mean of its prior, or contains a padding row of the network."""
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
         return True

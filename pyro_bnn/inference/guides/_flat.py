@@ -166,7 +166,11 @@ class GaussianGuide(FlatGuide):
         scale_map: ScaleMap | None,
         stretch: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Make the parameters, site by site to save memory. `stretch` divides the scales of `init`."""
+        """Make the parameters, site by site to save memory.
+
+        The low-rank part of a guide multiplies standard deviations by `stretch`, so the scales of `init` are divided by
+        `stretch`.
+        """
         init = init_or_default(init)
         self.sites = tuple(sites)
         self.scale_map = Softplus() if scale_map is None else scale_map

@@ -313,7 +313,7 @@ class NaturalState(FlatState):
 
 
 def _prior_precision(piece: Piece) -> float | Tensor:
-    """Return the precision of a Gaussian prior; 0 for other priors, whose densities are part of the gradient."""
+    """Return the precision of a Gaussian prior. For another prior return 0, since the gradient includes its density."""
     return piece.density.precision if isinstance(piece.density, NormalDensity) else 0.0
 
 

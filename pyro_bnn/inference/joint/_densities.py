@@ -168,7 +168,10 @@ class ScaleMixtureDensity(Density):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Return false if an argument is a tensor, or if the components' odds at w = 0 are too extreme for float32."""
+        """Return whether the formulas work for these arguments.
+
+        No argument may be a tensor, and the odds of the two components at w = 0 must not be too extreme for float32.
+        """
         if any(isinstance(number, Tensor) for number in numbers):
             return False
         return abs(cls(*numbers).log_odds_at_zero) < LARGEST_LOG_ODDS  # type: ignore[arg-type]

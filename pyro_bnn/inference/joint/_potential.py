@@ -51,8 +51,8 @@ def draw_batches(
     """Yield the distributions of the targets at x for batches of stored draws, ``{site: shape (K, S, *event)}``.
 
     Each distribution has batch shape ``(number of draws, N, ...)``. The draws of the first chain come first, then the
-    draws of the second chain, and so on. `stream` contains the generators of random numbers inside the network; None
-    uses torch's generators.
+    draws of the second chain, and so on. If the network draws random numbers, they come from the generators in
+    `stream`, or from torch's generators if `stream` is None.
 
     Raises:
         ValueError: If the draws or x do not match the model.

@@ -99,7 +99,7 @@ def _write(writer: Writer, nodes: Sequence[Node], values: Values, results: Resul
 def _write_blocks(writer: Writer, blocks: Blocks, names: Mapping[Node, str], values: Values, results: Results) -> None:
     """Write a loop over the blocks, with the operations on rows.
 
-    For each sum over rows, the loop adds up all blocks.
+    If an operation sums over rows, the loop adds up the sums of all blocks.
     """
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():

@@ -62,8 +62,8 @@ class TimedChains:
     The constructor compiles the C code in at most `timeout` seconds. Then the constructor measures two wall times:
     `seconds_of_descent` is the time of a step of Adam, and `seconds_of_step` is the time of a step of a chain. The
     chains run at the same time, so both times are divided by the number of chains. `compile_seconds` is the time of the
-    C compiler, which is about 0 if the same code was compiled before. `seconds` is the rest of the constructor's time.
-    `num_warmup` is the number of warm-up draws of each chain in the last run.
+    C compiler, which is about 0 if the same code was compiled before. `seconds` is the wall time of the constructor
+    minus `compile_seconds`. `num_warmup` is the number of warm-up draws of each chain in the last run.
 
     Raises:
         NotInCError: If C cannot compute the density, or the C compiler takes too long.

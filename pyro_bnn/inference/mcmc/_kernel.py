@@ -59,7 +59,7 @@ MOST_DIVERGING = 0.01
 class ChainStatistics(Shown):
     """Statistics of each draw, from the sampler.
 
-    Shapes are (K, S) unless stated otherwise. Fields without a report are None.
+    Shapes are (K, S) unless stated otherwise. If the sampler does not report a statistic, its field is None.
 
     Args:
         log_density: Log joint density in unconstrained space, in nats.

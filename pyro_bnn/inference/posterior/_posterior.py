@@ -247,8 +247,9 @@ class Posterior(Advised, Shown, ABC):
         say nothing about the quality of the posterior.
 
         Args:
-            num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer. For Markov
-                chains, None gives all draws, as K chains, and the sampler's statistics in ``sample_stats``.
+            num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer. If the
+                posterior consists of Markov chains, the default is all draws as K chains, with the sampler's statistics
+                in ``sample_stats``.
             model: The model to which the posterior belongs. If it is given, the result also has the group
                 ``posterior_predictive``, which contains predictions at x.
             x: Inputs, shape (N, ...).

@@ -169,7 +169,7 @@ def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
 
 
 class Record:
-    """The draws of one chain. As a callback with a state, a record puts the draws into checkpoints."""
+    """The draws of one chain. A record is a callback with a state, so checkpoints contain the draws."""
 
     def __init__(self, point: DeltaGuide, store: Store, chain: int, layout: Layout, kept_steps: list[int]) -> None:
         self._point, self._store, self._chain, self._layout = point, store, chain, layout

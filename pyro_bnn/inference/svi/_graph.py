@@ -90,7 +90,7 @@ class GraphStep:
         return num_warm >= NUM_WARMUP and is_again and len(self._recordings) < MOST_GRAPHS and not self._has_failed
 
     def _record(self, batch: Batch, kl_weight: float) -> Recording | None:
-        """Record a step by running its Python code, which the optimizer counts as a step."""
+        """Record a step by running its Python code once. The optimizer counts this run as a step."""
         inputs = tuple(map_inputs(torch.clone, part) for part in batch)
         result = torch.empty(4, dtype=torch.float64, device=leaves(inputs)[0].device)
         others = [*self._recordings.values(), *self._outdated]

@@ -303,7 +303,10 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """Return two contexts that apply the estimator. The first has a KL from draws; the second has the KL of `elbo`."""
+    """Return two contexts that apply the estimator.
+
+    The first context estimates the KL from draws. The second context computes the KL as `elbo` does.
+    """
     if estimator is None:
         return nullcontext(), nullcontext()
     assert isinstance(model, BayesianModel)

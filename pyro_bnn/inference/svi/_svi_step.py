@@ -81,7 +81,7 @@ class SVIStep:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer. Before the first batch, this raises a `ValueError` if a function makes the optimizer."""
+        """The optimizer. If a function makes it, this property raises a `ValueError` before the first batch."""
         if self._step is not None:
             return self._step.optimizer
         if isinstance(self._maker, Optimizer):

@@ -248,10 +248,10 @@ class PredictiveModule(nn.Module):
             x: A tensor of shape (N, ...). For a network with several inputs, a tuple or a dictionary of such tensors.
 
         Returns:
-            For numbers, the dictionary has ``mean``, ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. The
-            last two are variances. For classes, the dictionary has ``probs``, shape (N, C), and ``aleatoric`` and
-            ``epistemic`` in nats, each of shape (N,). ``aleatoric`` is the expected entropy, and ``epistemic`` is the
-            mutual information of label and weights.
+            If the model predicts numbers, the dictionary has ``mean``, ``aleatoric`` and ``epistemic``, each of shape
+            ``(N, *O)``. The last two are variances. If the model predicts classes, the dictionary has ``probs``, shape
+            (N, C), and ``aleatoric`` and ``epistemic`` in nats, each of shape (N,). ``aleatoric`` is the expected
+            entropy, and ``epistemic`` is the mutual information of label and weights.
         """
         outputs = self._outputs(x)  # (K, N, ...), first, since a compiled `scan` loses track of objects made before it
         likelihood = self.likelihood.given({name: values() for name, values in self.noise.items()})

@@ -219,7 +219,8 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def network_weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the weights that the layers use, ``{path: shape (*event)}``, given values of all sites of the network.
 
-        Tied weights have an entry for each path. The padding row of an embedding keeps its value in the network.
+        Tied weights have an entry for each path. The padding row of an embedding gets its value from the network, not
+        from `values`.
 
         Args:
             values: ``{site: shape (*event)}``.

@@ -55,9 +55,9 @@ def owned(net: nn.Module, values: Iterable[tuple[str, Tensor]]) -> list[Owned]:
 class Selection:
     """A rule that selects parameters of a network, for ``where`` and ``exclude`` of :class:`BayesianModel`.
 
-    :func:`layers` makes a selection. Of two selections, ``a | b`` selects what a or b selects, ``a & b`` what both
-    select, and ``a - b`` what a selects and b does not select. Instead of the selection b, you can use a glob or a
-    function.
+    :func:`layers` makes a selection. If a and b are selections, ``a | b`` selects what a or b selects, ``a & b``
+    selects what both select, and ``a - b`` selects what only a selects. Instead of the selection b, you can use a glob
+    or a function.
 
     Args:
         sites: Function that returns the sites of the selected parameters. The first argument is a list of all
@@ -251,7 +251,8 @@ def make_random(net: nn.Module, where: object, exclude: object, declared: Iterab
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object) -> set[str]:
     """Return the sites that `where` selects and `exclude` does not.
 
-    The network's own code makes the parameters in `fixed` random.
+    `fixed` lists the parameters that the network itself declares as random, with a `PyroSample`. They are always
+    random, so `exclude` must not select them.
     """
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:

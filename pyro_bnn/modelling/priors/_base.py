@@ -105,8 +105,10 @@ class HierarchicalPrior(WeightPrior):
     ) -> TorchDistributionMixin:
         """Return the prior of the elements of `parameter`, given its parents and learnable numbers.
 
-        In `values`, a number of event shape e has shape ``(*draws, 1, ..., 1, *e)``, which broadcasts with the
-        parameter. The batch shape of the result must broadcast to ``(*draws, *parameter.shape)``.
+        The tensors in `values` broadcast with the parameter: if a number has the event shape e, its tensor has the
+        shape ``(*draws, 1, ..., 1, *e)``.
+
+        The batch shape of the result must broadcast to ``(*draws, *parameter.shape)``.
         """
 
     def given(

@@ -20,7 +20,7 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 
 @dataclass(frozen=True)
 class IntervalRecord:
-    """The scores of the calibration rows, shape ``(n, *O)``, for a score that does not depend on the level.
+    """The scores of the calibration rows, shape ``(n, *O)``. They do not depend on the level of the intervals.
 
     The score "quantile" depends on the level, so a calibration with this score has no `IntervalRecord`.
     """

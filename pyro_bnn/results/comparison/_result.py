@@ -61,7 +61,8 @@ def three_digits(value: float) -> str:
 def in_digits(name: str, estimates: Sequence[Estimate]) -> list[str]:
     """Return estimates of the score `name` by several methods as texts with the same decimal places.
 
-    One of the standard errors has two digits, and all others have at least one. Shares are in per cent.
+    The largest standard error has at least two significant digits, and all others have at least one. Shares are in per
+    cent.
     """
     is_share = name in ("accuracy", "agreement") or name.startswith("coverage")
     factor, unit, fewest = (100, " %", 1) if is_share else (1, "", 0)
@@ -88,14 +89,15 @@ class Scores:
         scores: Scores by name. For a method that predicts numbers: ``epistemic sd`` and ``total sd`` (root mean squares
             over points, as in the text of a prediction), and with targets also ``nll`` (mean per point, in nats),
             ``coverage_50`` and ``coverage_90``. For a method that predicts classes: ``entropy`` (in nats), and with
-            targets also ``nll`` and ``accuracy``. For a pair that predicts numbers: ``rms mean difference`` (root mean
-            square over points), ``epistemic sd ratio`` and ``total sd ratio`` (root mean square of the method over that
-            of the reference, with the 10 % and 90 % quantiles of the ratio over points), and ``wasserstein`` (first
-            Wasserstein distance between predictive distributions, in the units of y, mean over points). The ``epistemic
-            sd ratio`` is 0 if the method is a point estimate, and infinite if the reference is a point estimate. Two
-            sets of draws from one posterior have a positive ``wasserstein``, which shrinks with the number of draws.
-            For a pair that predicts classes: ``agreement`` (fraction of points with the same most probable class),
-            ``total variation`` (half the summed absolute difference of probabilities, mean over points).
+            targets also ``nll`` and ``accuracy``. For two methods that predict numbers: ``rms mean difference`` (root
+            mean square over points), ``epistemic sd ratio`` and ``total sd ratio`` (root mean square of the method over
+            that of the reference, with the 10 % and 90 % quantiles of the ratio over points), and ``wasserstein``
+            (first Wasserstein distance between predictive distributions, in the units of y, mean over points). The
+            ``epistemic sd ratio`` is 0 if the method is a point estimate, and infinite if the reference is a point
+            estimate. Two sets of draws from one posterior have a positive ``wasserstein``, which shrinks with the
+            number of draws. For two methods that predict classes: ``agreement`` (fraction of points with the same most
+            probable class), ``total variation`` (half the summed absolute difference of probabilities, mean over
+            points).
         reference: Name of the method with which `method` is compared; "" for a single method.
         seconds: Wall time of the inference; None for a pair, or if the time is unknown.
     """
@@ -167,7 +169,7 @@ class Comparison(Advised, Shown):
 
     Args:
         methods: Scores of the methods, one row per region and method.
-        pairs: Scores of the pairs, one row per region and pair of methods.
+        pairs: Scores of the pairs of methods, with one row for each pair in each region.
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
         status: Status of the first method, with which the other methods are compared.
@@ -261,7 +263,7 @@ class Comparison(Advised, Shown):
         return Summary(self._title(), rows=rows, header=("region", "method", *self.pairs[0].scores))
 
     def _notebook_summary(self) -> Summary:
-        """Return the verdict and a table of all scores. The other methods have distances from the first."""
+        """Return the verdict and a table of all scores, which include the distances from the first method."""
         rows, names = [], dict[str, None]()
         for region, (methods, pairs) in self._regions.items():
             columns = cells_of(methods)

@@ -34,7 +34,7 @@ def regression_bands(
         x: Inputs, shape (N, 1), in increasing order.
         prediction: The prediction at x, with one output.
         data: Training inputs and targets to show.
-        truth: True means at x, shape (N, 1).
+        truth: The true means at x, shape (N, 1).
         num_scales: Half the width of a band, in standard deviations.
         width: Width of a new figure.
         ax: Axes to draw on.

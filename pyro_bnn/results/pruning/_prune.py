@@ -89,7 +89,8 @@ def prune(
             number of removed weights is rounded to a whole number, and includes weights that were removed before. Pass
             either `fraction` or `threshold`, not both.
         threshold: Weights with a ratio below this number are removed.
-        per: Whether `fraction` refers to the weights of the whole "network" or of each "layer" (including biases).
+        per: With ``"network"``, `fraction` is a share of all weights of the network. With ``"layer"``, it is a share of
+            the weights of each layer. Biases count as weights.
         where: The weights that may be removed. As for :class:`BayesianModel`, pass a glob on site names, a selection
             such as ``layers(nn.Linear)``, a function of name, parameter and layer, or a list of these. The glob
             ``"**.weight"`` selects all weights without biases.

@@ -134,7 +134,11 @@ class RunningEntropies:
         return probs
 
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
-        """Include `count` draws, given their mean probabilities p, p log p, mean entropy and mutual information."""
+        """Include `count` draws. The other arguments describe these draws alone.
+
+        `probs` contains their mean probabilities p, `product` is p log p, `entropy` is their mean entropy, and
+        `information` is their mutual information.
+        """
         self.num_samples += count
         if self.num_samples == count:
             self.mean, self._mean_product, self.expected_entropy = probs, product, entropy

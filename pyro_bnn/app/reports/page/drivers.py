@@ -63,7 +63,7 @@ def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
 
 
 def doubt_of(*, is_class: bool) -> str:
-    """Return the name of the measured epistemic uncertainty."""
+    """Return the name of the number that measures the epistemic uncertainty."""
     return "mutual information" if is_class else "epistemic sd"
 
 
@@ -136,7 +136,7 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
 
 
 def _rounded(text: str) -> str:
-    """Round a long number to six digits; return any other text unchanged, such as that of a whole number."""
+    """Round a long decimal number to six digits. Return whole numbers and all other texts unchanged."""
     if len(text) > LONGEST_NUMBER and not text.isdigit():
         with suppress(ValueError):
             return f"{float(text):.6g}"

@@ -1,4 +1,4 @@
-"""Verdicts of the report on a regression that hint at faults in the data."""
+"""Verdicts that hint at faults in the data. The report on a regression shows them."""
 
 import math
 import shlex
