@@ -97,7 +97,10 @@ class Summary:
 
 
 class Shown:
-    """Base class of objects that the prompt and notebooks show by a :class:`Summary`, even if partly constructed."""
+    """Base class of objects that the prompt and notebooks show by a :class:`Summary`.
+
+    An object is also shown if its construction is not finished.
+    """
 
     def _summary(self) -> Summary:
         """Return the summary, by default the lines of `str`.

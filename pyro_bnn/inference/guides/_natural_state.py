@@ -352,7 +352,10 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace estimates by exact values in `products`, the products for the weights in the slice `part`."""
+        """Replace this variable's estimates in `products` by exact values.
+
+        For each number in the slice `part`, `products` has an estimated second derivative, divided by the precision.
+        """
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

@@ -82,10 +82,11 @@ def fit_mcmc(
         dtype: Dtype of the computation; None uses the dtype of the model. The draws are returned in the model's dtype.
             In C, float32 takes half to two thirds of the time of float64.
         compile: Whether to draw in C, which is several times as fast as torch. C is possible for a small network on a
-            CPU. With HMC, only the gradients are computed in C. If C is impossible, True raises an error with the
-            reason, and ``"auto"`` draws in torch. Compiling takes about a second in each process. As many chains run at
-            a time as torch has threads (`torch.set_num_threads`); this number does not change the draws. NUTS and MCLMC
-            use different random numbers in C and in torch, so with ``"auto"`` the draws depend on the machine.
+            CPU. With HMC, only the gradients are computed in C. If drawing in C is not possible, ``compile=True``
+            raises an error with the reason, and ``compile="auto"`` falls back to torch. Compiling takes about a second
+            in each process. As many chains run at a time as torch has threads (`torch.set_num_threads`); this number
+            does not change the draws. NUTS and MCLMC use different random numbers in C and in torch, so with ``"auto"``
+            the draws depend on the machine.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File for the state of the run, written at the beginning, every ten minutes (or as a
             :class:`Checkpoint` says) and at the end. With a checkpoint, SIGINT and SIGTERM save the run after the
@@ -216,7 +217,8 @@ def fit_nuts(
         init: Distribution of the first points: ``"prior"``, an ``Init``, another posterior, or a ``Descent``.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
         dtype: Dtype of the computation; None uses the dtype of the model.
-        compile: Whether to draw in C, which is several times as fast; ``"auto"`` draws in torch if C is impossible.
+        compile: Whether to draw in C, which is several times as fast as torch. If drawing in C is not possible,
+            ``compile="auto"`` falls back to torch.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File to which the state of the run is written, so that an interrupted run can be resumed.
         resume: Checkpoint from which to continue. The checkpoint must come from a run with the same arguments.

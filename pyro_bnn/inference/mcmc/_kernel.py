@@ -167,7 +167,7 @@ class Kernel(ABC):
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
-        """Raise a `ValueError` if a state lacks the entry `name`, which all states of this class have."""
+        """Raise a `ValueError` if `state` has no entry `name`, since then a kernel of another class saved it."""
         if name not in state:
             raise ValueError(
                 "`resume` must be a file of the same sampler, but one of the two runs draws in C and the other in "

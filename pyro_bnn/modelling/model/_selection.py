@@ -251,7 +251,8 @@ def make_random(net: nn.Module, where: object, exclude: object, declared: Iterab
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object) -> set[str]:
     """Return the sites that `where` selects and `exclude` does not.
 
-    The network's own code makes the parameters in `fixed` random.
+    `fixed` lists the parameters that the network's own code makes random. The choice of these parameters is fixed:
+    `where` and `exclude` cannot change it.
     """
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
@@ -289,7 +290,7 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 
 
 def _warn_of_a_part(argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str) -> None:
-    """Warn if a glob such as ``net.stage1.conv*.weight`` leaves out parameters of the kind that it selects.
+    """Warn if a glob such as ``net.stage1.conv*.weight`` selects some parameters of a kind, but not all of them.
 
     The function looks only at the block ``net.stage1``. If the glob has the full name of the layer, as in ``net.fc.*``,
     there is no warning.

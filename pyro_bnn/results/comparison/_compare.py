@@ -46,7 +46,7 @@ COVERAGES = (0.5, 0.9)
 
 
 class ClassSummary:
-    """Class probabilities of a method, from all draws, and from all draws except one group (for each group)."""
+    """Class probabilities that a method predicts from all draws, and with each group of draws left out in turn."""
 
     def __init__(self, prediction: ClassificationPrediction, seed: int) -> None:
         assert prediction.logits is not None
