@@ -89,13 +89,14 @@ class Scores:
             over points, as in the text of a prediction), and with targets also ``nll`` (mean per point, in nats),
             ``coverage_50`` and ``coverage_90``. For a method that predicts classes: ``entropy`` (in nats), and with
             targets also ``nll`` and ``accuracy``. For a pair that predicts numbers: ``rms mean difference`` (root mean
-            square over points), ``epistemic sd ratio`` and ``total sd ratio`` (root mean square of the method over that
-            of the reference, with the 10 % and 90 % quantiles of the ratio over points), and ``wasserstein`` (first
-            Wasserstein distance between predictive distributions, in the units of y, mean over points). The ``epistemic
-            sd ratio`` is 0 if the method is a point estimate, and infinite if the reference is a point estimate. Two
-            sets of draws from one posterior have a positive ``wasserstein``, which shrinks with the number of draws.
-            For a pair that predicts classes: ``agreement`` (fraction of points with the same most probable class),
-            ``total variation`` (half the summed absolute difference of probabilities, mean over points).
+            square over points), ``epistemic sd ratio`` and ``total sd ratio`` (the method's root mean square over
+            points, divided by the reference's, with the 10 % and 90 % quantiles of the ratio at single points), and
+            ``wasserstein`` (first Wasserstein distance between predictive distributions, in the units of y, mean over
+            points). The ``epistemic sd ratio`` is 0 if the method is a point estimate, and infinite if the reference is
+            a point estimate. Two sets of draws from one posterior have a positive ``wasserstein``, which shrinks with
+            the number of draws. For a pair that predicts classes: ``agreement`` (fraction of points with the same most
+            probable class), ``total variation`` (half the summed absolute difference of probabilities, mean over
+            points).
         reference: Name of the method with which `method` is compared; "" for a single method.
         seconds: Wall time of the inference; None for a pair, or if the time is unknown.
     """
