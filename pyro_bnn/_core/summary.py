@@ -65,7 +65,7 @@ class Summary:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Return the summary as HTML. All texts are escaped. If the status is bad, its problem is red."""
+        """Return the summary as HTML. All texts are escaped. If the status is bad, the problem is shown in red."""
         notes = "".join(map(_html_note, self.notes))
         are_right = self._are_right
         rows = [_html_row(row, "td", are_right) for row in self._table(MOST_HTML_ROWS)]

@@ -199,6 +199,6 @@ def unknown_data(dataset: str) -> ValueError:
 
 
 def near(name: str, names: Collection[str]) -> str:
-    """Return a question whether the most similar name is meant. Return "" if no name is similar."""
+    """Return a question that suggests the most similar name. Return "" if no name is similar."""
     found = nearest(name, names)
     return f" (did you mean {found!r}?)" if found else ""
