@@ -102,7 +102,8 @@ def fit(
 def modes(density: Tensor) -> list[tuple[float, float]]:
     """Grid points at local maxima of the density, each with its density.
 
-    Maxima of at most a tenth of the largest density are left out.
+    A maximum is left out if its density is at most a tenth of the largest
+    density.
     """
     inner = density[1:-1]
     is_mode = (

@@ -151,7 +151,7 @@ class Reader(nn.Module):
         self.head = nn.Linear(width, len(LIBRARIES))
 
     def forward(self, words: Tensor) -> Tensor:
-        """Logits, shape (N, 6), of words, shape (N, 32)."""
+        """Map the words of N texts, shape (N, 32), to logits, shape (N, 6)."""
         is_padding = words == 0
         hidden = self.word(words) + self.place.weight
         hidden = self.encoder(hidden, src_key_padding_mask=is_padding)

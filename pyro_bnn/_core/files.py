@@ -158,7 +158,7 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
 
 @contextmanager
 def understood(path: str | Path, kind: str) -> Iterator[None]:
-    """In a `with` block that reads a file, raise a DamagedFileError in place of errors that wrong content causes."""
+    """Raise a DamagedFileError if a `with` block cannot read a file because the content of the file is wrong."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:

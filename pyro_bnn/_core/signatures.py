@@ -15,11 +15,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 def explained(
     example: str, hints: Mapping[str, str] | None = None, kinds: Mapping[str, Callable[[object], bool]] | None = None
 ) -> Callable[[F], F]:
-    """Return a decorator that adds clear errors for calls with wrong arguments, with a correct call as `example`.
+    """Return a decorator that adds clear errors for calls with wrong arguments.
 
-    `hints` has advice for unknown arguments. `kinds` has functions that return whether a value suits an argument. If an
-    argument is missing, the error names the first argument whose value does not suit, since the user probably left it
-    out. For a class, the decorator replaces `__init__`.
+    The errors show `example`, a correct call. `hints` has advice for unknown arguments. `kinds` has functions that
+    return whether a value suits an argument. If the user leaves out an argument, the values after it move one place
+    forward. So the error names the first argument that got an unsuitable value. For a class, the decorator replaces
+    `__init__`.
     """
 
     def decorated(function: F) -> F:
@@ -54,7 +55,7 @@ def _problem(
     hints: Mapping[str, str],
     kinds: Mapping[str, Callable[[object], bool]],
 ) -> str:
-    """Return what is wrong with a call, and what to do; an empty text if no mistake is found."""
+    """Return a text that says what is wrong with a call, and what to do. Without a mistake, the text is empty."""
     parameters = {name: parameter for name, parameter in signature.parameters.items() if name != "self"}
     num_given = len(args) - ("self" in signature.parameters)
     by_position = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]

@@ -65,7 +65,7 @@ class Summary:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Return the summary as HTML. All texts are escaped. If the status is bad, its problem is red."""
+        """Return the summary as HTML. All texts are escaped. If the status is bad, the problem is shown in red."""
         notes = "".join(map(_html_note, self.notes))
         are_right = self._are_right
         rows = [_html_row(row, "td", are_right) for row in self._table(MOST_HTML_ROWS)]
@@ -97,7 +97,10 @@ class Summary:
 
 
 class Shown:
-    """Base class of objects that the prompt and notebooks show by a :class:`Summary`, even if partly constructed."""
+    """Base class of objects that the prompt and notebooks show by a :class:`Summary`.
+
+    An object is also shown if its construction is not finished.
+    """
 
     def _summary(self) -> Summary:
         """Return the summary, by default the lines of `str`.

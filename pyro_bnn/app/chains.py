@@ -109,7 +109,10 @@ def finding_on(modes: Modes | None, *, has_one_mode: bool) -> Finding:
 
 
 def has_failed(posterior: MCMCPosterior) -> bool:
-    """Return whether chains diverged or are too short to be checked. Chains that could be longer often predict well."""
+    """Return whether chains diverged or are too short to be checked.
+
+    Chains that can be checked, but should be longer, have not failed, since they often predict well.
+    """
     return posterior.statistics.has_many_diverging or posterior.modes is None
 
 

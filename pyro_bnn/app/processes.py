@@ -15,7 +15,7 @@ from .manifest import Manifest, Place
 
 
 class Follower(Folder):
-    """The folder of a command, for all processes except the first. Only the first process writes to the folder."""
+    """Takes the place of a command's folder in all processes but the first, since only the first process writes."""
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:

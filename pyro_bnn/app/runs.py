@@ -234,7 +234,7 @@ def decision_of(headline: str) -> str:
 
 
 def known_verdict(run: str | Path) -> str:
-    """Return the first line of the report on a run; an empty text before `evaluate` or `report` has judged the run."""
+    """Return the first line of the report on a run, or "" if neither `evaluate` nor `report` has judged the run."""
     folder = find_run(run)
     if VERDICT not in Manifest.read(folder).files or not (folder / VERDICT).is_file():
         return ""

@@ -189,7 +189,10 @@ def stored(spec: str) -> str:
 
 
 def unknown_data(dataset: str) -> ValueError:
-    """Return the error for a data set of an unknown name. It names a file that has this name and an ending."""
+    """Return the error for a data set of an unknown name.
+
+    If there is a file of this name with an ending, such as ``NAME.csv``, the error suggests the file.
+    """
     files = sorted(f"{dataset}{ending}" for ending in (*TABLES, ".npz") if Path(f"{dataset}{ending}").is_file())
     meant = f" (did you mean {files[0]!r}?)" if files else near(dataset, DATA_SETS)
     return ValueError(
@@ -199,6 +202,6 @@ def unknown_data(dataset: str) -> ValueError:
 
 
 def near(name: str, names: Collection[str]) -> str:
-    """Return a question whether the most similar name is meant. Return "" if no name is similar."""
+    """Return a question that suggests the most similar name. Return "" if no name is similar."""
     found = nearest(name, names)
     return f" (did you mean {found!r}?)" if found else ""

@@ -180,7 +180,7 @@ class Capped(ScaleMap):
         return Softplus().inverse(scale / (1 - scale / self.max_scale))
 
     def start(self, scale: Tensor) -> Tensor:
-        """Return the parameter for `scale`, but at most for nine tenths of `max_scale`."""
+        """Return the parameter for `scale`. Scales above nine tenths of `max_scale` are first reduced to this value."""
         _checks.scale_in("max_scale", self.max_scale, scale.dtype)
         return self.inverse(scale.clamp(max=FIRST_SHARE * self.max_scale))
 

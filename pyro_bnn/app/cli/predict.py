@@ -71,8 +71,8 @@ def predict(
 
     A numeric target is predicted by its mean, its standard deviation (sd) and intervals, in the units of the target.
     The parts of the standard deviation are aleatoric_sd (from the noise) and epistemic_sd (from the uncertainty about
-    the weights). For a target of classes, the prediction has the most probable class, the probability of each class,
-    and the entropy with its aleatoric and its epistemic part, in nats. If the run was trained with --calibrate, the
+    the weights). If the target is a class, the prediction has the most probable class, the probability of each class,
+    and the entropy with its two parts, aleatoric and epistemic, in nats. If the run was trained with --calibrate, the
     intervals are conformal, and each class has a column that says whether the class is in the conformal set (1) or not
     (0).
 

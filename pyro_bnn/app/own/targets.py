@@ -133,7 +133,7 @@ def _order(label: str) -> tuple[float, str]:
 
 
 def learned_numbers(name: str, y: np.ndarray, likelihood: str, shown: str) -> Target:
-    """Make the target of a regression from the training targets. Counts are not standardised."""
+    """Return the target of a regression, with the mean and scale of the training targets (0 and 1 for counts)."""
     if likelihood == "poisson":
         if (y < 0).any() or (y != np.floor(y)).any():
             raise ValueError(

@@ -102,7 +102,7 @@ def fit_in_time(
 def _first(
     candidates: Mapping[str, Candidate], data: Rows, deadline: Deadline, seed: int
 ) -> tuple[str, BayesianModel, TimedChains]:
-    """Find the first model that chains can fit to all rows. Return its name, the model, and its prepared chains."""
+    """Find the first model that chains can fit to all rows. Return its name, the model itself and prepared chains."""
     reason = UnsuitableError("there is no model")
     for name, make in candidates.items():
         model = make(len(data[0]))

@@ -224,7 +224,10 @@ def load_posterior(
 
 @contextmanager
 def _loading(path: str | Path, what: str) -> Iterator[None]:
-    """Put the words "`what` cannot be loaded" before the message of a `ValueError`, unless the file is damaged."""
+    """Begin the message of each `ValueError` in the `with` block with the words "`what` cannot be loaded".
+
+    The message of a `DamagedFileError` stays as it is.
+    """
     try:
         with understood(path, KIND):
             yield

@@ -98,8 +98,9 @@ SERVED = (CategoricalLikelihood, *DIAGONALS)
 def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
     r"""Return L, shape (N, C, C), such that :math:`L L^\top` is the curvature of each row with respect to the outputs.
 
-    The curvature is the expected Hessian of the negative log-likelihood, times the weights of the row and of its class.
-    Gaussian noise has scale 1. The targets y are used only to look up the weights of rows and classes.
+    The curvature of a row is the expected Hessian of its negative log-likelihood, multiplied by the weight of the row
+    and by the weight of its class. Gaussian noise has scale 1. The targets y are used only to look up the weights of
+    rows and classes.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:

@@ -86,7 +86,10 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return constrained(self.sites, free)
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Make a `sample` statement for each site. Its log-density is 0, or minus the log Jacobian if `jacobian`."""
+        """Make a `sample` statement for each site.
+
+        If `jacobian` is true, each log-density is minus the log Jacobian of the site's transform. Otherwise it is 0.
+        """
         values = self.constrained(free)
         for site in self.sites:
             value, log_density = values[site.name], 0.0

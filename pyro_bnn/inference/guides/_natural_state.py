@@ -349,7 +349,7 @@ class DiagonalHessian:
                 self._sum[index] += row.reshape(-1)[index]
 
     def end(self, estimates: Tensor, precisions: Tensor) -> None:
-        """End a draw. `estimates` are its estimated second derivatives, divided by `precisions`."""
+        """End a draw. `estimates` are this draw's estimates of the second derivatives, divided by `precisions`."""
         self._leaf = None
         self._excess = self._sum / precisions - estimates
 

@@ -89,8 +89,8 @@ def constrained(sites: Iterable[Site], free: Mapping[str, Tensor]) -> dict[str, 
 def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
     """Find the latent variables of a model, in the order in which the model draws them.
 
-    The priors of later variables are conditioned on the initial values of earlier variables. They are not conditioned
-    on draws, since an extreme draw would make later variables extreme, too.
+    The priors of later variables are conditioned on the initial values of earlier variables. Random draws of the
+    earlier variables are not used, since an extreme draw would make later variables extreme, too.
 
     Raises:
         ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model

@@ -91,7 +91,7 @@ class Welford:
 
     @classmethod
     def like(cls, vector: Tensor) -> "Welford":
-        """Return the statistics before the first vector is added; all vectors must have the shape of `vector`."""
+        """Return empty statistics for vectors that have the shape of `vector`."""
         return cls(torch.zeros_like(vector), torch.zeros_like(vector))
 
     def update(self, value: Tensor) -> None:

@@ -217,7 +217,8 @@ def fit_nuts(
         init: Distribution of the first points: ``"prior"``, an ``Init``, another posterior, or a ``Descent``.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
         dtype: Dtype of the computation; None uses the dtype of the model.
-        compile: Whether to draw in C, which is several times as fast; ``"auto"`` draws in torch if C is impossible.
+        compile: Whether to draw in C, which is several times as fast as torch. If drawing in C is not possible,
+            ``compile="auto"`` falls back to torch.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File to which the state of the run is written, so that an interrupted run can be resumed.
         resume: Checkpoint from which to continue. The checkpoint must come from a run with the same arguments.

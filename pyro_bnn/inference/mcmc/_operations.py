@@ -217,7 +217,10 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Copy the source into a slice of zeros. Only torch 2.4 records this operation; later versions record padding."""
+    """Make a tensor of zeros, and copy the source into a slice of it.
+
+    Only torch 2.4 records this operation; later versions record padding.
+    """
     memory = writer.memory(result.shape)
     writer.each(memory.shape, f"{memory.text} = 0.0f;")
     copy(writer, source, memory.sliced(source.shape, axis, begin, None, step))

@@ -5,8 +5,8 @@ step and adds the new point to the subtree. The field `ended` of a subtree is tr
 as the tree), turns back or diverges. `merge` adds a complete subtree to the tree, and `turn` starts the next subtree
 from a random end.
 
-Every chain is one row of every tensor. If a function has an argument `chains`, a mask, it changes only the rows of
-these chains.
+Every chain is one row of every tensor. If a function takes a mask `chains`, it changes only the rows of the chains that
+the mask selects.
 
 References:
     Trees and their weights: Betancourt (2017), https://arxiv.org/abs/1701.02434, appendix A. Subtrees without

@@ -61,9 +61,9 @@ def fit_sgmcmc(
             The draws of all chains take 4 S K P bytes in single precision, for P latent numbers.
         batch_size: Number of rows in each batch; None uses all rows at once.
         num_chains: Number of chains, K.
-        steps: Plan of step sizes and stages. None is :class:`~pyro_bnn.inference.sgmcmc.ConstantSteps`, which uses the
-            first half of the steps for warm-up.
-        init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. None is
+        steps: Plan of step sizes and stages. The default is :class:`~pyro_bnn.inference.sgmcmc.ConstantSteps`, which
+            uses the first half of the steps for warm-up.
+        init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. The default is
             :class:`NetworkInit`, which starts close to the network's present weights.
         store: New safetensors file for the draws; None keeps them in memory. The file must exist as long as the
             posterior is used. A resumed run adds its draws to this file. If the call fails after it has created the

@@ -129,8 +129,8 @@ class StepTerms:
     for a GPU, but ``float(terms.elbo)`` waits.
 
     Args:
-        values: Expected log-likelihood, KL divergence, a flag, and the number of rows, shape (4,). The flag is 1 if all
-            losses and gradients up to this step were finite, else 0.
+        values: Vector of shape (4,) with the expected log-likelihood, the KL divergence, a flag, and the number of
+            rows. The flag is 1 if all losses and gradients up to this step were finite, else 0.
     """
 
     values: Tensor

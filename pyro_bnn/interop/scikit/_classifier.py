@@ -204,7 +204,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             level: The probability, strictly between 0 and 1.
 
         Returns:
-            For each row and class of :attr:`classes_`, whether the class is in the row's set, shape (N, C).
+            A Boolean array of shape (N, C), which says for each row and class of :attr:`classes_` whether the set of
+            the row contains the class.
 
         Raises:
             ValueError: If `calibration_fraction` was None in the fit, or too few rows were held out for the level.

@@ -30,8 +30,8 @@ MOST_NUMBERS = 2**22
 class Maker:
     """A function that makes a distribution from an output and the likelihood's numbers.
 
-    A number of the likelihood, such as a noise scale, is a tensor of shape ``(*draws, *event)``. `event_dims` has the
-    number of axes in ``event`` for each number.
+    A number of the likelihood, such as a noise scale, is a tensor of shape ``(*draws, *event)``. For each number,
+    `event_dims` says how many axes ``event`` has.
     """
 
     make: Callable[[Tensor, Mapping[str, Tensor]], Distribution]
@@ -44,9 +44,9 @@ class Maker:
 class MadeDistribution(TorchDistribution, Sliced):
     """The distribution that a `Maker` returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
-    Draws and rows of every distribution can be selected and joined: the class selects or joins the outputs and numbers,
-    and makes the distribution again. A mean or a variance without closed form is estimated from draws, always with the
-    same seed.
+    To select or join draws or rows, the class selects or joins the outputs and numbers, and makes a new distribution
+    from them. This works for every distribution. A mean or a variance without closed form is estimated from draws,
+    always with the same seed.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention

@@ -72,7 +72,7 @@ class NetworkPriors:
         return name, first_value(self._net, name, path), self._net.get_submodule(path.rpartition(".")[0])
 
     def is_fixed(self, name: str) -> bool:
-        """Return whether the prior of a site depends on no other variable and is not learned."""
+        """Return whether the prior of a site is fixed: it is not learned, and depends on no other variable."""
         return not any(self.dependencies[name]) and not (name in self.declared and self.declared[name].is_learned)
 
     def _add(self, name: str) -> None:

@@ -290,7 +290,7 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 
 
 def _warn_of_a_part(argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str) -> None:
-    """Warn if a glob such as ``net.stage1.conv*.weight`` leaves out parameters of the kind that it selects.
+    """Warn if a glob such as ``net.stage1.conv*.weight`` selects some parameters of a kind, but not all of them.
 
     The function looks only at the block ``net.stage1``. If the glob has the full name of the layer, as in ``net.fc.*``,
     there is no warning.

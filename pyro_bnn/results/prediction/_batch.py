@@ -157,7 +157,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """Call `run`, in which the network keeps and reuses results. If `run` fails, call it again without reuse."""
+    """Call `run` while the network stores and reuses results. If `run` fails, call it again without reuse."""
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()

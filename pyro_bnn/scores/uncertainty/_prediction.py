@@ -213,7 +213,10 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
 
 
 class Sliced(ABC):
-    """A distribution that selects and joins draws and rows itself, as its parameters lack axes for draws and rows."""
+    """A distribution with its own methods that select and join draws and rows.
+
+    Other code cannot do this, since the parameters of the distribution have no axes for draws and rows.
+    """
 
     @abstractmethod
     def taken(self, index: Tensor, dim: int) -> Distribution:
