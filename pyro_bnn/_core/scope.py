@@ -229,7 +229,7 @@ def allow_local_mode(module: PyroModule) -> None:
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """Make a `pyro.param` statement, without Pyro's store, for a parameter that is not frozen."""
+    """Make a `pyro.param` statement that does not use Pyro's store. Return a frozen parameter without a statement."""
     if not parameter.requires_grad:  # Pyro's optimizers would give it the gradient 0, to which weight decay is added
         return parameter
     parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it

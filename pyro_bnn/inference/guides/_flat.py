@@ -29,8 +29,9 @@ Choice = Callable[[Site, dist.Normal], dist.Normal]
 class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     """A guide whose ELBO can be differentiated without effect handlers.
 
-    A subclass defines the same distribution twice. `forward` defines it as any Pyro guide does. :meth:`flat` defines it
-    for fast fits, with all parameters in long vectors. Each parameter has the name of its site.
+    A subclass defines the same distribution in two methods. Its `forward` contains Pyro statements, as in any Pyro
+    guide. Its :meth:`flat` is for fast fits, and keeps all parameters in long vectors. Each parameter has the name of
+    its site.
     """
 
     sites: tuple[Site, ...]

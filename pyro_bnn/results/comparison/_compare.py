@@ -157,7 +157,7 @@ class NumberSummary:
 def jackknife(values: Sequence[float]) -> Estimate:
     """Return a score with its jackknife standard error.
 
-    The first of `values` is the score of all draws. Each other value is the score without one group of draws.
+    The first of `values` is the score of all draws. Each other value is the score of all draws except one group.
     """
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)

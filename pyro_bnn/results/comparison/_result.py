@@ -59,7 +59,7 @@ def three_digits(value: float) -> str:
 
 
 def in_digits(name: str, estimates: Sequence[Estimate]) -> list[str]:
-    """Return estimates of the score `name` by several methods as texts with the same decimal places.
+    """Convert estimates of the score `name` to texts with the same number of decimal places.
 
     One of the standard errors has two digits, and all others have at least one. Shares are in per cent.
     """

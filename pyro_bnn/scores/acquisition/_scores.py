@@ -110,7 +110,7 @@ def by_rows(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
 
 
 def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
-    """Split values of shape (S, N, ...) into parts of at most `NUMBERS` numbers, or of a single row."""
+    """Split the N rows of values, shape (S, N, ...). A part has at most `NUMBERS` numbers, or it is a single row."""
     yield from values.split(max(NUMBERS // numbers_per_row, 1), dim=1)
 
 

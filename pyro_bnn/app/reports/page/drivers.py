@@ -77,7 +77,7 @@ def _short(text: str, most: int) -> str:
 
 
 def _bars(drivers: Sequence[Driver], doubt: str) -> Drawing:
-    """Draw the changes in a typical row: on the left of the prediction, and on the right of the uncertainty."""
+    """For each column, draw how much the prediction (left) and the uncertainty (right) of a typical row change."""
     axes = panels(2, 0.8 + 0.22 * len(drivers))
     names = [_short(driver.name, LONGEST) for driver in drivers]
     for ax, color, kind, label in zip(axes, (0, 1), ("mean", "epistemic"), ("prediction", doubt), strict=True):
