@@ -115,7 +115,7 @@ def skips_on_flag(optimizer: Optimizer) -> bool:
 
 @contextmanager
 def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
-    """Let a fused optimizer skip its steps in this context if `flag` is true, as torch's `GradScaler` does."""
+    """Let a fused optimizer skip its steps in this context if `flag` is true. `GradScaler` works in the same way."""
     optimizer.grad_scale, optimizer.found_inf = None, flag.float()
     try:
         yield

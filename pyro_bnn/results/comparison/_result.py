@@ -108,7 +108,7 @@ class Scores:
 
 
 def cells_of(rows: Sequence[Scores]) -> dict[str, list[str]]:
-    """Return the columns of a table of `rows`: the seconds, if they are known, and each score, as text by name."""
+    """Return the cells of a table as texts, by column: the seconds (if they are known), and each score."""
     columns = {}
     if any(row.seconds is not None for row in rows):
         columns["seconds"] = ["" if row.seconds is None else f"{row.seconds:.1f}" for row in rows]
@@ -220,7 +220,7 @@ class Comparison(Advised, Shown):
 
     @property
     def _has_sd(self) -> bool:
-        """Whether numbers are predicted, whose standard deviations are compared."""
+        """Whether the scores compare standard deviations, as for predictions of numbers."""
         return "total sd ratio" in self.pairs[0].scores
 
     @property

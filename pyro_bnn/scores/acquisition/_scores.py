@@ -295,7 +295,7 @@ def _information(probs: Tensor, others: Tensor) -> Tensor:
 
 
 def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Tensor:
-    """Return EPIG for labels that are numbers, treated as Gaussians, shape (N,)."""
+    """Return EPIG, shape (N,), for labels that are numbers. The labels count as Gaussian."""
     of_pool, of_targets = _standardised("pool", pool), _standardised("targets", targets)
     require_same_draws(of_pool, of_targets)
     numbers = max(len(of_pool), of_targets.shape[1])

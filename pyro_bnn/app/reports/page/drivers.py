@@ -21,7 +21,7 @@ LONGEST = 20  # largest number of letters of a column's name in the picture
 
 
 def drivers_section(subject: Subject) -> Section | None:
-    """Make the section on how predictions and uncertainty change if a column is permuted; None without columns."""
+    """Make the section on how predictions change if a column is permuted. Return None if no column varies."""
     if not subject.drivers:
         return None
     varying = [driver for driver in subject.drivers if driver.varies]
