@@ -74,7 +74,7 @@ def _is_slower(gains: PruningGains) -> list[str]:
 def _can_go(report: pruning.PruningReport) -> list[str]:
     """Say which share of the weights can be removed without loss.
 
-    Return no line if the report lacks the scores with all weights, or has no other scores.
+    The list is empty if the report does not contain scores with all weights, or contains only these scores.
     """
     rows = sorted(report.rows, key=lambda row: row.fraction)
     if rows[0].fraction > 0 or len(rows) < 2:
