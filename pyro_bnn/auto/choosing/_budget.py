@@ -78,7 +78,7 @@ class Deadline:
     def left(self, share: float = 1.0) -> float:
         """Return the seconds until the given share of the time is over.
 
-        The number is negative if the share is already over.
+        The number is negative if this share of the time has already passed.
         """
         return self.at(share) - time.perf_counter()
 

@@ -107,7 +107,7 @@ def make_recordable(optimizer: Optimizer) -> None:
 
 
 def skips_on_flag(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer can skip a step because of a flag on the device, as for torch's `GradScaler`."""
+    """Return whether a flag on the device can make an optimizer skip a step, as torch's `GradScaler` requires."""
     if isinstance(optimizer, SkippingOptimizer):
         return optimizer.can_skip
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused"))

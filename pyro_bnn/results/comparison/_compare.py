@@ -171,7 +171,7 @@ def over_points(values: Tensor) -> Estimate:
 
 
 def _root_mean(variances: Tensor) -> Estimate:
-    """Return the root mean square over points of standard deviations, given their squares."""
+    """Return the square root of the mean variance over points, and its standard error."""
     mean = over_points(variances)
     root = math.sqrt(mean.value)
     return Estimate(root, mean.standard_error / (2 * root) if root else 0.0)
@@ -203,7 +203,7 @@ def _cdf_sums(
 
 
 def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
-    """Simulate R observations from each of the S draws, such that R S is at least 1000; shape ``(R, S, N, *O)``."""
+    """Simulate R observations from each of the S draws, shape ``(R, S, N, *O)``. The product R S is at least 1000."""
     assert prediction.components is not None
     with seeded(seed, prediction.mean.device):
         return prediction.components.sample(torch.Size([-(-NUM_OBSERVATIONS // prediction.num_samples)])).double()

@@ -105,7 +105,7 @@ def probs_of(name: str, logits: Tensor) -> Tensor:
 
 
 def by_rows(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """Apply a function to some rows of logits, shape (S, N, C), at a time, and join the results, shape (N,)."""
+    """Apply a function to blocks of rows of logits, shape (S, N, C), and join the results, shape (N,)."""
     return torch.cat([function(part) for part in parts(logits, logits.shape[0] * logits.shape[2])])
 
 
