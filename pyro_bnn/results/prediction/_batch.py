@@ -246,7 +246,7 @@ NUM_FIRST = 2
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
     """Add the draws of all seeds to the first batches of rows. Return the number of batches that got draws.
 
-    The last batches get no draws if all batches together would take too much memory.
+    If all batches together would take too much memory, only the first batches get draws.
     """
     done = 0
     while done < len(seeds):
