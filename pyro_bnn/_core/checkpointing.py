@@ -81,7 +81,7 @@ class Keeper:
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
         """Write the state after the last epoch, and after each earlier epoch if writing takes little time.
 
-        After an earlier epoch, also stop if there was a signal, as :meth:`step` does.
+        After every epoch except the last, also call :meth:`step`, which stops the fit if there was a signal.
         """
         if self._checkpoint is None:
             return

@@ -1,4 +1,4 @@
-"""Conversion of dataclasses to plain data for files and back, and checks of such data, which may be forged."""
+"""Converts dataclasses to plain data for files, and back. Checks data from files, since files may be forged."""
 
 import math
 from collections.abc import Collection, Mapping

@@ -204,8 +204,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
     """Return a copy that shares the parameters, but does not use Pyro's handlers or parameter store.
 
-    `values` has values of the module's own `PyroSample` attributes. An attribute without a value in `values` gets a
-    random value each time it is read.
+    `values` maps the names of the module's own `PyroSample` attributes to values. An attribute without a value in
+    `values` gets a random value each time it is read.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))
@@ -229,7 +229,7 @@ def allow_local_mode(module: PyroModule) -> None:
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """Make a `pyro.param` statement, without Pyro's store, for a parameter that is not frozen."""
+    """Make a `pyro.param` statement that does not use Pyro's store. Return a frozen parameter without a statement."""
     if not parameter.requires_grad:  # Pyro's optimizers would give it the gradient 0, to which weight decay is added
         return parameter
     parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it

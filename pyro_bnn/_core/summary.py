@@ -24,7 +24,7 @@ Cell = str | int | float | None
 
 
 class Number(str):
-    """A number as text, such as "0.12 ± 0.03". Tables align the text like other numbers."""
+    """A number as text, such as "0.12 ± 0.03". Tables align it at the right, like all numbers."""
 
     __slots__ = ()
 

@@ -76,7 +76,7 @@ class Folder:
             self.manifest.write(self.path)
 
     def check_free(self, *names: str) -> None:
-        """Raise FileExistsError if another program wrote a file in `names` to this folder or to the earlier folder."""
+        """Raise FileExistsError if this or the earlier folder has a file in `names` that another program wrote."""
         earlier = _manifest_of(self.place.real) or Manifest("")
         for name in names:
             for folder, manifest in ((self.path, self.manifest), (self.place.real, earlier)):

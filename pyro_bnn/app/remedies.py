@@ -44,5 +44,5 @@ def longer_chains(config: RunConfig, seconds: float | None) -> str:
 
 
 def longer_limit(config: RunConfig, seconds: float | None) -> float:
-    """Return a time limit for chains that were too short; 0 if nothing is known of their time."""
+    """Return a longer time limit for chains that were too short; 0 if neither their limit nor their time is known."""
     return MORE * config.time_limit or 10.0 * round(MORE * (seconds or 0.0) / 10)

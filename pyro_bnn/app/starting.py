@@ -43,7 +43,7 @@ def check_given(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> N
 
 @_naming_options()
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
-    """Return the settings of a new run, and sentences that explain the settings that were chosen, not given."""
+    """Return the settings of a new run, and sentences that explain the settings which the program chose."""
     config = _asked(dataset, recipe, given)
     config.check()
     return (config, []) if config.kind == "images" else _completed(config, dataset, given)

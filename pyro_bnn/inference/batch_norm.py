@@ -149,8 +149,8 @@ class RefreshedPosterior(CarryingPosterior):
     """Draws of a posterior, each with its own statistics of batch normalisation.
 
     For each draw the network runs over x once, with batch normalisation in train mode. So each call of
-    :func:`~pyro_bnn.predict` takes longer, by the time of a prediction at x. A :class:`~pyro_bnn.StoredPosterior`
-    computes the statistics once and keeps them. The model is not changed. Predictions must use this model.
+    :func:`~pyro_bnn.predict` also takes the time of a prediction at x. A :class:`~pyro_bnn.StoredPosterior` computes
+    the statistics once and keeps them. The model is not changed. Predictions must use this model.
 
     Args:
         model: The model.

@@ -68,7 +68,8 @@ class ScaleMap(ABC):
 class Softplus(ScaleMap):
     r"""The scale :math:`\sigma = \log(1 + e^\rho)`.
 
-    Adding a constant to the parameter multiplies small scales by a factor, and adds the constant to large scales.
+    If the parameter grows by a constant, small scales are multiplied by a factor, and large scales grow by the
+    constant.
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.2.

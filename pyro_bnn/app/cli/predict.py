@@ -159,7 +159,7 @@ def predict(
 def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPosterior") -> list[str]:
     """Return a note on the fault of a run, or [] if the run is good.
 
-    A known verdict gives the first words of the note.
+    If a verdict on the run is known, the note begins with this verdict.
     """
     from .. import chains, runs  # imported late: importing takes long
 

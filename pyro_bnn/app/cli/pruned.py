@@ -58,8 +58,8 @@ def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
 def _is_slower(gains: PruningGains) -> list[str]:
     """Say whether the network is slower with sparse layers.
 
-    Return a list with a sentence if the network is slower for at least half of the shares of removed weights. Otherwise
-    return an empty list.
+    The list contains one sentence if the network is slower for at least half of the shares of removed weights.
+    Otherwise the list is empty.
     """
     pruned = [row for row in gains.rows if row.fraction]
     slower = [row for row in pruned if row.sparse_seconds > SLOWER * row.dense_seconds]
@@ -74,7 +74,7 @@ def _is_slower(gains: PruningGains) -> list[str]:
 def _can_go(report: pruning.PruningReport) -> list[str]:
     """Say which share of the weights can be removed without loss.
 
-    Return no line if the report lacks the scores with all weights, or has no other scores.
+    The list is empty if the report does not contain scores with all weights, or contains only these scores.
     """
     rows = sorted(report.rows, key=lambda row: row.fraction)
     if rows[0].fraction > 0 or len(rows) < 2:

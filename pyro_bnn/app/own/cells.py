@@ -103,7 +103,7 @@ class Cells:
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
-        """Return the values, their format, and all fitting formats that give other values; None if no format fits."""
+        """Return the values, their format, and the formats that also fit but give other values; None if none fits."""
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
             return None

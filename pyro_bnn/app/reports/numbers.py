@@ -28,7 +28,7 @@ def number(value: float, sign: str = "") -> str:
 def with_error(value: float, error: float, sign: str = "") -> str:
     """Return a number ± its standard error, with the same decimal places.
 
-    The error has two or three significant digits, and the number has four if this is possible.
+    The error has two or three significant digits. If possible, the number has four significant digits.
     """
     if not (math.isfinite(error) and error >= 1e-12):
         return f"{number(value, sign)} ± {number(error)}"

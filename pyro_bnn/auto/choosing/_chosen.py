@@ -1,4 +1,4 @@
-"""Held-out rows, scores and the result of a choice between models, for fits with and without a time limit."""
+"""Held-out rows, scores and the result of a choice between models. The choice may have a time limit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

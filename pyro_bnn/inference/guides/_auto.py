@@ -50,7 +50,7 @@ def auto_guide(
     Args:
         kind: Class of the guide, from `pyro.infer.autoguide`.
         model: The model whose weights the guide approximates.
-        rank: Rank of ``AutoLowRankMultivariateNormal``, from 1 to P; None takes the square root of P, rounded.
+        rank: Rank of ``AutoLowRankMultivariateNormal``, from 1 to P. By default, it is the rounded square root of P.
         init: Initial locations and marginal scales. By default the guide is centred on the network's present weights.
 
     Returns:

@@ -122,7 +122,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @property
     def changes(self) -> str | None:
-        """The reason why this guide, if called, may give another result than :meth:`flat`; None if there is no reason.
+        """The reason why a call of the guide and :meth:`flat` may give different results; None if there is no reason.
 
         The results may differ if the guide has a hook, or if a subclass overrides a method.
         """

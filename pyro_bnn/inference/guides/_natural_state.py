@@ -325,7 +325,7 @@ def _add_scaled(target: Tensor, factor: float | Tensor, value: Tensor, weight: f
 
 
 class DiagonalHessian:
-    """Second derivatives of the loss with respect to a latent variable that does not affect the outputs."""
+    """Second derivatives of the loss with respect to a variable outside of the network, such as the noise scale."""
 
     def __init__(self, name: str, part: slice) -> None:
         self.name, self.part = name, part

@@ -167,7 +167,7 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest elements and, for the backward pass, their positions inside the windows (not as in torch)."""
+    """Return the largest element of each window, and its position in the window (in torch: its position in x)."""
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     return _Windows(x, kernel, stride, padding).largest()

@@ -237,7 +237,7 @@ class MCLMCKernel(TorchKernel):
 
 
 def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Return the directions, shape (K, P), after a time t with constant gradients, and the changes of kinetic energy.
+    r"""Return new directions, shape (K, P), and changes of kinetic energy, after a time t with constant gradients.
 
     Let u be the direction of a chain, g its gradient, :math:`e = -g / |g|`, :math:`\delta = t |g| / (P - 1)`,
     :math:`\zeta = e^{-\delta}` and :math:`a = u \cdot e`. The new direction is

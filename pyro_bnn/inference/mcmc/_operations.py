@@ -1,8 +1,8 @@
 """Table of the torch operations that can be written in C. A density with any other operation runs in torch.
 
-The entry of an elementwise operation is C text, with `{0}`, `{1}` and so on for the arguments. The entry of any other
-operation is a function. The function gets the writer, a tensor with the shape and dtype of the result, and the
-arguments of the operation, with a :class:`Value` in place of each tensor.
+The entry of an elementwise operation is C text, with `{0}`, `{1}` and so on for the arguments. For all other operations
+of the table, the entry is a function. The function gets the writer, a tensor with the shape and dtype of the result,
+and the arguments of the operation, with a :class:`Value` in place of each tensor.
 """
 
 import operator

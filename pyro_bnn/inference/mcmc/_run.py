@@ -123,8 +123,8 @@ class Run:
     def start(self, starts: Tensor, descent: Descent | None, *, until: float = math.inf) -> None:
         """Begin chains at the rows of `starts`, shape (K, P).
 
-        If `descent` is given, the chains begin at the modes to which it moves these points. The descent stops when
-        `time.perf_counter` reaches `until`.
+        If `descent` is given, it first moves each row to a mode. The chains then begin at these modes. The descent
+        stops when `time.perf_counter` reaches `until`.
         """
         with self._stream:
             kernel = self._new_kernel(starts)

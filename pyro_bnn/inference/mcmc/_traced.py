@@ -1,8 +1,9 @@
 """Records functions as graphs of tensor operations; constant tensors become additional arguments of the graphs.
 
-Samplers that do not run in C run the recorded potential. So they do not run the Python code of the model, of Pyro and
-of autograd at each step. For small tensors this Python code takes more time than the tensor operations. Recording needs
-no compiler. The table shows the time of one leapfrog step of NUTS for 100 rows of data on one thread, in microseconds.
+A sampler that does not run in C repeats the recorded operations of the potential. So it does not run the Python code of
+the model, of Pyro and of autograd at each step. For small tensors this Python code takes more time than the tensor
+operations. Recording needs no compiler. The table shows the time of one leapfrog step of NUTS for 100 rows of data on
+one thread, in microseconds.
 
 =======  ======  =============  ================
 Weights  Chains  With a record  Without a record
@@ -132,8 +133,8 @@ def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
 class TorchKernel(Kernel):
     """A kernel in torch.
 
-    If `not_in_c` is empty, C computes the potential. Any other `not_in_c` is the reason why C cannot compute the
-    potential; the kernel then records the potential if possible.
+    If `not_in_c` is empty, C computes the potential. Otherwise, `not_in_c` is the reason why C cannot compute the
+    potential. The kernel then records the potential if possible.
     """
 
     fields: tuple[str, ...] = ()

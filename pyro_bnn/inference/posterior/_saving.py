@@ -14,8 +14,7 @@ T = TypeVar("T")
 class Calibration(ABC):
     """A correction of a posterior's predictions, learned from rows that were not used in the fit.
 
-    :func:`~pyro_bnn.save_posterior` stores a calibration in the posterior's file, also a calibration of a class of your
-    own.
+    :func:`~pyro_bnn.save_posterior` can store a calibration in the posterior's file, even if you wrote its class.
     """
 
     @abstractmethod

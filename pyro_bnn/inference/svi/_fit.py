@@ -129,8 +129,8 @@ def fit_svi(
 
     Warns:
         PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. If the objective fell or still
-        rises at the end, only `posterior.status` is false and names the reason, since loops of short fits would repeat
-        a warning. :func:`~pyro_bnn.fit` with ``method="svi"`` also warns in this case.
+        rises at the end, `posterior.status` is false and names the reason. There is no warning in this case, since
+        loops of short fits would repeat it. But :func:`~pyro_bnn.fit` with ``method="svi"`` warns in this case, too.
 
     Example:
         >>> import torch

@@ -291,7 +291,7 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
 def fingerprint_of(
     loop: Loop, elbo: ELBO | None, estimator: Estimator | None, kl_weight: float | KLWeight
 ) -> dict[str, str]:
-    """Describe a fit in texts, one for each topic. A fit can resume only a checkpoint with the same description."""
+    """Describe a fit as ``{topic: text}``. A fit can resume only a checkpoint with the same description."""
     step, tensors, groups = loop.step, loop.batches.tensors, loop.step.optimizer.param_groups
     elbo = Trace_ELBO() if elbo is None else elbo
     alpha = vars(elbo).get("alpha")

@@ -107,7 +107,7 @@ def make_recordable(optimizer: Optimizer) -> None:
 
 
 def skips_on_flag(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer can skip a step because of a flag on the device, as for torch's `GradScaler`."""
+    """Return whether a flag on the device can make an optimizer skip a step, as torch's `GradScaler` requires."""
     if isinstance(optimizer, SkippingOptimizer):
         return optimizer.can_skip
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused"))
@@ -115,7 +115,7 @@ def skips_on_flag(optimizer: Optimizer) -> bool:
 
 @contextmanager
 def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
-    """Let a fused optimizer skip its steps in this context if `flag` is true, as torch's `GradScaler` does."""
+    """Let a fused optimizer skip its steps in this context if `flag` is true. `GradScaler` works in the same way."""
     optimizer.grad_scale, optimizer.found_inf = None, flag.float()
     try:
         yield

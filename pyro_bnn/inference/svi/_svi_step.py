@@ -61,7 +61,8 @@ class SVIStep:
 
         Args:
             *batch: Arguments of the model: x, shape (B, ...), and y, shape (B, ...), as :func:`fit_svi` takes them.
-            kl_weight: Weight of the KL term in this step; 1 gives the ELBO, None takes the weight of :func:`svi_step`.
+            kl_weight: Weight of the KL term in this step; 1 gives the ELBO. If None, the step uses the weight that was
+                passed to :func:`svi_step`.
 
         Returns:
             The ELBO of the step, and the two terms of the ELBO.

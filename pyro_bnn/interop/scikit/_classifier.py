@@ -196,8 +196,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     def predict_set(self, X: ArrayLike, level: float = 0.9) -> NDArray[np.bool_]:
         """Return a set of classes for each row, with a given probability that the set contains the row's label.
 
-        The estimator needs a `calibration_fraction`. The sets are randomised by a seed, see
-        :class:`~pyro_bnn.calibration.ConformalSets`, so their coverage is close to the level. No set is empty.
+        The estimator needs a `calibration_fraction`. The sets are randomised by a seed, so that their coverage is close
+        to the level (see :class:`~pyro_bnn.calibration.ConformalSets`). No set is empty.
 
         Args:
             X: Inputs, shape (N, D).

@@ -250,7 +250,7 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
 
 def _free(cutpoints: Tensor) -> Tensor:
-    """Convert cutpoints to the first cutpoint, and the logarithms of the distances between cutpoints."""
+    """Return the first cutpoint, followed by the logarithms of the distances between neighbouring cutpoints."""
     return torch.cat([cutpoints[:1], cutpoints.diff().log()])
 
 

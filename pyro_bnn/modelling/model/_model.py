@@ -216,7 +216,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         """Raise a `ValueError` if x has a wrong device or dtype, or if y has a wrong device or shape.
 
         The network runs on the first row only. If the network raises an error for this row, y is not checked, since
-        some networks need several rows. If whole batches cause errors, too, a fit raises them.
+        some networks need several rows. If the network also fails for whole batches, the fit raises the error.
         """
         check_input(x, self.like)
         try:

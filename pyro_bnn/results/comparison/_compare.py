@@ -105,7 +105,7 @@ NUMBER_STATISTICS: dict[str, Callable[[PredictiveMoments, PredictiveMoments], Te
 
 
 class NumberSummary:
-    """Moments of the numbers that a method predicts: from all draws, and with each group of draws left out in turn."""
+    """Moments of the numbers that a method predicts, computed from all draws, and again without each group of draws."""
 
     def __init__(self, prediction: RegressionPrediction, seed: int, nodes: Tensor) -> None:
         assert prediction.components is not None
@@ -157,7 +157,7 @@ class NumberSummary:
 def jackknife(values: Sequence[float]) -> Estimate:
     """Return a score with its jackknife standard error.
 
-    The first of `values` is the score of all draws. Each other value is the score without one group of draws.
+    The first of `values` is the score of all draws. Each other value is the score of all draws except one group.
     """
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
@@ -171,7 +171,7 @@ def over_points(values: Tensor) -> Estimate:
 
 
 def _root_mean(variances: Tensor) -> Estimate:
-    """Return the root mean square over points of standard deviations, given their squares."""
+    """Return the square root of the mean variance over points, and its standard error."""
     mean = over_points(variances)
     root = math.sqrt(mean.value)
     return Estimate(root, mean.standard_error / (2 * root) if root else 0.0)
@@ -203,7 +203,7 @@ def _cdf_sums(
 
 
 def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
-    """Simulate R observations from each of the S draws, such that R S is at least 1000; shape ``(R, S, N, *O)``."""
+    """Simulate R observations from each of the S draws, shape ``(R, S, N, *O)``. The product R S is at least 1000."""
     assert prediction.components is not None
     with seeded(seed, prediction.mean.device):
         return prediction.components.sample(torch.Size([-(-NUM_OBSERVATIONS // prediction.num_samples)])).double()

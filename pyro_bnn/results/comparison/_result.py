@@ -59,7 +59,7 @@ def three_digits(value: float) -> str:
 
 
 def in_digits(name: str, estimates: Sequence[Estimate]) -> list[str]:
-    """Return estimates of the score `name` by several methods as texts with the same decimal places.
+    """Convert estimates of the score `name` to texts with the same number of decimal places.
 
     The largest standard error has at least two significant digits, and all others have at least one. Shares are in per
     cent.
@@ -110,7 +110,7 @@ class Scores:
 
 
 def cells_of(rows: Sequence[Scores]) -> dict[str, list[str]]:
-    """Return the columns of a table of `rows`: the seconds, if they are known, and each score, as text by name."""
+    """Return the cells of a table as texts, by column: the seconds (if they are known), and each score."""
     columns = {}
     if any(row.seconds is not None for row in rows):
         columns["seconds"] = ["" if row.seconds is None else f"{row.seconds:.1f}" for row in rows]
@@ -222,7 +222,7 @@ class Comparison(Advised, Shown):
 
     @property
     def _has_sd(self) -> bool:
-        """Whether numbers are predicted, whose standard deviations are compared."""
+        """Whether the scores compare standard deviations, as for predictions of numbers."""
         return "total sd ratio" in self.pairs[0].scores
 
     @property

@@ -105,12 +105,12 @@ def probs_of(name: str, logits: Tensor) -> Tensor:
 
 
 def by_rows(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """Apply a function to some rows of logits, shape (S, N, C), at a time, and join the results, shape (N,)."""
+    """Apply a function to blocks of rows of logits, shape (S, N, C), and join the results, shape (N,)."""
     return torch.cat([function(part) for part in parts(logits, logits.shape[0] * logits.shape[2])])
 
 
 def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
-    """Split values of shape (S, N, ...) into parts of at most `NUMBERS` numbers, or of a single row."""
+    """Split the N rows of values, shape (S, N, ...). A part has at most `NUMBERS` numbers, or it is a single row."""
     yield from values.split(max(NUMBERS // numbers_per_row, 1), dim=1)
 
 
@@ -298,7 +298,7 @@ def _information(probs: Tensor, others: Tensor) -> Tensor:
 
 
 def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Tensor:
-    """Return EPIG for labels that are numbers, treated as Gaussians, shape (N,)."""
+    """Return EPIG, shape (N,), for labels that are numbers. The labels count as Gaussian."""
     of_pool, of_targets = _standardised("pool", pool), _standardised("targets", targets)
     require_same_draws(of_pool, of_targets)
     numbers = max(len(of_pool), of_targets.shape[1])

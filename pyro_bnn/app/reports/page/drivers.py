@@ -21,7 +21,7 @@ LONGEST = 20  # largest number of letters of a column's name in the picture
 
 
 def drivers_section(subject: Subject) -> Section | None:
-    """Make the section on how predictions and uncertainty change if a column is permuted; None without columns."""
+    """Make the section on how predictions change if a column is permuted. Return None if no column varies."""
     if not subject.drivers:
         return None
     varying = [driver for driver in subject.drivers if driver.varies]
@@ -77,7 +77,7 @@ def _short(text: str, most: int) -> str:
 
 
 def _bars(drivers: Sequence[Driver], doubt: str) -> Drawing:
-    """Draw the changes in a typical row: on the left of the prediction, and on the right of the uncertainty."""
+    """For each column, draw how much the prediction (left) and the uncertainty (right) of a typical row change."""
     axes = panels(2, 0.8 + 0.22 * len(drivers))
     names = [_short(driver.name, LONGEST) for driver in drivers]
     for ax, color, kind, label in zip(axes, (0, 1), ("mean", "epistemic"), ("prediction", doubt), strict=True):

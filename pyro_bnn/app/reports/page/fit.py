@@ -276,7 +276,10 @@ def about_section(subject: Subject) -> Section:
 
 
 def command_with(subject: Subject, changes: Mapping[str, Any]) -> str:
-    """Return the command of a training with other settings, which compares networks again if they were chosen."""
+    """Return a command that trains with other settings.
+
+    If the run chose its network automatically, the command compares networks again.
+    """
     made = () if subject.choice is None else subject.choice.made
     config = replace(subject.config, method="auto") if made else subject.config
     if config.method == "svi":  # its epochs end it, so a limit would only make the result depend on the machine

@@ -76,7 +76,7 @@ def usability(verdicts: Sequence[Verdict]) -> str:
 
 
 def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
-    """Return the first line of the report: a sentence with the decision, then reasons, and the scores (`usable`)."""
+    """Return the first line of the report. It gives the decision, the reasons, and the scores (the text `usable`)."""
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
     leaks = [verdict for verdict in problems if verdict.is_cause]
