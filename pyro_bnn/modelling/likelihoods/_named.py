@@ -27,6 +27,11 @@ def gaussian(scale: float | None = None) -> GaussianLikelihood:
     return GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR) if scale is None else scale)
 
 
+MAX_NOISE = 10.0
+"""Heuristic: largest noise scale, if it depends on the inputs, for targets of standard deviation 1. Noise of this size
+would hide the targets. So only inputs that are unlike the training inputs reach the limit."""
+
+
 class _Choice(NamedTuple):
     """A likelihood that can be chosen by a text: a name, with a number after a colon if the likelihood takes one."""
 
@@ -39,7 +44,7 @@ LIKELIHOODS: dict[str, _Choice] = {
     "categorical": _Choice(CategoricalLikelihood, "", "classes"),
     "bernoulli": _Choice(BernoulliLikelihood, "", "classes"),
     "gaussian": _Choice(gaussian, "SCALE", "numbers"),
-    "heteroscedastic": _Choice(HeteroscedasticGaussianLikelihood, "", "numbers"),
+    "heteroscedastic": _Choice(lambda: HeteroscedasticGaussianLikelihood(MAX_NOISE), "", "numbers"),
     "mixture": _Choice(lambda components=3.0: MixtureDensityLikelihood(components), "COMPONENTS", "numbers"),
     "poisson": _Choice(PoissonLikelihood, "", "counts"),
 }
