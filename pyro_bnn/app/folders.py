@@ -156,7 +156,10 @@ def resuming(run: str | Path) -> Iterator[Folder]:
 def updating(
     run: str | Path, *, command: str, writes: Sequence[str] = (), picture_format: str = "png"
 ) -> Iterator[Folder]:
-    """Yield a finished folder to write to. Raise FileExistsError if another program wrote a file in `writes`."""
+    """Yield a finished folder to write to.
+
+    `writes` has the names of the new files. Raise FileExistsError if another program wrote a file of such a name.
+    """
     place = Place.of(find_run(run))
     with locked(place, command):
         folder = Folder(place.real, place, Manifest.read(place.real), picture_format)
