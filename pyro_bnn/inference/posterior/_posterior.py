@@ -248,8 +248,8 @@ class Posterior(Advised, Shown, ABC):
 
         Args:
             num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer. If the
-                posterior consists of Markov chains, the default is all draws as K chains, with the sampler's statistics
-                in ``sample_stats``.
+                posterior consists of K Markov chains, the default is to return all K chains with all draws. The group
+                ``sample_stats`` then has the sampler's statistics.
             model: The model to which the posterior belongs. If it is given, the result also has the group
                 ``posterior_predictive``, which contains predictions at x.
             x: Inputs, shape (N, ...).
