@@ -37,7 +37,7 @@ class Folder:
     picture_format: str = "png"  # ending of the files of pictures
 
     def in_format(self, name: str) -> str:
-        """Return a file's name, in which a picture has the ending of the folder's picture format."""
+        """Return the file's name. The name of a picture gets the ending of the folder's picture format."""
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
     @contextmanager
