@@ -105,7 +105,10 @@ NUMBER_STATISTICS: dict[str, Callable[[PredictiveMoments, PredictiveMoments], Te
 
 
 class NumberSummary:
-    """Moments of the numbers that a method predicts, computed from all draws, and again without each group of draws."""
+    """Moments of the numbers that a method predicts.
+
+    The first item of `moments` is computed from all draws. Each of the other items leaves out one group of draws.
+    """
 
     def __init__(self, prediction: RegressionPrediction, seed: int, nodes: Tensor) -> None:
         assert prediction.components is not None

@@ -224,7 +224,7 @@ class Sliced(ABC):
 
     @abstractmethod
     def joined(self, others: Sequence[Any], dim: int) -> Distribution:
-        """Concatenate the distributions in `others`, which begin with this distribution, along an axis."""
+        """Concatenate the distributions in `others` along an axis. The first of them is this distribution itself."""
 
 
 def join_distributions(distributions: Sequence[Distribution], dim: int) -> Distribution:
