@@ -158,7 +158,7 @@ def updating(
 ) -> Iterator[Folder]:
     """Yield a finished folder to write to.
 
-    `writes` has the names of the new files. Raise FileExistsError if another program wrote a file of such a name.
+    `writes` has the names of the new files. Raise FileExistsError if another program wrote a file with such a name.
     """
     place = Place.of(find_run(run))
     with locked(place, command):

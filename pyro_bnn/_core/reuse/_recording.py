@@ -173,9 +173,9 @@ class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records the calls of modules whose results are the same in every run.
 
     A recorded call uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor or
-    attribute that existed before. If the arguments of a call were computed from drawn weights, only this call is not
-    recorded. After any other call that cannot be recorded, the module is refused: its later calls are not recorded,
-    either.
+    attribute that existed before. If the arguments of a call were computed from drawn weights, this call is not
+    recorded, but later calls of the module can be. After any other call that cannot be recorded, the module is refused:
+    its later calls are not recorded, either.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:

@@ -43,8 +43,8 @@ def fit_best(
     """Choose the model that predicts held-out rows best, and fit it with chains. The keys of `candidates` are names.
 
     Without a deadline, the result does not depend on the machine. A chain has at least 8 and at most `max_draws` draws.
-    If there is only one candidate, there is no search. The chains then also use the time of the search. If
-    `saves_search` is true, they do not use this time.
+    If there is only one candidate, there is no search. The chains then also use the time that a search would take,
+    unless `saves_search` is true.
     """
     if deadline is not None:
         return fit_in_time(candidates, data, deadline, max_draws=max_draws, progress=progress, seed=seed)
