@@ -111,7 +111,7 @@ def finding_on(modes: Modes | None, *, has_one_mode: bool) -> Finding:
 def has_failed(posterior: MCMCPosterior) -> bool:
     """Return whether chains diverged or are too short to be checked.
 
-    Chains that can be checked, but should be longer, have not failed, since they often predict well.
+    If chains should be longer, but can be checked, they have not failed: such chains often predict well.
     """
     return posterior.statistics.has_many_diverging or posterior.modes is None
 

@@ -98,7 +98,10 @@ class Memory:
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block. In a block, calls detect changed values of tensors, but no other changes of the network."""
+        """Begin a block.
+
+        In a block, each call checks whether values of tensors have changed, but does not look for other changes.
+        """
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True

@@ -1,8 +1,8 @@
 """`pyro-bnn evaluate`.
 
 The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the first line of `pyro-bnn report`),
-`usability` (the word in `USABLE` that says the same), and the items of metrics.json. For image sets, `headline` and
-`usability` are null.
+`usability` (the text in `USABLE` that says whether the run is usable), and the items of metrics.json. For image sets,
+`headline` and `usability` are null.
 
 For image sets, metrics.json has `num_test` and `num_unknown` (numbers of images), `rows` and `ood`. Each item of `rows`
 is for one prediction, and has `name`, `accuracy`, `nll` (nats), `ece` and `brier`. Each item of `ood` is for one score

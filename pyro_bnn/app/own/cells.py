@@ -155,7 +155,7 @@ class Cells:
 
 
 def listed(names: Sequence[object], most: int = 8) -> str:
-    """Return a text that shows at most `most` names (in quotes) or numbers, and says how many more there are."""
+    """Return a text that lists names (in quotes) or numbers. After `most` items, the text only counts the others."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 

@@ -1,4 +1,4 @@
-"""A trained run with its test rows, for `evaluate` and `report`, and the predictions of baselines without a network."""
+"""A trained run with its test rows, and predictions of baselines without a network, for `evaluate` and `report`."""
 
 import functools
 from dataclasses import dataclass, field, replace

@@ -113,7 +113,7 @@ class Member:
 
     @property
     def gains_by_groups(self) -> bool:
-        """Whether groups of members, each in one step, are faster on a CPU than a fit for each member."""
+        """Whether a fit on a CPU takes less time if each step trains a group of members instead of one member."""
         model, size = self.model, self.options.get("batch_size")
         size = LARGEST_BATCH if size is None else _checks.at_least("batch_size", size, 1)
         return (

@@ -309,7 +309,7 @@ def fit(
 
 
 def _require_method(method: object) -> None:
-    """Raise unless `method` is in :data:`METHODS`. If it belongs to another function, the error says so."""
+    """Raise unless `method` is in :data:`METHODS`. For a method of another function, the error names this function."""
     name = str(method).lower()
     near = name if name in OTHERS else nearest(name, [*METHODS, *OTHERS])
     if method not in METHODS and near in OTHERS:

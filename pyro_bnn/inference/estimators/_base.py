@@ -41,7 +41,7 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """Whether the estimator needs a draw's deviation from the parameter's mean, or the parameter's variance."""
+        """What the estimator needs in addition to a parameter's mean: the deviation of a draw, or the variance."""
 
     @abstractmethod
     def output(self, layer: Layer) -> Tensor:

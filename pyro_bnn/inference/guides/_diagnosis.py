@@ -167,8 +167,8 @@ class Marginals:
 class Counts:
     """How many weights of a site are at the prior, silent or collapsed; see :class:`Diagnosis`.
 
-    A weight at the prior is silent if the prior's mean lies within one standard deviation of 0. Any other prior carries
-    information, for example if it was learned from other data.
+    A weight at the prior counts as silent if the prior's mean is at most one standard deviation from 0. If the mean is
+    farther from 0, the prior carries information, for example from other data.
     """
 
     marginals: Marginals

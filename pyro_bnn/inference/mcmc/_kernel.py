@@ -158,7 +158,7 @@ class Kernel(ABC):
     def state(self) -> dict[str, Any]:
         """Return the state of the chains between two draws, as numbers, tensors, lists and dictionaries.
 
-        With the step sizes, the inverse masses and torch's generators, this state determines the next draws.
+        Together with the step sizes, the inverse masses and torch's generators, this state determines the next draws.
         """
         raise self._stateless()
 

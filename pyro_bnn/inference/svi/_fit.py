@@ -282,8 +282,8 @@ def _device_of(model: nn.Module, guide: nn.Module) -> torch.device | None:
 def trend_of(objective: Sequence[float]) -> Trend:
     r"""Fit a straight line to an objective by least squares. The objective has at least ten values.
 
-    The objective is divided into B blocks. The line is fitted to the mean :math:`m_b` of each block, at the time
-    :math:`t_b = b - (B - 1) / 2`:
+    The values of the objective are divided into B successive blocks. The line is fitted to the mean :math:`m_b` of each
+    block, at the time :math:`t_b = b - (B - 1) / 2`:
 
     .. math:: \hat\beta = \frac{\sum_b t_b m_b}{\sum_b t_b^2}, \qquad
               \mathrm{se}(\hat\beta) = \sqrt{\frac{\sum_b (m_b - \bar m - \hat\beta t_b)^2}{(B - 2) \sum_b t_b^2}}.

@@ -188,7 +188,7 @@ def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fit
 
 
 def swag(task: Task) -> Fitted:
-    """Train a plain network, and fit a Gaussian to the weights that further training in small batches visits."""
+    """Train a plain network, then train it further in small batches, and fit a Gaussian to the weights on this path."""
     model = task.make_model(task.seed)
     guide = DeltaGuide(model)
     found = _fitted(task, model, guide, task.seed)

@@ -92,7 +92,7 @@ class NetworkNormalPrior(_ScalePrior):
 
     References:
         Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
-        https://arxiv.org/abs/1906.05323. The guides of this paper start as with ``NetworkInit(weight_fraction=0.1)``.
+        https://arxiv.org/abs/1906.05323. With ``NetworkInit(weight_fraction=0.1)``, a guide starts as in this paper.
 
     Example:
         >>> import torch

@@ -105,7 +105,7 @@ NUMBER_STATISTICS: dict[str, Callable[[PredictiveMoments, PredictiveMoments], Te
 
 
 class NumberSummary:
-    """Moments of the numbers that a method predicts, computed from all draws, and again without each group of draws."""
+    """Moments of a method's predicted numbers. Item 0 is from all draws; each other item leaves out one group."""
 
     def __init__(self, prediction: RegressionPrediction, seed: int, nodes: Tensor) -> None:
         assert prediction.components is not None

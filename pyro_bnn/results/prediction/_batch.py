@@ -203,7 +203,7 @@ def faster(
 
 
 def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Tensor) -> int:
-    """Compute from shapes the bytes of the largest tensor in a chain.
+    """Return the number of bytes of the largest tensor that a chain of layers makes, computed from shapes.
 
     :class:`_Largest` could measure the bytes, but its first operation would load torch's compiler.
     """

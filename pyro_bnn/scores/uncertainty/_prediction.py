@@ -224,7 +224,7 @@ class Sliced(ABC):
 
     @abstractmethod
     def joined(self, others: Sequence[Any], dim: int) -> Distribution:
-        """Concatenate the distributions in `others`, which begin with this distribution, along an axis."""
+        """Concatenate the distributions in `others` along an axis. The first of them is this distribution itself."""
 
 
 def join_distributions(distributions: Sequence[Distribution], dim: int) -> Distribution:
@@ -254,7 +254,7 @@ def take(value: Any, index: Tensor, dim: int) -> Any:
 
 
 def are_few(distribution: Distribution, num_predictions: int) -> bool:
-    """Return whether the predictions of all draws and rows are so small that they are kept by default."""
+    """Return whether the predictions of all draws have at most `MOST_KEPT` elements, and so are kept by default."""
     if not isinstance(distribution, Sliced) and not _found_names(distribution):
         return False
     sizes: Any = getattr(distribution, "param_shape", None)  # with the axis of classes

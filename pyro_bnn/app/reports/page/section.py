@@ -64,7 +64,7 @@ USABLE = "usable", "usable with notes", "usable for predictions only", "too few 
 
 
 def usability(verdicts: Sequence[Verdict]) -> str:
-    """Return the word in `USABLE` that says the same as the first line of the report."""
+    """Return the text in `USABLE` that says whether a run with these verdicts is usable."""
     problems = {verdict.about for verdict in verdicts if verdict.level == "problem"}
     cases = (
         (bool(problems & {"predictions", "fit"}), "not usable"),

@@ -58,9 +58,9 @@ def of_baseline(
     """Judge whether a network predicts better than the best baseline.
 
     `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` compares
-    the errors of the two in words. `is_nearer` says whether the network has clearly smaller errors. `unbeaten` names a
-    score in which the baseline is not clearly better than the network. `guess` has the name and the mean log-density of
-    a second baseline, which ignores the inputs.
+    the errors of the two in words. `is_nearer` says whether the network has clearly smaller errors. `unbeaten` is
+    the name of a second score. It is empty if the baseline is clearly better in this score. `guess` has the name and
+    the mean log-density of a second baseline, which ignores the inputs.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
