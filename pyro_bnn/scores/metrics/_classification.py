@@ -183,7 +183,7 @@ def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
     Args:
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
-        num_bins: Number of bins of the confidence, 15 in most of the literature.
+        num_bins: Number of bins for the confidence. Most articles use 15 bins.
         equal_mass: Whether the bins have equal numbers of inputs instead of equal width; see :func:`calibration_bins`.
 
     References:
