@@ -41,7 +41,7 @@ class Header:
 class Store:
     """The draws of all chains, shape (K, S, P), in memory or in a memory-mapped safetensors file.
 
-    The file is created, or opened for writing, when the first draw is kept, after all other checks have passed.
+    The file is created, or opened for writing, when the first draw is kept. By then, all other checks have passed.
     """
 
     def __init__(self, path: str | Path | None, shape: tuple[int, int, int], like: Tensor, *, is_resumed: bool) -> None:

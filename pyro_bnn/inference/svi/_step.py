@@ -147,7 +147,7 @@ class StepTerms:
 
     @property
     def kl(self) -> Tensor:
-        """KL divergence, the complexity term, without the KL weight."""
+        """KL divergence (the complexity term of the ELBO), not multiplied by the KL weight."""
         return self.values[1]
 
     @property

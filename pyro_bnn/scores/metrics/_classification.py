@@ -178,7 +178,9 @@ def _confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> 
 
 
 def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_mass: bool = False) -> float:
-    """Return the mean distance between confidence and accuracy, over bins weighted by their numbers of inputs.
+    """Return the weighted mean over bins of the distance between confidence and accuracy.
+
+    The weight of a bin is its number of inputs.
 
     Args:
         probs: Class probabilities, shape (N, C).
