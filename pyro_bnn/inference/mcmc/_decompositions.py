@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tensor:
-    """Lengthen an axis of x to `size` by zeros; slice i of x moves to the position `begin + i * step`."""
+    """Insert zeros along an axis of x until its length is `size`; slice i of x moves to `begin + i * step`."""
     shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
     end = begin + step * (x.shape[axis] - 1) + 1
     placed: Tensor = aten.slice_backward(x, shape, axis, begin, end, step)
