@@ -64,8 +64,8 @@ class FlatMask:
     """Mask of the removed weights in the flat vectors of a step.
 
     A removed weight gets the location 0, the noise 0 and the scale of its prior. So a removed weight adds a known
-    constant to the ELBO, which is subtracted. The scale of the prior makes this constant small, so sums over all
-    weights lose few digits to rounding.
+    constant to the ELBO, and this constant is subtracted again. The scale of the prior makes this constant small, so
+    sums over all weights lose few digits to rounding.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:

@@ -152,7 +152,7 @@ class StepTerms:
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether all losses and gradients up to this step were finite. If not, later steps have no effect."""
+        """Whether all losses and gradients up to this step were finite. After a failure, later steps change nothing."""
         return self.values[2].bool()
 
     @property
