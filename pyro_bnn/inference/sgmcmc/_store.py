@@ -127,7 +127,7 @@ class Store:
 def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
     """Raise an error if `store` and `path` are the same file.
 
-    The error message says that `path` was passed as the argument `name`, such as "checkpoint".
+    The error message contains `name`, the name of the argument that gave `path`, such as "checkpoint".
     """
     if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
         raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
