@@ -129,7 +129,7 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
 
 
 def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good"], str]:
-    """Return the level of a fault of chains, and a clause that names the fault; the clause is empty without a fault."""
+    """Return how serious a fault of chains is, and a clause that names the fault; ("good", "") means no fault."""
     if posterior.statistics.has_many_diverging:
         return "problem", "many steps of the chains diverged"
     if posterior.status:

@@ -323,7 +323,7 @@ def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
 
 
 def variational(posterior: RunPosterior, command: str) -> GuidePosterior:
-    """Return the posterior if it is variational. Raise a ValueError for chains, since the command cannot use them."""
+    """Return the posterior if it is variational; raise a ValueError if it holds chains, which `command` cannot use."""
     if isinstance(posterior, MCMCPosterior):
         raise ValueError(
             f"`pyro-bnn {command}` needs one distribution for each weight, but this run holds chains, whose weights "

@@ -224,7 +224,7 @@ def load_posterior(
 
 @contextmanager
 def _loading(path: str | Path, what: str) -> Iterator[None]:
-    """Begin the message of each `ValueError` in the `with` block with the words "`what` cannot be loaded".
+    """Begin the message of each `ValueError` in the `with` block with the value of `what` and "cannot be loaded".
 
     The message of a `DamagedFileError` stays as it is.
     """

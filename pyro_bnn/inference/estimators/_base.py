@@ -51,7 +51,7 @@ class Estimator(ABC):
             layer: A call of `linear`, `conv1d`, `conv2d` or `conv3d`.
 
         Returns:
-            A tensor with the shape of the layer's own output. The distribution of each single row must be the same as
+            A tensor with the shape of the layer's own output. Each row of the tensor must have the same distribution as
             if the weights were drawn from the guide. The joint distribution of the rows may differ.
 
         Raises:

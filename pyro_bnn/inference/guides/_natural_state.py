@@ -313,7 +313,10 @@ class NaturalState(FlatState):
 
 
 def _prior_precision(piece: Piece) -> float | Tensor:
-    """Return the precision of a Gaussian prior. For another prior return 0, since the gradient includes its density."""
+    """Return the precision of the prior if the prior is Gaussian; otherwise return 0.
+
+    The gradient already includes the density of a prior that is not Gaussian.
+    """
     return piece.density.precision if isinstance(piece.density, NormalDensity) else 0.0
 
 

@@ -151,7 +151,7 @@ class Posterior(Advised, Shown, ABC):
         If the point of a draw is None, the prediction of this draw is not linearised.
 
         Args:
-            everywhere: Whether to return the points also if :attr:`is_linearised` is false.
+            everywhere: Whether to return the points even for a posterior whose :attr:`is_linearised` is false.
 
         Raises:
             ValueError: If the posterior has no median.

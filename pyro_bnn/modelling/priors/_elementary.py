@@ -83,7 +83,7 @@ class NetworkNormalPrior(_ScalePrior):
 
     For a pretrained network, this is the prior of MOPED. This prior keeps the weights near the pretrained weights. If
     the pretraining used the same data, the data count twice, and the posterior is too certain of the given weights.
-    Compare models on data that were not used in either training.
+    Compare models on data that neither the pretraining nor the fit used.
 
     The means share the memory of the weights in the model's copy of the network.
 

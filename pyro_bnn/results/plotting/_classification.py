@@ -150,10 +150,11 @@ def reliability_diagram(
     width: Width = "column",
     axes: Sequence[Axes] | None = None,
 ) -> Sequence[Axes]:
-    """Plot the accuracy against the confidence, with 95 % intervals, above the number of inputs in each bin.
+    """Plot the accuracy against the confidence, and in a second panel the number of inputs in each bin.
 
-    Each point is a bin, and shows the mean confidence, the accuracy, and the Wilson interval of the accuracy. Perfectly
-    calibrated bins lie on the diagonal. A bin whose interval does not reach the diagonal is probably not calibrated.
+    Each point is a bin, and shows the mean confidence, the accuracy, and the 95 % Wilson interval of the accuracy.
+    Perfectly calibrated bins lie on the diagonal. A bin whose interval does not reach the diagonal is probably not
+    calibrated.
 
     Args:
         probs: Class probabilities, shape (N, C), or a prediction that has them.

@@ -317,9 +317,9 @@ def array(values: Tensor) -> np.ndarray:
 class ValuePrediction(Prediction):
     """Values that a Pyro model of your own returns or observes, over draws of the model's latent variables.
 
-    If the model returns a mean, `variance` is the epistemic part of the variance. If the values are observations, each
-    draw of the latent variables gives one observation, and `variance` is the total variance. Only observations have a
-    log-density. The other arguments are the same as for :class:`Prediction`.
+    If the model returns a mean, the attribute `variance` is the epistemic part of the predictive variance. If the
+    values are observations, each draw of the latent variables gives one observation, and `variance` is the total
+    variance. Only observations have a log-density. The other arguments are the same as for :class:`Prediction`.
 
     Args:
         mean: Mean of the values, shape ``(N, *O)``.

@@ -38,7 +38,10 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 def best_of(baselines: Mapping[str, P]) -> tuple[str, P]:
-    """Return the baseline with the lowest NLL, trees excluded: its name (for use in a sentence) and its prediction."""
+    """Return the name (for use in a sentence) and the prediction of the baseline with the lowest NLL.
+
+    Trees do not count as a baseline here.
+    """
     others = [item for item in baselines.items() if item[0] != TREES]
     name, best = max(others, key=lambda item: _mean_density(item[1]))
     return IN_A_SENTENCE.get(name, name), best
