@@ -116,7 +116,10 @@ def reseed(seed: int, device: torch.device | None) -> None:
 
 
 def _draws_on_cuda(device: torch.device | None) -> bool:
-    """Return whether computations on `device` draw from a GPU's generator; None means any device used so far."""
+    """Return whether computations on `device` draw from a GPU's generator.
+
+    If `device` is None, the computations may run on any device that was used so far.
+    """
     return torch.cuda.is_initialized() if device is None else device.type == "cuda"
 
 

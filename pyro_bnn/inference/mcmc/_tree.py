@@ -218,9 +218,9 @@ def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Ten
 
     When a leaf completes a balanced subtree, the check for a U-turn compares the first and the last leaf of the
     subtree. Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every
-    even leaf is the first leaf of a balanced subtree. If the binary form of an odd leaf ends in c ones, the leaf
-    completes c balanced subtrees. The first leaves of these subtrees are stored at the levels from m - c + 1 to m,
-    where m is the level of the odd leaf.
+    even leaf is the first leaf of a balanced subtree. If n is odd, leaf n completes c balanced subtrees, where c is the
+    number of ones at the end of the binary form of n. The first leaves of these subtrees are stored at the levels from
+    m - c + 1 to m, where m is the level of the odd leaf.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
     stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)

@@ -24,7 +24,7 @@ EMPTY = "the loader is empty; pass one with at least one batch."
 
 
 class Batches:
-    """Gives the batches of each epoch, made by :class:`Arguments`.
+    """Gives the batches of each epoch, as arguments of the model.
 
     If the data are a tuple, several processes share each batch.
     """

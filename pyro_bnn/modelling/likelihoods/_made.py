@@ -30,8 +30,8 @@ MOST_NUMBERS = 2**22
 class Maker:
     """A function that makes a distribution from an output and the likelihood's numbers.
 
-    A number of the likelihood, such as a noise scale, is a tensor of shape ``(*draws, *event)``. For each number,
-    `event_dims` says how many axes ``event`` has.
+    Each number, such as a noise scale, is a tensor of shape ``(*draws, *event)``. For each number, `event_dims` says
+    how many axes ``event`` has.
     """
 
     make: Callable[[Tensor, Mapping[str, Tensor]], Distribution]

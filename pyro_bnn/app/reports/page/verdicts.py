@@ -57,10 +57,10 @@ def of_baseline(
 ) -> Verdict:
     """Judge whether a network predicts better than the best baseline.
 
-    `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` compares
-    the errors of the two in words. `is_nearer` says whether the network has clearly smaller errors. `unbeaten` names a
-    score in which the baseline is not clearly better than the network. `guess` has the name and the mean log-density of
-    a second baseline, which ignores the inputs.
+    `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` is a
+    text that compares the errors of the network with the errors of the baseline. `is_nearer` says whether the network
+    has clearly smaller errors. `unbeaten` names a score in which the baseline is not clearly better than the network.
+    `guess` has the name and the mean log-density of a second baseline, which ignores the inputs.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
