@@ -90,7 +90,7 @@ def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NoiseEvidence:
-    r"""Log-likelihood as a function of K Gaussian noise scales, one for each output or one for all, at fixed weights.
+    r"""Log-likelihood at fixed weights, as a function of K Gaussian noise scales. K is 1 or the number of outputs.
 
     .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
 
