@@ -110,7 +110,7 @@ class NoiseEvidence:
         return self.counts is not None
 
     def log_density(self, log_scales: Tensor) -> Tensor:
-        """Return the log-likelihood plus the log prior density of the noise scales. If they are given, return 0."""
+        """Return the log-likelihood plus the log prior density of the noise scales. If scales are given, return 0."""
         if self.counts is None or self.squares is None:
             return log_scales.new_zeros(())
         found = -(self.counts * (log_scales + LOG_ROOT_TAU) + 0.5 * self.squares * (-2 * log_scales).exp()).sum()

@@ -39,7 +39,7 @@ def signal_to_noise(
 
     Args:
         ratios: A posterior, or ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``.
-        axes: Two axes, the first for the density, the second for the cumulative distributions.
+        axes: Two axes: the first shows the density, and the second shows the cumulative distributions.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
 
     References:
