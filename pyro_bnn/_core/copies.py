@@ -14,7 +14,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def copied(module: M) -> M:
-    """Return a deep copy of a module, even of one that keeps computed tensors, as `weight_norm` does."""
+    """Return a deep copy of a module. The module may keep computed tensors, as modules with `weight_norm` do."""
     try:
         with EXCLUSIVE:  # a prediction in another thread may have put a draw into the module
             tensors = tensors_within([vars(part) for part in module.modules()])

@@ -289,7 +289,7 @@ def linear(x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
 
 
 def is_link(name: str, layer: nn.Module, random: Collection[str]) -> bool:
-    """Return whether a layer is elementwise, or linear and all its parameters are random."""
+    """Return whether a layer is elementwise, or is a linear layer whose parameters are all random."""
     return type(layer) in ELEMENTWISE or (type(layer) is nn.Linear and is_random(name, layer, random))
 
 

@@ -66,7 +66,7 @@ def _flattens_all(layer: nn.Module) -> bool:
 
 
 def _cut(net: nn.Module, random: Collection[str]) -> tuple[list[nn.Module], list[tuple[str, nn.Module]]]:
-    """Return the layers before the first layer with draws, and the other layers with their paths."""
+    """Return the layers before the first layer that has draws. Also return this and all later layers, with paths."""
     layers = [*_layers(net)]
     owners = {path.rpartition(".")[0] for path in random}
     first = next((index for index, (name, _) in enumerate(layers) if name in owners), len(layers))

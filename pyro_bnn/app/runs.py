@@ -100,7 +100,8 @@ def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> 
     """Make a conformal calibration of class sets or intervals from held-out rows; None without held-out rows.
 
     The scores of classes are randomised. Otherwise the least probable class of a row would always have the score 1. If
-    the least probable class were the label in a few rows, every set would contain all classes.
+    a few calibration rows had such a label, the bound for the scores would be 1, and every set would contain all
+    classes.
     """
     if data.held_out is None:
         return None

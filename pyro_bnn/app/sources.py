@@ -179,7 +179,7 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
-    """Return a note for each format of numbers other than 1234.5, with the names of the columns in this format."""
+    """Return notes on columns whose numbers are not written as in 1234.5. There is one note for each other format."""
     return [
         f"Numbers in {listed([name for name in written if written[name] == form])} are read as in {form}: {form} is "
         "1234.5."

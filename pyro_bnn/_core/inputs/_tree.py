@@ -165,7 +165,7 @@ def versions(x: Inputs) -> list[int]:
 
 
 def take(x: Inputs, rows: slice | Tensor) -> Inputs:
-    """Return some rows of the inputs, as views for a slice and as copies for indices. Shared inputs stay whole."""
+    """Return some rows of the inputs: views if `rows` is a slice, otherwise copies. Shared inputs stay whole."""
     if isinstance(rows, slice):
         return map_inputs(lambda leaf: leaf[rows], x, with_rows=True)
     # three times as fast as `leaf[rows]`

@@ -18,7 +18,7 @@ TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class State:
-    """A snapshot of some modules. New values of the tensors in `changing` do not count as a change."""
+    """A snapshot of some modules, for a later comparison. The values of the tensors in `changing` are not compared."""
 
     def __init__(self, modules: Iterable[nn.Module], changing: Collection[Tensor] = ()) -> None:
         modules = list(dict.fromkeys(modules))

@@ -58,7 +58,7 @@ class Cells:
     def first_text(self) -> str:
         """The first cell that is not a number such as 1234.5, in quotes and with its row.
 
-        If all cells are numbers, the text shows the first cell.
+        If every cell is such a number, the property shows the first cell of the column.
         """
         texts = self.present[pd.to_numeric(self.present, errors="coerce").isna()]
         row, text = [*texts.items(), *self.present.items()][0]

@@ -86,7 +86,10 @@ class Member:
         )
 
     def in_groups(self, num_workers: int, progress: bool | None) -> list[GuidePosterior] | str:
-        """Fit groups of members in several processes, each group in one step, or return why this is impossible."""
+        """Fit groups of members in several processes, or return the reason why this is impossible.
+
+        The members of a group are fitted side by side, as :meth:`in_one_step` does.
+        """
         count, num_threads = self.num_groups, max(torch.get_num_threads() // self.num_groups, 1)
         with progress_bar("group of members", count, shown=progress) as bar:
             groups = side_by_side(self.group, count, num_workers=num_workers, num_threads=num_threads, done=bar.update)

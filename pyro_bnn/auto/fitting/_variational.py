@@ -143,7 +143,7 @@ class EarlyStopping:
 
     @property
     def best_epoch(self) -> int:
-        """Number of epochs after which the log-density was largest in a check; 0 if there was no check."""
+        """Number of epochs before the check that found the largest log-density; 0 if there was no check."""
         return self.every * (self._best_look + 1)
 
     @property

@@ -178,8 +178,8 @@ def load_posterior(
             must have the saved names, shapes and supports.
         guide: The guide that receives the saved state. For an ensemble, a list with one guide for each member that has
             a guide. By default, this package's guides, and Pyro's `AutoNormal`, `AutoMultivariateNormal` and
-            `AutoLowRankMultivariateNormal`, are made from the file. You must pass a guide of any other class, and every
-            guide of a Pyro model of your own.
+            `AutoLowRankMultivariateNormal`, are made from the file. If a guide has another class, or belongs to a Pyro
+            model of your own, you must pass it.
         data: The arguments of a Pyro model of your own, as in :func:`save_posterior`; not used for other models. The
             rows of data may differ from those that were passed to :func:`save_posterior`.
 

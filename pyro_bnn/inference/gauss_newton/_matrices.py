@@ -50,7 +50,11 @@ TOLERANCE = 1e-3
 def summed_matrices(
     net: nn.Module, batches: Iterable[Pair], likelihood: Likelihood, *, is_full: bool, num_scales: int
 ) -> Tensor:
-    """Sum the Gauss-Newton matrices of K noise scales over all rows, in float64: (K, P, P), or the diagonals (K, P)."""
+    """Sum the Gauss-Newton matrices of all rows, separately for each of K noise scales.
+
+    The result is in float64. It has shape (K, P, P) if `is_full`; otherwise it contains only the diagonals, shape
+    (K, P).
+    """
     total: Tensor | None = None
     matrix: Callable[[nn.Module, Inputs, Tensor], Tensor] | None = None
     for x, y in batches:

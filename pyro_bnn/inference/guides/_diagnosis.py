@@ -240,9 +240,9 @@ def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     r"""Return the Gaussians at which the divergence from the prior has a local minimum, as (centre, scale).
 
     The centre m is the prior's mean, or the prior's mode if the mean is not finite. The divergence from the prior is
-    :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` plus a constant. The scales s are the local minima of this
-    divergence on a grid of log scales with steps of 0.1. The minima on the grid exceed the true minima by at most
-    about 0.0025 nats.
+    :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` plus a constant. This divergence is computed on a grid of log
+    scales with steps of 0.1, and each local minimum on the grid gives a scale s. The minima on the grid exceed the true
+    minima by at most about 0.0025 nats.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]

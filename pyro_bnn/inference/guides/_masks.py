@@ -1,4 +1,4 @@
-"""Gaussians whose removed elements are exactly zero: a Pyro distribution, and masks of flat vectors."""
+"""A Gaussian distribution whose removed elements are exactly zero, and masks of the removed weights in flat vectors."""
 
 from collections.abc import Mapping
 

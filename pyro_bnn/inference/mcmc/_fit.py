@@ -59,9 +59,10 @@ def fit_mcmc(
     the noise scale, and the density includes the Jacobian of this map. All chains run at the same time. During warm-up,
     each chain learns its own step size and, except for MCLMC, a diagonal mass matrix.
 
-    If `torch.distributed` is initialised, each process draws a share of the chains, writes its own checkpoint, with its
-    rank in the file's name, and returns all chains. Every process must call this function with the same arguments and
-    with all rows of the data. The draws depend on the seed and on the number of processes.
+    If `torch.distributed` is initialised, the processes share the work: each process draws some of the chains, but
+    returns all chains. Each process writes its own checkpoint, and the file's name contains the rank of the process.
+    Every process must call this function with the same arguments and with all rows of the data. The draws depend on the
+    seed and on the number of processes.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Learnable parameters do not change.

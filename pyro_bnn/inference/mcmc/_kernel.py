@@ -266,5 +266,6 @@ class Sampler(ABC):
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
         """Make the kernel for one potential and K chains that begin at the positions z, shape (K, P).
 
-        If the sampler cannot draw in C, ``compile=True`` raises a `NotInCError`, and ``"auto"`` draws in torch.
+        If drawing in C is not possible, the method raises a `NotInCError` for ``compile=True``. With
+        ``compile="auto"``, the kernel then draws in torch.
         """

@@ -25,7 +25,10 @@ OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}
 
 @dataclass(frozen=True)
 class ModesRecord:
-    """The form in which a file stores :class:`Modes`. All fields are tensors, which can store an infinite R-hat."""
+    """The form in which a file stores :class:`Modes`.
+
+    All fields are tensors, since other numbers in a file must be finite, but R-hat may be infinite.
+    """
 
     within: Tensor
     between: Tensor

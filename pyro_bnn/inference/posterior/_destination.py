@@ -27,8 +27,8 @@ BOUNDS = (
 class Destination:
     """The model and guides into which a posterior is loaded.
 
-    If the model is a Pyro model but not a :class:`BayesianModel`, `model` is None, and `own_sites` are the model's
-    latent variables if they are known.
+    For a Pyro model that is not a :class:`BayesianModel`, `model` is None. In this case `own_sites` has the latent
+    variables of the model, if they are known.
     """
 
     model: BayesianModel | None

@@ -48,7 +48,7 @@ class Status:
 
     @property
     def finding(self) -> str:
-        """What is wrong, as a sentence: the verdict or, without a verdict, the first part of the message."""
+        """A sentence that says what is wrong: the verdict, or the first part of the message if there is no verdict."""
         found = self.verdict or self.message.partition(";")[0].strip()
         return f"{found[:1].upper()}{found[1:].rstrip('.')}."
 

@@ -74,7 +74,7 @@ class Store:
         return self._run
 
     def join(self, run: str) -> None:
-        """Use the identifier of a checkpoint's run. Raise if the file or an earlier chain belongs to another run."""
+        """Take over a checkpoint's identifier `run`. Raise if the file or an earlier chain belongs to another run."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "

@@ -161,7 +161,10 @@ def _sum_of(
 
 
 def _accumulator_of(distribution: Distribution) -> Accumulator | None:
-    """Return an empty accumulator for classes or for independent numbers with finite moments, else None."""
+    """Return an empty accumulator that suits a distribution, or None if there is none.
+
+    There are accumulators for classes, and for independent numbers with finite means and variances.
+    """
     if isinstance(distribution, (Categorical, Bernoulli)):
         return ClassAccumulator()
     if isinstance(distribution, NormalMixture):

@@ -286,9 +286,10 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Return the mutual information of each label of `probs` and each label of `others`, summed over `others`.
+    """Return a sum of mutual informations for each row of `probs`, shape (N,).
 
-    `probs` has shape (S, N, C), and `others` has shape (S, M, C').
+    The sum has one term for each row of `others`: the mutual information of the labels of the two rows. `probs` has
+    shape (S, N, C), and `others` has shape (S, M, C').
     """
     num_samples, num_rows, num_classes = probs.shape
     joint = probs.flatten(1).mT @ others.flatten(1) / num_samples  # (N C, M C')

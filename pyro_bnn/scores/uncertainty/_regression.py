@@ -149,7 +149,7 @@ class RegressionPrediction(Prediction):
 
         Args:
             level: Probability of the interval from ``lower`` to ``upper``, such as 0.9; see :meth:`interval`.
-            outputs: Names of the outputs; by default their numbers, if there are several.
+            outputs: Names of the outputs. By default, several outputs are named by their numbers.
             index: Labels of the rows; by default 0 to N - 1.
         """
         columns = by_output("mean", self.mean, outputs)

@@ -97,7 +97,10 @@ MOST_CLASSES = 3  # classes of a row with their probabilities
 
 
 def surprises_section(subject: Subject) -> Section | None:
-    """Make the section on the rows with the largest NLL; None for image sets, which have a section of examples."""
+    """Make the section on the rows with the largest NLL.
+
+    Return None for image sets, since another section of their reports shows examples.
+    """
     found = subject.classified or subject.regressed
     if found is None or not found.rows:
         return None
