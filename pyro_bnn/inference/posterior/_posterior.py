@@ -146,9 +146,9 @@ class Posterior(Advised, Shown, ABC):
         raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
 
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """Return the points around which predictions linearise the network; each draw uses the next point.
+        """Return the points around which predictions linearise the network.
 
-        For a draw that gets None instead of a point, the prediction is not linearised.
+        The draws use these points in turn. If the point of a draw is None, its prediction is not linearised.
 
         Args:
             everywhere: Whether to return the points also if :attr:`is_linearised` is false.
