@@ -136,7 +136,7 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
 
 
 def _rounded(text: str) -> str:
-    """Round a long decimal number to six digits. Return whole numbers and all other texts unchanged."""
+    """Round a text with a long decimal number to six digits. Return any other text, such as "1234567", unchanged."""
     if len(text) > LONGEST_NUMBER and not text.isdigit():
         with suppress(ValueError):
             return f"{float(text):.6g}"
