@@ -53,8 +53,8 @@ class MCMCPosterior(Posterior):
         path: How the draws were computed: ``"C"``, ``"pyro"``, or, for draws in torch, a text that begins with
             ``"replayed"`` or ``"eager"`` and says why no faster way was possible. The path is empty if a custom sampler
             does not set it.
-        modes: Agreement of the predictions for training rows, within and between chains; None unless the chains began
-            at different modes.
+        modes: How well the predictions for training rows agree, within and between chains. If the chains did not begin
+            at different modes, this is None.
 
     Raises:
         ValueError: If an argument has the wrong type, or if sites have different numbers of draws.
