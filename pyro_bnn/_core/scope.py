@@ -207,8 +207,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
     """Return a copy that shares the parameters, but does not use Pyro's handlers or parameter store.
 
-    `values` maps the names of the module's own `PyroSample` attributes to values. An attribute without a value in
-    `values` gets a random value each time it is read.
+    `values` maps the names of the module's own `PyroSample` attributes to values. If `values` lacks an attribute, each
+    read of this attribute returns a new random value.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))

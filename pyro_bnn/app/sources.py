@@ -81,7 +81,7 @@ def _origin(facts: Facts) -> str:
 def split_rows(
     num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide rows at random, each class of `labels` in the same ratio. Return sorted training and test indices."""
+    """Divide rows at random, in the same ratio for each class of `labels`. Return sorted training and test indices."""
     _check_enough(num_rows)
     order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed)).tolist()
     groups: dict[Hashable, list[int]] = {}

@@ -29,7 +29,7 @@ class Shared:
     shared inputs may differ from batch to batch: each batch may have its own sample from a large graph.
 
     Args:
-        value: A tensor of any shape, an array or a list, or a tuple or dictionary of these.
+        value: A tensor, array or list of any shape, or a tuple or dictionary that contains tensors, arrays or lists.
 
     Raises:
         ValueError: If `value` contains a `Shared`, or an object of a type that is not listed above.

@@ -56,7 +56,7 @@ class Cells:
 
     @property
     def first_text(self) -> str:
-        """The first cell that is not a number such as 1234.5, in quotes and with its row.
+        """A text such as "'none' in row 12", which shows the first cell that is not a number.
 
         If every cell is such a number, the property shows the first cell of the column.
         """

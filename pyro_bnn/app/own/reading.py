@@ -41,7 +41,7 @@ class Table:
         return Cells(name, self.shown, self.frame[name], self.separator)
 
     def require(self, names: Sequence[str], *, is_typed: bool = True) -> None:
-        """Raise ValueError if a name is no column of the table. `is_typed` says whether the user typed them."""
+        """Raise ValueError if a name is no column of the table. `is_typed` says whether the user typed the names."""
         missing = [name for name in names if name not in self.frame]
         if missing:
             lower = {name.lower(): name for name in self.names}

@@ -67,7 +67,7 @@ class BeforeAndAfter:
 
     @property
     def deviations(self) -> str:
-        """A text with the approximate standard deviation of each calibrated share, for rows chosen at random."""
+        """A text with the approximate standard deviation of each calibrated share over random choices of the rows."""
         rows = 1 / self.num_test + 1 / self.num_calibration
         points = [f"{100 * math.sqrt(level * (1 - level) * rows):.1f} ({percent(level, 0)})" for level in COMPARED]
         return f"{' and '.join(points)} points"

@@ -101,7 +101,7 @@ def _counts(rate: Tensor, y: Tensor) -> Prediction:
 
 
 def _predicted(accumulator: Accumulator, observation: Distribution, density: Tensor, y: Tensor) -> Prediction:
-    """Make a prediction from the predictive distributions of the rows and the log-densities of the targets."""
+    """Make a prediction, given the predictive distribution of each row and the log-density of each target."""
     accumulator.add(observation, keep=True)
     return replace(accumulator.prediction(density.sum(-1)), targets=y)
 

@@ -33,7 +33,7 @@ CALIBRATION = "calibration"  # key of the calibration in a file; a file without 
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file: a posterior, and a record of its model. The record of a user's own Pyro model is `own`."""
+    """Content of a file: a posterior, and a record of its model. For a Pyro model of the user, this record is `own`."""
 
     model: ModelRecord | None
     own: OwnRecord | None

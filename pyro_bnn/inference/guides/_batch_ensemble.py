@@ -183,7 +183,7 @@ def _is_shared(site: Site) -> bool:
 
 
 def _layout_of_member(sites: Iterable[Site]) -> Layout:
-    """Return the layout of a row of `members`. It has factors of shared weights, and values of other variables."""
+    """Return the layout of a row of `members`: factors of shared weights, and values of all other variables."""
     shapes: dict[str, torch.Size] = {}
     for site in sites:
         shape = site.unconstrained_start.shape

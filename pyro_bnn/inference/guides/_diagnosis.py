@@ -345,7 +345,7 @@ def _priors_of_guide(guide: object) -> dict[str, Distribution]:
 
 
 def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribution]:
-    """Return the prior of each site, at the medians of the variables on which it depends."""
+    """Return the prior of each site. If a prior depends on other variables, their medians are used."""
     medians: Mapping[str, Tensor] = {}
     if any(model.parents_of(name) for name in model.site_names) and isinstance(guide, (FlatGuide, AutoGuide)):
         with own_parameters(guide):

@@ -96,7 +96,7 @@ class FlatMask:
         self._keep = now  # equal masks in other tensors, as after loading a state
 
     def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
-        """Set the removed weights in `vector` to a value. The vector is the slice `part` of a vector of all weights."""
+        """Set the removed weights in `vector` to a value. `vector` has only the weights in the slice `part`."""
         if self._removed is not None:
             vector.masked_fill_(self._removed[part], value)
 

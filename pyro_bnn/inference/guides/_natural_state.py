@@ -37,9 +37,9 @@ class NaturalState(FlatState):
     the part of S that comes from the data is divided by this factor.
 
     The update of S contains the square of a noisy term, which raises S above its optimum by about
-    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, g contains noise from all weights, which would
-    raise S to many times its optimum. So for latent variables of the likelihood, :math:`g\,(w - m)\,S` is replaced by
-    the second derivative of L. This derivative needs no pass through the network.
+    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For the noise scale of a likelihood, g varies with the draws of all
+    weights. This would raise S to many times its optimum. So for latent variables of the likelihood,
+    :math:`g\,(w - m)\,S` is replaced by the second derivative of L. This derivative needs no pass through the network.
 
     With `gauss_newton_every` k, :math:`B\,s^2 / N` replaces :math:`g\,(w - m)\,S` in every k-th step, and S stays the
     same in the other steps. Here s is the gradient of minus the log-likelihood of the whole data set, estimated from B

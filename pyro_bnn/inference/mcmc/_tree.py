@@ -75,7 +75,7 @@ class TreeConstants(NamedTuple):
 
 
 def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
-    """Return the state of chains at z between two draws. `begin` reads only the proposal, z."""
+    """Return the state of chains that are at z and have no trajectory yet. `begin` reads only the proposal, z."""
     count = torch.zeros_like(potential, dtype=torch.long)
     levels = z.new_zeros(len(z), num_levels, z.shape[1])
     point, proposal = (z, z, gradient), (z, gradient, potential, potential)

@@ -98,8 +98,8 @@ def fit_svi(
             ``functools.partial(torch.optim.Adam, lr=1e-3)``. The function may also return a pair of an optimizer and a
             learning-rate scheduler (:func:`scheduled`). To clip gradients, see :func:`clipped`.
         num_epochs: Number of passes over the data.
-        batch_size: Number of rows in each batch if `data` is a tuple. Several processes share the rows of a batch. None
-            uses all rows at once.
+        batch_size: Number of rows in each batch if `data` is a tuple. Several processes share the rows of a batch. If
+            `batch_size` is None, each batch has all rows.
         elbo: One of Pyro's ELBOs; None is ``Trace_ELBO()``.
         estimator: Gradient estimator that makes gradients less noisy. With None, each weight is drawn once per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO. :mod:`pyro_bnn.kl` has weights that change during a fit.

@@ -46,7 +46,7 @@ class Weighted(TorchDistribution):
 
 @dataclass(frozen=True)
 class MovedPrior:
-    """Argument of a `PyroSample`: a function that returns a fixed prior on the likelihood's device, in its dtype."""
+    """A function for `PyroSample`. It returns a fixed prior on the device of the likelihood, and in its dtype."""
 
     prior: Distribution
 

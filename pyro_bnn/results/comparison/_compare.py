@@ -157,7 +157,7 @@ class NumberSummary:
 def jackknife(values: Sequence[float]) -> Estimate:
     """Return a score with its jackknife standard error.
 
-    The first of `values` is the score of all draws. Each other value is the score of all draws except one group.
+    The first of `values` is the score of all draws. For each of the other values, one group of draws is left out.
     """
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)

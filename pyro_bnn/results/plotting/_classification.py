@@ -274,7 +274,7 @@ def detection_curves(
 
 
 def _pairs(known: InputScores, unknown: InputScores) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return, for each name of a score, the scores of the known inputs and the scores of the unknown inputs."""
+    """Return the scores of the known and of the unknown inputs, ``{name of a score: (known, unknown)}``."""
     sides: dict[str, dict[str, np.ndarray]] = {}
     for side, value in (("known", known), ("unknown", unknown)):
         scores = _scores(value) if isinstance(value, ClassificationPrediction) else value

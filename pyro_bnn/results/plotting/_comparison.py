@@ -35,8 +35,8 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
 
     Returns:
         Array of axes. A picture with curves has one panel for each method and one panel below, so the array has the
-        shape (number of methods + 1,). For a picture with matrices, the array has the shape (number of regions, number
-        of scores).
+        shape (number of methods + 1,). A picture with matrices has one panel for each region and score, so the array
+        has the shape (number of regions, number of scores).
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Acquisition scores of single rows, and the inputs of all scores: predictions, or logits of all draws."""
+"""Acquisition scores of single rows, and functions that check the inputs (predictions or logits) of all scores."""
 
 import math
 from collections.abc import Callable, Iterator
