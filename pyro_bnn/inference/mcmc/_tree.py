@@ -75,7 +75,7 @@ class TreeConstants(NamedTuple):
 
 
 def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
-    """Return the state of chains at z between two draws. `begin` reads only the proposal, z."""
+    """Return the state of chains at z between two draws. Only its proposal, which is z, is read (by `begin`)."""
     count = torch.zeros_like(potential, dtype=torch.long)
     levels = z.new_zeros(len(z), num_levels, z.shape[1])
     point, proposal = (z, z, gradient), (z, gradient, potential, potential)
@@ -213,8 +213,8 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return two Boolean tables of shape (leaves, levels), with a row for each leaf of a tree.
 
-    The first table marks the level at which the leaf is stored. The second table marks the levels of the stored leaves
-    with which the leaf is compared.
+    The first table marks the level at which the leaf is stored. If the leaf is compared with stored leaves, the second
+    table marks the levels of these stored leaves.
 
     When a leaf completes a balanced subtree, the check for a U-turn compares the first and the last leaf of the
     subtree. Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every
