@@ -75,7 +75,7 @@ class TreeConstants(NamedTuple):
 
 
 def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
-    """Return the state of chains at z between two draws. Only its proposal, which is z, is read (by `begin`)."""
+    """Return the state of chains at z between two draws. `begin` reads only the proposal of this state, which is z."""
     count = torch.zeros_like(potential, dtype=torch.long)
     levels = z.new_zeros(len(z), num_levels, z.shape[1])
     point, proposal = (z, z, gradient), (z, gradient, potential, potential)
