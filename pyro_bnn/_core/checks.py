@@ -185,7 +185,7 @@ def shape(value: Any) -> tuple[int, ...]:
 
 
 def reshaped(y: Tensor, expected: Sequence[int]) -> str:
-    """Return advice if targets have an axis of length 1 too many, or if such an axis is missing; otherwise ""."""
+    """Say how to add or remove the last axis of the targets if this gives them the expected shape; else return ""."""
     if y.numel() != math.prod(expected) or y.dim() == len(expected):
         return ""
     return "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; pass `y[:, None]`, or `y.to_frame()` of a Series"

@@ -52,7 +52,7 @@ class Estimator(ABC):
 
         Returns:
             A tensor with the shape of the layer's own output. The distribution of each single row must be the same as
-            if the weights were drawn from the guide. The joint distribution of the rows may differ.
+            if the weights were drawn from the guide. But the joint distribution of several rows need not be the same.
 
         Raises:
             ValueError: If the estimator does not support the layer.
