@@ -173,9 +173,9 @@ class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records the calls of modules whose results are the same in every run.
 
     A recorded call uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor or
-    attribute that existed before. After any other call, the module is refused: its later calls are not recorded. But if
-    a call was not recorded only because its arguments were computed from drawn weights, later calls can still be
-    recorded.
+    attribute that existed before. Any other call adds its module to the refused modules, whose later calls are not
+    recorded. But if a call was not recorded only because its arguments were computed from drawn weights, later calls
+    can still be recorded.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
