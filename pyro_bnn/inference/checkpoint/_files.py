@@ -177,9 +177,9 @@ def load_posterior(
             the saved parameters and buffers, and stays on its device. The latent variables of a Pyro model of your own
             must have the saved names, shapes and supports.
         guide: The guide that receives the saved state. For an ensemble, a list with one guide for each member that has
-            a guide. By default, this package's guides, and Pyro's `AutoNormal`, `AutoMultivariateNormal` and
-            `AutoLowRankMultivariateNormal`, are made from the file. You must pass a guide of any other class, and every
-            guide of a Pyro model of your own.
+            a guide. By default, a guide is made from the file if its class is from this package, or is Pyro's
+            `AutoNormal`, `AutoMultivariateNormal` or `AutoLowRankMultivariateNormal`. You must pass a guide of any
+            other class, and every guide of a Pyro model of your own.
         data: The arguments of a Pyro model of your own, as in :func:`save_posterior`; not used for other models. The
             rows of data may differ from those that were passed to :func:`save_posterior`.
 
