@@ -44,8 +44,8 @@ def auto_guide(
       random numbers, since zero would be a saddle point. All guides with the same shape of F get the same random
       numbers.
 
-    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form for autoguides, and is wrong for
-    constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
+    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form of their KL divergence, and its
+    result is wrong for constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
 
     Args:
         kind: Class of the guide, from `pyro.infer.autoguide`.
