@@ -38,7 +38,10 @@ def tree(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def plant(root: nn.Module, name: str, value: Tensor) -> None:
-    """Add a copy of a tensor to nested modules under a dotted name, as a parameter, or as a buffer if it is Boolean."""
+    """Add a copy of a tensor to nested modules under a dotted name.
+
+    A Boolean tensor becomes a buffer. Any other tensor becomes a parameter.
+    """
     *path, leaf = name.split(".")
     module = root
     try:

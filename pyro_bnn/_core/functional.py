@@ -294,7 +294,7 @@ def is_link(name: str, layer: nn.Module, random: Collection[str]) -> bool:
 
 
 def is_random(name: str, layer: nn.Linear | nn.Conv2d, random: Collection[str]) -> bool:
-    """Return whether the weight and the bias of a layer, if it has one, are random."""
+    """Return whether the weight of a layer is random, and also its bias if the layer has one."""
     return f"{name}.weight" in random and (layer.bias is None or f"{name}.bias" in random)
 
 

@@ -21,10 +21,10 @@ On two networks with two convolutions, a training step for five draws took as lo
 
 
 def can_be_grouped(net: nn.Module, random: Collection[str]) -> bool:
-    """Return whether :func:`grouped` is made for this network, given the paths of all parameters that have draws.
+    """Return whether :func:`grouped` can run this network. `random` has the paths of all parameters with draws.
 
     This holds for chains of narrow convolutions, pooling and elementwise layers, then `nn.Flatten`, then linear and
-    elementwise layers. Before the first layer with draws, there may be any layers.
+    elementwise layers. The layers before the first layer with draws may be of any kind.
     """
     links = _cut(net, random)[1] if type(net) is nn.Sequential else []
     flat = next((index for index, (_, layer) in enumerate(links) if _flattens_all(layer)), 0)

@@ -1,4 +1,4 @@
-"""Markov chains, run in C, for tables and arrays, with the network that predicts held-out rows best."""
+"""Fits tables and arrays by Markov chains in C, with the network that predicts held-out rows best."""
 
 import functools
 from collections.abc import Collection, Mapping

@@ -19,7 +19,7 @@ from .own.targets import Target
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the data of a run, stored in its folder, to build the network again and to encode new rows."""
+    """Stored facts about the data of a run, which are needed to build the network again and to encode new rows."""
 
     sha256: str  # checksum of the rows
     num_train: int  # rows to train on, without those that calibrate

@@ -80,7 +80,7 @@ class Memory:
 
     @property
     def keys(self) -> list[tuple[nn.Module, int, int]]:
-        """For each kept tensor: a module, the index of the module's call, and the tensor's index in the result."""
+        """The origin of each kept tensor: its module, the index of the module's call, and its index in the result."""
         numbered = ((m, i, call) for m, calls in self._calls.items() for i, call in calls.items())
         return [(m, i, p) for m, i, call in numbered for p, o in enumerate(call.outputs) if o.value is not None]
 

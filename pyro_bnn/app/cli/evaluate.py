@@ -10,8 +10,8 @@ that should detect unknown images, and has `auroc`, `aupr` and `fpr95`.
 
 For tables and arrays, metrics.json has `target`, `num_test`, `is_class`, `rows` and `calibration`. Each item of `rows`
 has the `name` and the `scores` of one prediction. Without --calibrate, `calibration` is null. With --calibrate,
-`calibration` has `num_calibration` and a list `rows` of its own. Each item of this list has `level`, `name`, `inside`
-(a share), `width`, and `thirds` (a share for each third of the test rows).
+`calibration` is an object with `num_calibration` and another list `rows`. Each item of this second list has `level`,
+`name`, `inside` (a share), `width`, and `thirds` (a share for each third of the test rows).
 """
 
 from . import options

@@ -20,9 +20,10 @@ UNKNOWN_WIDTH = 80  # of a terminal that does not tell its width
 
 
 class Output:
-    """Writes text to standard output; with `--json`, text to standard error, and a JSON document to standard output.
+    """Writes text to standard output.
 
-    With `only_notes`, text goes to standard error even without `--json`.
+    With `--json`, a JSON document goes to standard output, and text goes to standard error. With `only_notes`, text
+    goes to standard error even without `--json`.
     """
 
     def __init__(self, command: str, *, as_json: bool, only_notes: bool = False) -> None:

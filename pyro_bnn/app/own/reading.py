@@ -156,7 +156,7 @@ def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
 
 
 def feature_names(table: Table, *, target: str, features: Sequence[str], ignore: Sequence[str]) -> list[str]:
-    """Return `features`, or the names of all columns except the target, without the columns in `ignore`."""
+    """Return `features`, or all columns except the target if `features` is empty. Leave out the columns in `ignore`."""
     table.require([target, *features, *ignore])
     names = [name for name in features or table.names if name != target and name not in ignore]
     if target in features:

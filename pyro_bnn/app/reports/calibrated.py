@@ -85,7 +85,7 @@ class BeforeAndAfter:
     def _is_right(self, row: Mapping[str, Any]) -> bool:
         """Return whether a share differs from its level by chance only.
 
-        For sets and counts, also return True if the share is above its level.
+        For sets of classes and for intervals of counts, a share above its level is also accepted.
         """
         from scipy.stats import binom  # imported late: importing takes long
 

@@ -237,7 +237,7 @@ def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
 
 
 def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Return the mean scores over chunks of rows, without the ECE. For the RMSE, average the squares."""
+    """Return the mean scores over chunks of rows, without the ECE. The RMSE is the root of the mean squared error."""
     means = {}
     for name in [name for name in parts[0][1] if name != "ece"] if parts else []:
         power = 2 if name == "rmse" else 1

@@ -44,8 +44,8 @@ def auto_guide(
       random numbers, since zero would be a saddle point. If two guides have the same shape of F,
       they start at the same numbers.
 
-    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form for autoguides, and is wrong for
-    constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
+    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form of their KL divergence, and its
+    result is wrong for constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
 
     Args:
         kind: Class of the guide, from `pyro.infer.autoguide`.

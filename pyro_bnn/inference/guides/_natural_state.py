@@ -95,10 +95,9 @@ class NaturalState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient with respect to the draw.
+        """A list with the gradient with respect to the draw.
 
-        With several draws or processes, the list also contains the product of this gradient and the draw's deviation
-        from the mean.
+        With several draws or processes, the list also contains this gradient times the draw's deviation from the mean.
         """
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 

@@ -136,7 +136,10 @@ class _Windows:
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the gradient for x. For each place, `parts` has the gradient for the result of :meth:`of`."""
+        """Return the gradient with respect to x.
+
+        The method :meth:`of` has a result for each place. `parts` has the gradients with respect to these results.
+        """
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:

@@ -74,11 +74,11 @@ def fit_mcmc(
         num_samples: Number S of draws that are kept from each chain.
         num_warmup: Number of warm-up draws of each chain. Warm-up draws are not kept.
         num_chains: Number K of chains. R-hat shows whether several chains agree.
-        init: Distribution of the first points: ``"prior"``, the Gaussians of an
-            :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
-            gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
-            chain. With an ensemble or a `Descent`, each chain explores its own mode, so the status judges each chain by
-            itself.
+        init: Distribution of the first points. Choose the prior (``"prior"``), the Gaussians that an
+            :class:`~pyro_bnn.inference.guides.Init` defines, or another posterior. An
+            :class:`~pyro_bnn.EnsemblePosterior` gives each chain one of its members;
+            :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per chain. With an ensemble or a
+            `Descent`, each chain explores its own mode, so the status judges each chain by itself.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
         dtype: Dtype of the computation; None uses the dtype of the model. The draws are returned in the model's dtype.
             In C, float32 takes half to two thirds of the time of float64.

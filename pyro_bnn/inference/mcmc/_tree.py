@@ -216,8 +216,8 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return two Boolean tables of shape (leaves, levels), with a row for each leaf of a tree.
 
-    The first table marks the level at which the leaf is stored. The second table marks the levels of the stored leaves
-    with which the leaf is compared.
+    The first table marks the level at which the leaf is stored. If the leaf is compared with stored leaves, the second
+    table marks the levels of these stored leaves.
 
     When a leaf completes a balanced subtree, the check for a U-turn compares the first and the last leaf of the
     subtree. Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every

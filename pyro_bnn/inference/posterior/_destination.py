@@ -47,7 +47,7 @@ class Destination:
 
     @property
     def device(self) -> torch.device:
-        """The device of the model; the CPU without a model."""
+        """The device of the model, or the CPU if there is no model."""
         if self.own_sites:
             return self.own_sites[0].start.device
         return torch.device("cpu") if self.model is None else self.model.device

@@ -114,7 +114,7 @@ class Posterior(Advised, Shown, ABC):
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """The names, ``net.PATH``, of learned parameters and buffers that have their own values in each draw."""
+        """Names, such as ``net.PATH``, of the learned parameters and buffers whose values belong to a draw."""
         return ()
 
     @property

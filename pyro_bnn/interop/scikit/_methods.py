@@ -154,7 +154,7 @@ def natural(task: Task) -> Fitted:
 
 
 def ensemble(task: Task) -> Fitted:
-    """Fit a deep ensemble, a mixture of plain networks from several starts."""
+    """Fit a deep ensemble: a mixture of plain networks that start at different weights."""
     members = []
     for member in range(_checks.at_least("num_members", task.settings.num_members, 1)):
         seed = task.seed + SEED_STEP * member

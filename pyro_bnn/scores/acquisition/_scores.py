@@ -157,10 +157,10 @@ def entropy(pool: Pool) -> Tensor:
 def bald(pool: Pool) -> Tensor:
     r"""Return the mutual information of each row's label and the weights, in nats.
 
-    The mutual information is the information that the label gives about the weights. For classes, the mutual
-    information is the epistemic part of the entropy, :func:`~pyro_bnn.uncertainty.mutual_information`. For numbers, the
-    label and its mean are treated as Gaussians with the predicted variances, so the mutual information is
-    :math:`\tfrac12 \log(v_\text{total} / v_\text{aleatoric})`.
+    The mutual information is the information that the label gives about the weights. If labels are classes, the
+    mutual information is the epistemic part of the entropy, :func:`~pyro_bnn.uncertainty.mutual_information`. If labels
+    are numbers, each label and its mean are treated as Gaussians with the predicted variances, so the mutual
+    information is :math:`\tfrac12 \log(v_\text{total} / v_\text{aleatoric})`.
 
     Args:
         pool: Prediction of the pool, or logits of shape (S, N, C).
