@@ -218,12 +218,12 @@ def note_on_unlike_rows(table: pd.DataFrame, target: Target) -> list[str]:
     is_unlike = (table[names].to_numpy() > FAR_LARGER * np.array(target.scale)).any(1)
     if not is_unlike.any():
         return []
-    shown = few(map(str, table["row"][is_unlike]))
-    return [
-        f"The predicted standard deviation of {counted(int(is_unlike.sum()), 'row')} ({shown}) is more than "
-        f"{FAR_LARGER:g} times that of the training targets. These rows are unlike the training rows; do not rely on "
-        "their predictions."
-    ]
+    rows = f"{counted(int(is_unlike.sum()), 'row')} ({few(map(str, table['row'][is_unlike]))})"
+    note = (
+        f"The predicted standard deviation of {rows} is more than {FAR_LARGER:g} times that of the training targets. "
+        "Such rows are unlike the training rows; do not rely on their predictions."
+    )
+    return [note]
 
 
 def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
