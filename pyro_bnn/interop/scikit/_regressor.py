@@ -60,8 +60,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         likelihood: Distribution of a target given the network's output, by name: ``"gaussian"`` with the same noise for
             all rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise
-            that depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts. A likelihood object of
-            these classes may be passed, too, such as ``GaussianLikelihood(0.1)``, for targets in standard units.
+            that depends on the inputs and is at most ten times the standard deviation of the targets,
+            ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts. A likelihood object of these classes may be passed,
+            too, such as ``GaussianLikelihood(0.1)``, for targets in standard units.
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes an activation module.
         prior: Prior of the weights. A distribution of one real number, such as ``dist.Normal(0.0, 1.0)``, is the prior
