@@ -252,7 +252,7 @@ def fit(
         *Chains.* By default :func:`fit` trains eight networks, and then a chain in C explores the mode of each
         (:class:`~pyro_bnn.MCLMC`), as in ``BNNRegressor()``. If chains are impossible, or if an argument that only
         variational fits have is given, the fit is variational: faster, with a guide and a history, but often further
-        from the posterior. The page :doc:`/understand/which_method` lists all these cases.
+        from the posterior. The page :doc:`/understand/computation` lists all these cases.
 
         *Variational fit.* It is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. It ends
         at a plateau of the objective, where a straight line through the last epochs (about 400 steps) rises by less
