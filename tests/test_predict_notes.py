@@ -87,3 +87,12 @@ def test_the_sentences_below_the_table_are_wrapped_between_words(pyro_bnn, run, 
     monkeypatch.delenv("COLUMNS")
     assert " ".join(err.split()) == " ".join(pyro_bnn("predict", run, rows)[2].split())
     assert len(pyro_bnn("predict", run, rows)[2].splitlines()) < len(err.splitlines())
+
+
+def test_rows_unlike_the_training_rows_are_told(pyro_bnn, run):
+    rows = houses(4)
+    told = "The predicted standard deviation of"
+    assert told not in pyro_bnn("predict", run, write_table(run.parent / "like.csv", rows))[2]
+    rows[1][0], rows[3][0] = "1e6", "-1e6"  # areas that are far outside of the training data
+    notes = json.loads(pyro_bnn("predict", run, write_table(run.parent / "unlike.csv", rows), "--json")[1])["notes"]
+    assert notes[-1].startswith(f"{told} 2 rows (2, 4) is more than 3 times that of the training targets.")

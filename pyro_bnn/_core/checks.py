@@ -185,7 +185,7 @@ def shape(value: Any) -> tuple[int, ...]:
 
 
 def reshaped(y: Tensor, expected: Sequence[int]) -> str:
-    """Return advice if targets have an axis of length 1 too many, or if such an axis is missing; otherwise ""."""
+    """Return advice if targets have the right number of elements, but a wrong number of axes; otherwise ""."""
     if y.numel() != math.prod(expected) or y.dim() == len(expected):
         return ""
     return "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; pass `y[:, None]`, or `y.to_frame()` of a Series"

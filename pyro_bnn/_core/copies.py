@@ -14,7 +14,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def copied(module: M) -> M:
-    """Return a deep copy of a module, even of one that keeps computed tensors, as `weight_norm` does."""
+    """Return a deep copy of a module. The module may keep computed tensors, as modules with `weight_norm` do."""
     try:
         with EXCLUSIVE:  # a prediction in another thread may have put a draw into the module
             tensors = tensors_within([vars(part) for part in module.modules()])
@@ -38,7 +38,10 @@ def tree(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def plant(root: nn.Module, name: str, value: Tensor) -> None:
-    """Add a copy of a tensor to nested modules under a dotted name, as a parameter, or as a buffer if it is Boolean."""
+    """Add a copy of a tensor to nested modules under a dotted name.
+
+    A Boolean tensor becomes a buffer. Any other tensor becomes a parameter.
+    """
     *path, leaf = name.split(".")
     module = root
     try:

@@ -1,4 +1,4 @@
-"""The devices on which a program must wait when it reads a value of a tensor."""
+"""Says on which devices a program must wait for earlier operations before it can read a value of a tensor."""
 
 import torch
 

@@ -1,8 +1,8 @@
 """Files of states: they are written completely or not at all, have a checksum, and contain no code.
 
 A state consists of None, numbers, texts, tensors, and of lists, tuples and dictionaries that hold such values. A file
-has the safetensors format and stores the tensors of a state. The header of the file stores all values other than
-tensors as JSON, and the SHA-256 checksum of the tensors and the JSON.
+has the safetensors format and stores the tensors of a state. The header of the file stores all values except tensors,
+as JSON. It also stores the SHA-256 checksum of the tensors and of this JSON.
 """
 
 import glob

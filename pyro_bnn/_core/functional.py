@@ -289,12 +289,12 @@ def linear(x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
 
 
 def is_link(name: str, layer: nn.Module, random: Collection[str]) -> bool:
-    """Return whether a layer is elementwise, or linear and all its parameters are random."""
+    """Return whether a layer is elementwise, or is a linear layer whose parameters are all random."""
     return type(layer) in ELEMENTWISE or (type(layer) is nn.Linear and is_random(name, layer, random))
 
 
 def is_random(name: str, layer: nn.Linear | nn.Conv2d, random: Collection[str]) -> bool:
-    """Return whether the weight and the bias of a layer, if it has one, are random."""
+    """Return whether the weight of a layer is random, and also its bias if the layer has one."""
     return f"{name}.weight" in random and (layer.bias is None or f"{name}.bias" in random)
 
 

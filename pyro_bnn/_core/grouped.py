@@ -21,10 +21,10 @@ On two networks with two convolutions, a training step for five draws took as lo
 
 
 def can_be_grouped(net: nn.Module, random: Collection[str]) -> bool:
-    """Return whether :func:`grouped` is made for this network, given the paths of all parameters that have draws.
+    """Return whether :func:`grouped` can run this network. `random` has the paths of all parameters with draws.
 
     This holds for chains of narrow convolutions, pooling and elementwise layers, then `nn.Flatten`, then linear and
-    elementwise layers. Before the first layer with draws, there may be any layers.
+    elementwise layers. The layers before the first layer with draws may be of any kind.
     """
     links = _cut(net, random)[1] if type(net) is nn.Sequential else []
     flat = next((index for index, (_, layer) in enumerate(links) if _flattens_all(layer)), 0)
@@ -66,7 +66,7 @@ def _flattens_all(layer: nn.Module) -> bool:
 
 
 def _cut(net: nn.Module, random: Collection[str]) -> tuple[list[nn.Module], list[tuple[str, nn.Module]]]:
-    """Return the layers before the first layer with draws, and the other layers with their paths."""
+    """Return the layers before the first layer that has draws. Also return this and all later layers, with paths."""
     layers = [*_layers(net)]
     owners = {path.rpartition(".")[0] for path in random}
     first = next((index for index, (name, _) in enumerate(layers) if name in owners), len(layers))

@@ -134,7 +134,7 @@ def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distributi
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether a call of a module runs hooks, or a `forward` that was set on the object."""
+    """Return whether a module has hooks, or has an attribute `forward` that replaces the method of its class."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)
 

@@ -116,7 +116,10 @@ def reseed(seed: int, device: torch.device | None) -> None:
 
 
 def _draws_on_cuda(device: torch.device | None) -> bool:
-    """Return whether computations on `device` draw from a GPU's generator; None means any device used so far."""
+    """Return whether computations on `device` draw from a GPU's generator.
+
+    If `device` is None, the computations may run on any device that was used so far.
+    """
     return torch.cuda.is_initialized() if device is None else device.type == "cuda"
 
 
@@ -204,8 +207,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
     """Return a copy that shares the parameters, but does not use Pyro's handlers or parameter store.
 
-    `values` maps the names of the module's own `PyroSample` attributes to values. An attribute without a value in
-    `values` gets a random value each time it is read.
+    `values` maps the names of the module's own `PyroSample` attributes to values. If `values` lacks an attribute, each
+    read of this attribute returns a new random value.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))
@@ -229,7 +232,10 @@ def allow_local_mode(module: PyroModule) -> None:
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """Make a `pyro.param` statement that does not use Pyro's store. Return a frozen parameter without a statement."""
+    """Return a parameter by a `pyro.param` statement that does not use Pyro's store.
+
+    If the parameter is frozen, return it directly, and make no such statement.
+    """
     if not parameter.requires_grad:  # Pyro's optimizers would give it the gradient 0, to which weight decay is added
         return parameter
     parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it

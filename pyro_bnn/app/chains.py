@@ -1,4 +1,4 @@
-"""Markov chains, run in C, for tables and arrays, with the network that predicts held-out rows best."""
+"""Fits tables and arrays by Markov chains in C, with the network that predicts held-out rows best."""
 
 import functools
 from collections.abc import Collection, Mapping
@@ -111,7 +111,7 @@ def finding_on(modes: Modes | None, *, has_one_mode: bool) -> Finding:
 def has_failed(posterior: MCMCPosterior) -> bool:
     """Return whether chains diverged or are too short to be checked.
 
-    Chains that can be checked, but should be longer, have not failed, since they often predict well.
+    If chains should be longer, but can be checked, they have not failed: such chains often predict well.
     """
     return posterior.statistics.has_many_diverging or posterior.modes is None
 
@@ -129,7 +129,7 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
 
 
 def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good"], str]:
-    """Return the level of a fault of chains, and a clause that names the fault; the clause is empty without a fault."""
+    """Return how serious a fault of chains is, and a clause that names the fault; ("good", "") means no fault."""
     if posterior.statistics.has_many_diverging:
         return "problem", "many steps of the chains diverged"
     if posterior.status:

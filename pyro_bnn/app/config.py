@@ -303,7 +303,7 @@ class RunConfig:
             raise ValueError(f"{'; '.join(problems)}.")
 
     def _wrong_texts(self, *, only_names: bool) -> list[str]:
-        """Return messages about wrong texts. With `only_names`, check only texts that begin with an unknown name."""
+        """Return messages about wrong texts. If `only_names` is true, look only for unknown names."""
         problems = []
         for name, setting in settings().items():
             text = getattr(self, name)

@@ -19,7 +19,7 @@ from .own.targets import Target
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the data of a run, stored in its folder, to build the network again and to encode new rows."""
+    """Stored facts about the data of a run, which are needed to build the network again and to encode new rows."""
 
     sha256: str  # checksum of the rows
     num_train: int  # rows to train on, without those that calibrate
@@ -156,7 +156,7 @@ def load_data(config: RunConfig, *, root: str | Path | None, download: bool = Fa
 def load_with_unknown(
     config: RunConfig, ood: str | None, *, root: str | Path | None, download: bool = False
 ) -> tuple[Dataset, Tensor, str]:
-    """Return the images of a run, unknown images, (M, H, W), M >= 0, and a description of the unknown images."""
+    """Return the images of a run, M >= 0 unknown images of shape (M, H, W), and a description of the unknown images."""
     known, unknown = load_data(config, root=root, download=download)
     name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)
     if name == config.dataset:

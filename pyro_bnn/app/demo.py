@@ -1,4 +1,4 @@
-"""Two short demonstrations without a download, and a comparison of methods with NUTS, on digits and a noisy sine."""
+"""Two short demonstrations on digits and a noisy sine, and a comparison of methods with NUTS. They download nothing."""
 
 import functools
 from collections.abc import Callable

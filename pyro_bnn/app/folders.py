@@ -37,7 +37,7 @@ class Folder:
     picture_format: str = "png"  # ending of the files of pictures
 
     def in_format(self, name: str) -> str:
-        """Return a file's name, in which a picture has the ending of the folder's picture format."""
+        """Return the file's name. The name of a picture gets the ending of the folder's picture format."""
         return f"{name.removesuffix(PNG)}.{self.picture_format}" if name.endswith(PNG) else name
 
     @contextmanager
@@ -156,7 +156,10 @@ def resuming(run: str | Path) -> Iterator[Folder]:
 def updating(
     run: str | Path, *, command: str, writes: Sequence[str] = (), picture_format: str = "png"
 ) -> Iterator[Folder]:
-    """Yield a finished folder to write to. Raise FileExistsError if another program wrote a file in `writes`."""
+    """Yield a finished folder to write to.
+
+    `writes` has the names of the new files. Raise FileExistsError if another program wrote a file with such a name.
+    """
     place = Place.of(find_run(run))
     with locked(place, command):
         folder = Folder(place.real, place, Manifest.read(place.real), picture_format)

@@ -15,7 +15,10 @@ from .manifest import Manifest, Place
 
 
 class Follower(Folder):
-    """Takes the place of a command's folder in all processes but the first, since only the first process writes."""
+    """A substitute for the folder of a command, which keeps no files.
+
+    Only the first process writes to the folder of a command. All other processes use this substitute.
+    """
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:

@@ -100,7 +100,8 @@ def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> 
     """Make a conformal calibration of class sets or intervals from held-out rows; None without held-out rows.
 
     The scores of classes are randomised. Otherwise the least probable class of a row would always have the score 1. If
-    the least probable class were the label in a few rows, every set would contain all classes.
+    a few calibration rows had such a label, the bound for the scores would be 1, and every set would contain all
+    classes.
     """
     if data.held_out is None:
         return None
@@ -323,7 +324,7 @@ def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
 
 
 def variational(posterior: RunPosterior, command: str) -> GuidePosterior:
-    """Return the posterior if it is variational. Raise a ValueError for chains, since the command cannot use them."""
+    """Return the posterior if it is variational; raise a ValueError if it holds chains, which `command` cannot use."""
     if isinstance(posterior, MCMCPosterior):
         raise ValueError(
             f"`pyro-bnn {command}` needs one distribution for each weight, but this run holds chains, whose weights "

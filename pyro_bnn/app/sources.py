@@ -81,7 +81,7 @@ def _origin(facts: Facts) -> str:
 def split_rows(
     num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide rows at random, each class of `labels` in the same ratio. Return sorted training and test indices."""
+    """Divide rows at random, in the same ratio for each class of `labels`. Return sorted training and test indices."""
     _check_enough(num_rows)
     order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed)).tolist()
     groups: dict[Hashable, list[int]] = {}
@@ -179,7 +179,7 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
-    """Return a note for each format of numbers other than 1234.5, with the names of the columns in this format."""
+    """Return notes on columns whose numbers are not written as in 1234.5. There is one note for each other format."""
     return [
         f"Numbers in {listed([name for name in written if written[name] == form])} are read as in {form}: {form} is "
         "1234.5."

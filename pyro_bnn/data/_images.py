@@ -113,7 +113,7 @@ class Images(Shown):
     """A data set of images.
 
     Args:
-        x_train: Training images, values in [0, 1], shape (N, H, W), or (N, 3, H, W) in colour.
+        x_train: Training images with values in [0, 1]. Their shape is (N, H, W), or (N, 3, H, W) for images in colour.
         y_train: Training labels, shape (N,).
         x_test: Test images, shape (M, H, W), or (M, 3, H, W).
         y_test: Test labels, shape (M,).

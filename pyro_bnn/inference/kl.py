@@ -3,7 +3,7 @@ r"""Weights of the KL term in a fit, and divergences between distributions.
 The loss of a batch b is :math:`N \cdot \mathrm{NLL}_b + \lambda\, \mathrm{KL}`. Here N is the number of rows in the
 data set, and the NLL is a mean over the rows of the batch. The weight :math:`\lambda = 1` gives the ELBO; any other
 constant weight acts as a temperature. Some papers, such as Graves (2011), sum the NLL over the rows of a batch, and use
-the weight 1/M for M batches. Their weight 1/M corresponds to the weight 1 in this package.
+the weight 1/M for M batches. The weight 1/M in these papers corresponds to the weight 1 in this package.
 """
 
 import math

@@ -230,7 +230,10 @@ Batch = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Arguments:
-    """Converts data to a model's arguments: x and one tensor y if `paired`, otherwise any tuple."""
+    """Converts data to a model's arguments.
+
+    If `paired` is true, the arguments are x and one tensor y. Otherwise they can be any tuple.
+    """
 
     device: torch.device | None
     like: Tensor | None

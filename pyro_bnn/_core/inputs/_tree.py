@@ -29,7 +29,7 @@ class Shared:
     shared inputs may differ from batch to batch: each batch may have its own sample from a large graph.
 
     Args:
-        value: A tensor of any shape, an array or a list, or a tuple or dictionary of these.
+        value: A tensor, array or list of any shape, or a tuple or dictionary that contains tensors, arrays or lists.
 
     Raises:
         ValueError: If `value` contains a `Shared`, or an object of a type that is not listed above.
@@ -165,7 +165,7 @@ def versions(x: Inputs) -> list[int]:
 
 
 def take(x: Inputs, rows: slice | Tensor) -> Inputs:
-    """Return some rows of the inputs, as views for a slice and as copies for indices. Shared inputs stay whole."""
+    """Return some rows of the inputs: views if `rows` is a slice, otherwise copies. Shared inputs stay whole."""
     if isinstance(rows, slice):
         return map_inputs(lambda leaf: leaf[rows], x, with_rows=True)
     # three times as fast as `leaf[rows]`

@@ -80,7 +80,7 @@ class Memory:
 
     @property
     def keys(self) -> list[tuple[nn.Module, int, int]]:
-        """For each kept tensor: a module, the index of the module's call, and the tensor's index in the result."""
+        """The origin of each kept tensor: its module, the index of the module's call, and its index in the result."""
         numbered = ((m, i, call) for m, calls in self._calls.items() for i, call in calls.items())
         return [(m, i, p) for m, i, call in numbered for p, o in enumerate(call.outputs) if o.value is not None]
 
@@ -98,7 +98,10 @@ class Memory:
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block. In a block, calls detect changed values of tensors, but no other changes of the network."""
+        """Begin a block.
+
+        In a block, each call checks whether values of tensors have changed, but does not look for other changes.
+        """
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True

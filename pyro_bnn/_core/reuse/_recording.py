@@ -18,7 +18,7 @@ TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class State:
-    """A snapshot of some modules. New values of the tensors in `changing` do not count as a change."""
+    """A snapshot of some modules, for a later comparison. The values of the tensors in `changing` are not compared."""
 
     def __init__(self, modules: Iterable[nn.Module], changing: Collection[Tensor] = ()) -> None:
         modules = list(dict.fromkeys(modules))
@@ -103,7 +103,7 @@ class _OpaqueError(Exception):
 
 
 class Absent(Tensor):
-    """A placeholder for a tensor that was not kept, since only skipped modules use it.
+    """A placeholder for a tensor whose values were not kept. Only modules that are skipped would use these values.
 
     Operations on placeholders raise :class:`Diverged`.
     """
@@ -173,9 +173,9 @@ class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records the calls of modules whose results are the same in every run.
 
     A recorded call uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor or
-    attribute that existed before. After any other call, the module is refused: its later calls are not recorded. But if
-    a call was not recorded only because its arguments were computed from drawn weights, later calls can still be
-    recorded.
+    attribute that existed before. If the arguments of a call were computed from drawn weights, this call is not
+    recorded, but later calls of the module can be. After any other call that cannot be recorded, the module is refused:
+    its later calls are not recorded, either.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:

@@ -1,8 +1,8 @@
 """`pyro-bnn evaluate`.
 
 The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the first line of `pyro-bnn report`),
-`usability` (the word in `USABLE` that says the same), and the items of metrics.json. For image sets, `headline` and
-`usability` are null.
+`usability` (the text in `USABLE` that says whether the run is usable), and the items of metrics.json. For image sets,
+`headline` and `usability` are null.
 
 For image sets, metrics.json has `num_test` and `num_unknown` (numbers of images), `rows` and `ood`. Each item of `rows`
 is for one prediction, and has `name`, `accuracy`, `nll` (nats), `ece` and `brier`. Each item of `ood` is for one score
@@ -10,8 +10,8 @@ that should detect unknown images, and has `auroc`, `aupr` and `fpr95`.
 
 For tables and arrays, metrics.json has `target`, `num_test`, `is_class`, `rows` and `calibration`. Each item of `rows`
 has the `name` and the `scores` of one prediction. Without --calibrate, `calibration` is null. With --calibrate,
-`calibration` has `num_calibration` and a list `rows` of its own. Each item of this list has `level`, `name`, `inside`
-(a share), `width`, and `thirds` (a share for each third of the test rows).
+`calibration` is an object with `num_calibration` and another list `rows`. Each item of this second list has `level`,
+`name`, `inside` (a share), `width`, and `thirds` (a share for each third of the test rows).
 """
 
 from . import options

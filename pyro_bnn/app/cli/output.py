@@ -20,9 +20,10 @@ UNKNOWN_WIDTH = 80  # of a terminal that does not tell its width
 
 
 class Output:
-    """Writes text to standard output; with `--json`, text to standard error, and a JSON document to standard output.
+    """Writes text to standard output.
 
-    With `only_notes`, text goes to standard error even without `--json`.
+    With `--json`, a JSON document goes to standard output, and text goes to standard error. With `only_notes`, text
+    goes to standard error even without `--json`.
     """
 
     def __init__(self, command: str, *, as_json: bool, only_notes: bool = False) -> None:
@@ -179,7 +180,7 @@ def stacked(cells: Cells, *, num_left: int = 1) -> list[str]:
 
 
 def _listed(cells: Cells) -> list[str]:
-    """Turn a table into a list. Each row becomes a line with its first cell, and then a line for each other cell."""
+    """Turn a table into a list. The first cell of a row becomes a heading, with a line below it for each other cell."""
     lines = [cells[0][0]] if cells[0][0] else []
     for name, *row in cells[1:]:
         lines += [f"{name}:", *aligned([(f"  {head}", cell) for head, cell in zip(cells[0][1:], row, strict=True)])]

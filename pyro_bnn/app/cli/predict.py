@@ -95,7 +95,7 @@ def predict(
         from ..._core.files import write_atomically
         from .. import runs, sources
         from ..own.network import own_code
-        from ..reports.scores import as_csv, shown_name, shown_score, table_of_predictions
+        from ..reports.scores import as_csv, note_on_unlike_rows, shown_name, shown_score, table_of_predictions
 
     output = Output("predict", as_json=as_json, only_notes=True)
     device = options.check_device(device)
@@ -130,6 +130,8 @@ def predict(
         text = as_csv(table)
         typer.echo(for_terminal(text) if sys.stdout.isatty() else text, nl=False)
     notes = [*_note_on(run, config, facts, posterior), *sample.notes]
+    if config.likelihood != "poisson":  # the noise of counts grows with their mean
+        notes += note_on_unlike_rows(table, facts.target)
     for note in notes:
         output.say(note)
     if scores:

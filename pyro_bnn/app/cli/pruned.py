@@ -74,7 +74,7 @@ def _is_slower(gains: PruningGains) -> list[str]:
 def _can_go(report: pruning.PruningReport) -> list[str]:
     """Say which share of the weights can be removed without loss.
 
-    The list is empty if the report does not contain scores with all weights, or contains only these scores.
+    The list is empty unless the report has scores with all weights, and also scores with fewer weights.
     """
     rows = sorted(report.rows, key=lambda row: row.fraction)
     if rows[0].fraction > 0 or len(rows) < 2:

@@ -1,8 +1,8 @@
 """`pyro-bnn report`.
 
 The JSON of `report` has `folder`, `page` (the path of the page), `headline` (the first line of the report), `usability`
-(the result in the headline, as a word in `USABLE`), and the list `verdicts`. A verdict has `level` (good, note or
-problem), `about` (predictions, uncertainty, fit or baseline), `short`, `text` and `rule`. It also has `changes`
+(the text in `USABLE` that says whether the run is usable), and the list `verdicts`. A verdict has `level` (good, note
+or problem), `about` (predictions, uncertainty, fit or baseline), `short`, `text` and `rule`. It also has `changes`
 (settings that may mend the fault) and `command` (the command that trains with these settings); both may be empty.
 """
 

@@ -41,7 +41,8 @@ def weights(
     """Show the posterior of a trained network's weights. Tables need `train --method svi`.
 
     The command prints a summary of each tensor of weights, and writes pictures of all tensors and of one weight into
-    the run's folder. The run must be variational: trained with `train --method svi`, or on images.
+    the run's folder. The run must be variational. Runs on images, and runs with `train --method svi`, are
+    variational.
     """
     place = options.read_numbers(int, index, "--index")
     options.check_run(run)

@@ -56,9 +56,9 @@ class Cells:
 
     @property
     def first_text(self) -> str:
-        """The first cell that is not a number such as 1234.5, in quotes and with its row.
+        """A text such as "'none' in row 12", which shows the first cell that is not a number.
 
-        If all cells are numbers, the text shows the first cell.
+        If every cell is such a number, the property shows the first cell of the column.
         """
         texts = self.present[pd.to_numeric(self.present, errors="coerce").isna()]
         row, text = [*texts.items(), *self.present.items()][0]
@@ -155,7 +155,7 @@ class Cells:
 
 
 def listed(names: Sequence[object], most: int = 8) -> str:
-    """Return a text that shows at most `most` names (in quotes) or numbers, and says how many more there are."""
+    """Return a text that lists names (in quotes) or numbers. After `most` items, the text only counts the others."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 

@@ -65,9 +65,9 @@ class OwnCodeError(ValueError):
 def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[None]:
     """Run the user's code in a `with` block, and turn its error into an `OwnCodeError` that shows the user's line.
 
-    If a line of the user's code raised the error, the message ends with the text `doing`. Any other error gets a
-    message that begins with the text `otherwise`. If `otherwise` is empty, such an error stays unchanged. If `spec` is
-    ``mlp``, no code of the user runs.
+    `doing` and `otherwise` are parts of the message. If a line of the user's code raised the error, `doing` is the end
+    of the message. For any other error, `otherwise` is its beginning. If `otherwise` is empty, any other error stays
+    unchanged. If `spec` is ``mlp``, no code of the user runs.
     """
     here = Path.cwd()
     try:

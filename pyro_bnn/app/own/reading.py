@@ -41,7 +41,7 @@ class Table:
         return Cells(name, self.shown, self.frame[name], self.separator)
 
     def require(self, names: Sequence[str], *, is_typed: bool = True) -> None:
-        """Raise ValueError if a name is no column of the table. `is_typed` says whether the user typed them."""
+        """Raise ValueError if a name is no column of the table. `is_typed` says whether the user typed the names."""
         missing = [name for name in names if name not in self.frame]
         if missing:
             lower = {name.lower(): name for name in self.names}
@@ -156,7 +156,7 @@ def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
 
 
 def feature_names(table: Table, *, target: str, features: Sequence[str], ignore: Sequence[str]) -> list[str]:
-    """Return `features`, or the names of all columns except the target, without the columns in `ignore`."""
+    """Return `features`, or all columns except the target if `features` is empty. Leave out the columns in `ignore`."""
     table.require([target, *features, *ignore])
     names = [name for name in features or table.names if name != target and name not in ignore]
     if target in features:

@@ -50,7 +50,10 @@ class Target:
         return y if self.is_class else y.new_tensor(self.mean) + y.new_tensor(self.scale) * y
 
     def encoded(self, cells: Cells) -> Tensor:
-        """Encode a column without missing cells as labels, shape (N,), or as standardised numbers, shape (N, 1)."""
+        """Encode the cells of the target, none of which may be missing.
+
+        Classes become labels, shape (N,). Numbers become standardised numbers, shape (N, 1).
+        """
         if not self.is_class:
             numbers = target_numbers(cells, self.written)[0]
             return self.standardized(numbers[:, None], cells.shown, list(cells.texts.index))

@@ -67,7 +67,7 @@ class BeforeAndAfter:
 
     @property
     def deviations(self) -> str:
-        """A text with the approximate standard deviation of each calibrated share, for rows chosen at random."""
+        """A text with the approximate standard deviation of each calibrated share over random choices of the rows."""
         rows = 1 / self.num_test + 1 / self.num_calibration
         points = [f"{100 * math.sqrt(level * (1 - level) * rows):.1f} ({percent(level, 0)})" for level in COMPARED]
         return f"{' and '.join(points)} points"
@@ -85,7 +85,7 @@ class BeforeAndAfter:
     def _is_right(self, row: Mapping[str, Any]) -> bool:
         """Return whether a share differs from its level by chance only.
 
-        For sets and counts, also return True if the share is above its level.
+        For sets of classes and for intervals of counts, a share above its level is also accepted.
         """
         from scipy.stats import binom  # imported late: importing takes long
 

@@ -1,4 +1,4 @@
-"""Find the columns that drive the predictions, and columns from which a linear formula computes the target."""
+"""Find the columns on which the predictions depend most, and columns that give the target by a linear formula."""
 
 from dataclasses import dataclass
 

@@ -51,7 +51,10 @@ def panels(columns: int, height: float) -> Any:
 def observed_against_predicted(
     mean: Tensor, y: Tensor, low: Tensor, high: Tensor, *, name: str, level: float
 ) -> tuple[Any, int]:
-    """Plot observed numbers and intervals against predicted means. Return the axes, and the number of drawn rows."""
+    """Plot observed numbers and intervals against predicted means.
+
+    Return the axes, and the number of rows in the plot.
+    """
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
     ax = panel(3.2)

@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from ..._core.summary import counted, few
 from ...modelling.likelihoods import PoissonLikelihood
 from ...modelling.model import BayesianModel
 from ...results import units
@@ -24,6 +25,7 @@ from .numbers import number, percent
 from .trained import Trained
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "predicted.png")  # all that may be written
+FAR_LARGER = 3.0  # heuristic: a predicted sd that exceeds the sd of the training targets by this factor gets a note
 LEVELS = (0.5, 0.9, 0.95)  # of the intervals whose coverage is measured and judged
 COLUMNS = {
     "accuracy": "accuracy",
@@ -208,6 +210,22 @@ def table_of_predictions(
     return pd.concat(tables, ignore_index=True), _averaged(scores)
 
 
+def note_on_unlike_rows(table: pd.DataFrame, target: Target) -> list[str]:
+    """Return a note if rows have a far larger standard deviation than the training targets have, or else []."""
+    if target.is_class:
+        return []
+    names = [f"sd_{output}" for output in range(target.size)] if target.size > 1 else ["sd"]
+    is_unlike = (table[names].to_numpy() > FAR_LARGER * np.array(target.scale)).any(1)
+    if not is_unlike.any():
+        return []
+    shown = few(map(str, table["row"][is_unlike]))
+    return [
+        f"The predicted standard deviation of {counted(int(is_unlike.sum()), 'row')} ({shown}) is more than "
+        f"{FAR_LARGER:g} times that of the training targets. These rows are unlike the training rows; do not rely on "
+        "their predictions."
+    ]
+
+
 def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
     found = []
     for name in names:
@@ -219,7 +237,7 @@ def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
 
 
 def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Return the mean scores over chunks of rows, without the ECE. For the RMSE, average the squares."""
+    """Return the mean scores over chunks of rows, without the ECE. The RMSE is the root of the mean squared error."""
     means = {}
     for name in [name for name in parts[0][1] if name != "ece"] if parts else []:
         power = 2 if name == "rmse" else 1

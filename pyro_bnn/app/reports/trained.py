@@ -1,4 +1,4 @@
-"""A trained run with its test rows, for `evaluate` and `report`, and the predictions of baselines without a network."""
+"""A trained run with its test rows, and predictions of baselines without a network, for `evaluate` and `report`."""
 
 import functools
 from dataclasses import dataclass, field, replace
@@ -101,7 +101,7 @@ def _counts(rate: Tensor, y: Tensor) -> Prediction:
 
 
 def _predicted(accumulator: Accumulator, observation: Distribution, density: Tensor, y: Tensor) -> Prediction:
-    """Make a prediction from the predictive distributions of the rows and the log-densities of the targets."""
+    """Make a prediction, given the predictive distribution of each row and the log-density of each target."""
     accumulator.add(observation, keep=True)
     return replace(accumulator.prediction(density.sum(-1)), targets=y)
 

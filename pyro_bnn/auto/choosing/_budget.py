@@ -88,7 +88,7 @@ class Deadline:
 
 
 def slowdown() -> float:
-    """Return the seconds that pass during one CPU second of this thread; above 1 if other programs use the CPU."""
+    """Return how many seconds pass until this thread gets one CPU second: more than 1 if other programs use the CPU."""
     begin, begin_of_thread = time.perf_counter(), time.thread_time()
     while (used := time.thread_time() - begin_of_thread) < PROBE_SECONDS:
         sum(range(1000))

@@ -43,7 +43,8 @@ def fit_best(
     """Choose the model that predicts held-out rows best, and fit it with chains. The keys of `candidates` are names.
 
     Without a deadline, the result does not depend on the machine. A chain has at least 8 and at most `max_draws` draws.
-    A single candidate needs no search, so its chains also get the time of a search, unless `saves_search` is true.
+    If there is only one candidate, there is no search. The chains then also use the time that a search would take,
+    unless `saves_search` is true.
     """
     if deadline is not None:
         return fit_in_time(candidates, data, deadline, max_draws=max_draws, progress=progress, seed=seed)

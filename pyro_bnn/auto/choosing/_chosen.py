@@ -90,7 +90,10 @@ def chosen_from(
     num_steps: int,
     seconds: float,
 ) -> Chosen:
-    """Return the result of a choice. `cuts` says what the choice left out. `seconds` is the duration of the choice."""
+    """Return the result of a choice.
+
+    `cuts` are texts that say what was left out or cut short. `seconds` is the duration of the choice.
+    """
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
         ahead = f"log-density of held-out rows {scores[name] - others[0]:.3f} nats per row above that of the next"

@@ -86,7 +86,10 @@ class Member:
         )
 
     def in_groups(self, num_workers: int, progress: bool | None) -> list[GuidePosterior] | str:
-        """Fit groups of members in several processes, each group in one step, or return why this is impossible."""
+        """Fit groups of members in several processes, or return the reason why this is impossible.
+
+        The members of a group are fitted side by side, as :meth:`in_one_step` does.
+        """
         count, num_threads = self.num_groups, max(torch.get_num_threads() // self.num_groups, 1)
         with progress_bar("group of members", count, shown=progress) as bar:
             groups = side_by_side(self.group, count, num_workers=num_workers, num_threads=num_threads, done=bar.update)
@@ -113,7 +116,7 @@ class Member:
 
     @property
     def gains_by_groups(self) -> bool:
-        """Whether groups of members, each in one step, are faster on a CPU than a fit for each member."""
+        """Whether a fit on a CPU takes less time if each step trains a group of members instead of one member."""
         model, size = self.model, self.options.get("batch_size")
         size = LARGEST_BATCH if size is None else _checks.at_least("batch_size", size, 1)
         return (

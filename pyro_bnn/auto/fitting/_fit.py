@@ -188,8 +188,8 @@ def fit(
         num_workers: Number of processes that fit members of an ensemble; the calling process counts as one of them. The
             default is 1 if the model is on a GPU, if the data are a loader, or if several processes share the fit by
             `torch.distributed`. Otherwise, the default is the smaller of `num_members` and torch's number of threads.
-        reset: Function that gives a network new initial weights in place, for an ensemble. None calls the method
-            `reset_parameters` of each layer.
+        reset: Function that gives a network new initial weights in place, for an ensemble. If None, the method
+            `reset_parameters` of each layer is called.
         guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's
             present weights. For an ensemble: a function that makes a guide from a model, such as
             :class:`MeanFieldGuide`.
@@ -309,7 +309,7 @@ def fit(
 
 
 def _require_method(method: object) -> None:
-    """Raise unless `method` is in :data:`METHODS`. If it belongs to another function, the error says so."""
+    """Raise unless `method` is in :data:`METHODS`. For a method of another function, the error names this function."""
     name = str(method).lower()
     near = name if name in OTHERS else nearest(name, [*METHODS, *OTHERS])
     if method not in METHODS and near in OTHERS:

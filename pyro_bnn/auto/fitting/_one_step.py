@@ -224,7 +224,7 @@ class StackedPrior(WeightPrior):
 
 
 class StackedLikelihood(Likelihood[Any]):
-    """A likelihood for outputs (N, K, ...) of K members.
+    """A likelihood for the outputs of K members, shape (N, K, ...).
 
     The likelihood of a member treats the N axis as draws and the K axis as rows. The targets broadcast over the
     members.

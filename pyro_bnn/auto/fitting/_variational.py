@@ -67,7 +67,8 @@ def is_flat(trend: svi.Trend) -> bool:
 class Plateau:
     """A callback that ends a fit at the last plateau of its objective.
 
-    At each earlier plateau, the callback reduces :attr:`factor`, by which the learning rate is multiplied.
+    At each plateau before the last one, the callback reduces :attr:`factor`. The learning rate is multiplied by this
+    factor.
     """
 
     def __init__(self) -> None:
@@ -143,7 +144,7 @@ class EarlyStopping:
 
     @property
     def best_epoch(self) -> int:
-        """Number of epochs after which the log-density was largest in a check; 0 if there was no check."""
+        """Number of epochs before the check that found the largest log-density; 0 if there was no check."""
         return self.every * (self._best_look + 1)
 
     @property

@@ -33,7 +33,7 @@ CALIBRATION = "calibration"  # key of the calibration in a file; a file without 
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file: a posterior, and a record of its model. The record of a user's own Pyro model is `own`."""
+    """Content of a file: a posterior, and a record of its model. For a Pyro model of the user, this record is `own`."""
 
     model: ModelRecord | None
     own: OwnRecord | None
@@ -178,8 +178,8 @@ def load_posterior(
             must have the saved names, shapes and supports.
         guide: The guide that receives the saved state. For an ensemble, a list with one guide for each member that has
             a guide. By default, this package's guides, and Pyro's `AutoNormal`, `AutoMultivariateNormal` and
-            `AutoLowRankMultivariateNormal`, are made from the file. You must pass a guide of any other class, and every
-            guide of a Pyro model of your own.
+            `AutoLowRankMultivariateNormal`, are made from the file. If a guide has another class, or belongs to a Pyro
+            model of your own, you must pass it.
         data: The arguments of a Pyro model of your own, as in :func:`save_posterior`; not used for other models. The
             rows of data may differ from those that were passed to :func:`save_posterior`.
 
@@ -224,7 +224,7 @@ def load_posterior(
 
 @contextmanager
 def _loading(path: str | Path, what: str) -> Iterator[None]:
-    """Begin the message of each `ValueError` in the `with` block with the words "`what` cannot be loaded".
+    """Begin the message of each `ValueError` in the `with` block with the value of `what` and "cannot be loaded".
 
     The message of a `DamagedFileError` stays as it is.
     """

@@ -41,7 +41,7 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """Whether the estimator needs a draw's deviation from the parameter's mean, or the parameter's variance."""
+        """What the estimator needs in addition to a parameter's mean: the deviation of a draw, or the variance."""
 
     @abstractmethod
     def output(self, layer: Layer) -> Tensor:
@@ -51,7 +51,7 @@ class Estimator(ABC):
             layer: A call of `linear`, `conv1d`, `conv2d` or `conv3d`.
 
         Returns:
-            A tensor with the shape of the layer's own output. The distribution of each single row must be the same as
+            A tensor with the shape of the layer's own output. Each row of the tensor must have the same distribution as
             if the weights were drawn from the guide. The joint distribution of the rows may differ.
 
         Raises:

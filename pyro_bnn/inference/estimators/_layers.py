@@ -38,7 +38,7 @@ class Layer:
 
     Args:
         op: `torch.nn.functional.linear`, or `torch.conv1d`, `conv2d`, `conv3d`.
-        input: The input, shape (N, ..., D) for linear, (N, D, ...) for convolutions.
+        input: The input. Its shape is (N, ..., D) for a linear function, and (N, D, ...) for a convolution.
         weight: The weight: a tensor, or a :class:`~pyro_bnn.inference.guides.RandomParameter`.
         bias: The bias: a tensor, a :class:`~pyro_bnn.inference.guides.RandomParameter`, or None.
         options: Further positional arguments of the call.

@@ -90,7 +90,7 @@ def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NoiseEvidence:
-    r"""Log-likelihood as a function of K Gaussian noise scales, one for each output or one for all, at fixed weights.
+    r"""Log-likelihood at fixed weights, as a function of K Gaussian noise scales. K is 1 or the number of outputs.
 
     .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
 
@@ -110,7 +110,7 @@ class NoiseEvidence:
         return self.counts is not None
 
     def log_density(self, log_scales: Tensor) -> Tensor:
-        """Return the log-likelihood plus the log prior density of the noise scales. If they are given, return 0."""
+        """Return the log-likelihood plus the log prior density of the noise scales. If scales are given, return 0."""
         if self.counts is None or self.squares is None:
             return log_scales.new_zeros(())
         found = -(self.counts * (log_scales + LOG_ROOT_TAU) + 0.5 * self.squares * (-2 * log_scales).exp()).sum()

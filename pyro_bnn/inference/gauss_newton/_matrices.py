@@ -50,7 +50,11 @@ TOLERANCE = 1e-3
 def summed_matrices(
     net: nn.Module, batches: Iterable[Pair], likelihood: Likelihood, *, is_full: bool, num_scales: int
 ) -> Tensor:
-    """Sum the Gauss-Newton matrices of K noise scales over all rows, in float64: (K, P, P), or the diagonals (K, P)."""
+    """Sum the Gauss-Newton matrices of all rows, separately for each of K noise scales.
+
+    The result is in float64. It has shape (K, P, P) if `is_full`; otherwise it contains only the diagonals, shape
+    (K, P).
+    """
     total: Tensor | None = None
     matrix: Callable[[nn.Module, Inputs, Tensor], Tensor] | None = None
     for x, y in batches:
@@ -78,18 +82,19 @@ def _matrix_for(net: nn.Module, x: Inputs, *, is_full: bool) -> Callable[[nn.Mod
 # --- the curvature in the outputs -------------------------------------------------------------------------------------
 
 
-def _of_two_halves(output: Tensor) -> Tensor:
-    _, log_variance = output.chunk(2, -1)
-    return torch.cat([(-log_variance).exp(), torch.full_like(log_variance, 0.5)], -1)
+def _of_two_halves(likelihood: HeteroscedasticGaussianLikelihood, output: Tensor) -> Tensor:
+    log_variance = likelihood.split(output)[1]
+    is_free = log_variance == output.chunk(2, -1)[1]  # at the limit of the noise, the log variance has no curvature
+    return torch.cat([(-log_variance).exp(), 0.5 * is_free], -1)
 
 
-DIAGONALS: dict[type, Callable[[Tensor], Tensor]] = {
-    GaussianLikelihood: torch.ones_like,
-    BernoulliLikelihood: lambda output: output.sigmoid() * (-output).sigmoid(),
-    PoissonLikelihood: torch.exp,
+DIAGONALS: dict[type, Callable[[Any, Tensor], Tensor]] = {
+    GaussianLikelihood: lambda _, output: torch.ones_like(output),
+    BernoulliLikelihood: lambda _, output: output.sigmoid() * (-output).sigmoid(),
+    PoissonLikelihood: lambda _, output: output.exp(),
     HeteroscedasticGaussianLikelihood: _of_two_halves,
 }
-"""Likelihoods with a diagonal curvature, computed from outputs, both of shape (N, C). Gaussian noise has scale 1."""
+"""The diagonal curvature of a likelihood at outputs, both of shape (N, C). Gaussian noise has scale 1."""
 
 SERVED = (CategoricalLikelihood, *DIAGONALS)
 """Likelihoods for which there is a formula of the curvature in the outputs."""
@@ -108,7 +113,7 @@ def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
         probs = output.softmax(-1)
         root = torch.diag_embed(probs.sqrt()) - probs[:, :, None] * probs.sqrt()[:, None, :]
         return root if weights is None else root * weights.sqrt()[:, None, None]
-    values = DIAGONALS[type(likelihood)](output)
+    values = DIAGONALS[type(likelihood)](likelihood, output)
     if weights is not None:
         values = values * weights.repeat(1, values.shape[1] // weights.shape[1])
     return torch.diag_embed(values.sqrt())

@@ -183,7 +183,7 @@ def _is_shared(site: Site) -> bool:
 
 
 def _layout_of_member(sites: Iterable[Site]) -> Layout:
-    """Return the layout of a row of `members`. It has factors of shared weights, and values of other variables."""
+    """Return the layout of a row of `members`: factors of shared weights, and values of all other variables."""
     shapes: dict[str, torch.Size] = {}
     for site in sites:
         shape = site.unconstrained_start.shape
@@ -311,8 +311,8 @@ class _SharedWeight:
     def pull_back(self, gradient: Tensor) -> None:
         """Compute the gradients of the factors and of the shared weight.
 
-        `gradient` must be the gradient of the member's weight. It is overwritten with the gradient of the shared
-        weight.
+        `gradient` must be the gradient with respect to the member's weight. It is overwritten with the gradient with
+        respect to the shared weight.
         """
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:

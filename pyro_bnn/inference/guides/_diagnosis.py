@@ -167,8 +167,8 @@ class Marginals:
 class Counts:
     """How many weights of a site are at the prior, silent or collapsed; see :class:`Diagnosis`.
 
-    A weight at the prior is silent if the prior's mean lies within one standard deviation of 0. Any other prior carries
-    information, for example if it was learned from other data.
+    A weight at the prior counts as silent if the prior's mean is at most one standard deviation from 0. If the mean is
+    farther from 0, the prior carries information, for example from other data.
     """
 
     marginals: Marginals
@@ -240,9 +240,9 @@ def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     r"""Return the Gaussians at which the divergence from the prior has a local minimum, as (centre, scale).
 
     The centre m is the prior's mean, or the prior's mode if the mean is not finite. The divergence from the prior is
-    :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` plus a constant. The scales s are the local minima of this
-    divergence on a grid of log scales with steps of 0.1. The minima on the grid exceed the true minima by at most
-    about 0.0025 nats.
+    :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` plus a constant. This divergence is computed on a grid of log
+    scales with steps of 0.1, and each local minimum on the grid gives a scale s. The minima on the grid exceed the true
+    minima by at most about 0.0025 nats.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]
@@ -345,7 +345,7 @@ def _priors_of_guide(guide: object) -> dict[str, Distribution]:
 
 
 def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribution]:
-    """Return the prior of each site, at the medians of the variables on which it depends."""
+    """Return the prior of each site. If a prior depends on other variables, their medians are used."""
     medians: Mapping[str, Tensor] = {}
     if any(model.parents_of(name) for name in model.site_names) and isinstance(guide, (FlatGuide, AutoGuide)):
         with own_parameters(guide):

@@ -46,9 +46,9 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
         Args:
             joint: The joint density of the model, over the sites of the guide.
-            noise: The quantity that an estimator needs in addition to the means. None means that there is no estimator,
-                and that the network runs with drawn weights. A guide that does not support estimators raises an error
-                if `noise` is given.
+            noise: What a gradient estimator gets for each weight in addition to its mean: a deviation or a variance.
+                None means that there is no estimator, and that the network runs with drawn weights. A guide that does
+                not support estimators raises an error if `noise` is given.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 

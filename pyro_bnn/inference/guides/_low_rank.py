@@ -128,7 +128,7 @@ def checked_rank(rank: int, num_latents: int) -> int:
 
 
 def _stretch(factor: Tensor) -> Tensor:
-    """Return the ratio of the marginal standard deviation to the scale of each element, shape (P,)."""
+    """Return for each element the ratio of its marginal standard deviation to its scale, shape (P,)."""
     return (1 + factor.square().sum(0)).sqrt()
 
 

@@ -1,4 +1,4 @@
-"""Gaussians whose removed elements are exactly zero: a Pyro distribution, and masks of flat vectors."""
+"""A Gaussian distribution whose removed elements are exactly zero, and masks of the removed weights in flat vectors."""
 
 from collections.abc import Mapping
 
@@ -64,8 +64,8 @@ class FlatMask:
     """Mask of the removed weights in the flat vectors of a step.
 
     A removed weight gets the location 0, the noise 0 and the scale of its prior. So a removed weight adds a known
-    constant to the ELBO, which is subtracted. The scale of the prior makes this constant small, so sums over all
-    weights lose few digits to rounding.
+    constant to the ELBO, which is subtracted. This constant is small, since the scale is that of the prior. So it
+    causes only small rounding errors in sums over all weights.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:
@@ -96,7 +96,7 @@ class FlatMask:
         self._keep = now  # equal masks in other tensors, as after loading a state
 
     def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
-        """Set the removed weights in `vector` to a value. The vector is the slice `part` of a vector of all weights."""
+        """Set the removed weights in `vector` to a value. `vector` has only the weights in the slice `part`."""
         if self._removed is not None:
             vector.masked_fill_(self._removed[part], value)
 

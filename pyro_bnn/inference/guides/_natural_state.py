@@ -37,9 +37,9 @@ class NaturalState(FlatState):
     the part of S that comes from the data is divided by this factor.
 
     The update of S contains the square of a noisy term, which raises S above its optimum by about
-    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, g contains noise from all weights, which would
-    raise S to many times its optimum. So for latent variables of the likelihood, :math:`g\,(w - m)\,S` is replaced by
-    the second derivative of L. This derivative needs no pass through the network.
+    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For the noise scale of a likelihood, g varies with the draws of all
+    weights. This would raise S to many times its optimum. So for latent variables of the likelihood,
+    :math:`g\,(w - m)\,S` is replaced by the second derivative of L. This derivative needs no pass through the network.
 
     With `gauss_newton_every` k, :math:`B\,s^2 / N` replaces :math:`g\,(w - m)\,S` in every k-th step, and S stays the
     same in the other steps. Here s is the gradient of minus the log-likelihood of the whole data set, estimated from B
@@ -95,10 +95,9 @@ class NaturalState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient with respect to the draw.
+        """A list with the gradient with respect to the draw.
 
-        With several draws or processes, the list also contains the product of this gradient and the draw's deviation
-        from the mean.
+        With several draws or processes, the list also contains this gradient times the draw's deviation from the mean.
         """
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
@@ -313,7 +312,10 @@ class NaturalState(FlatState):
 
 
 def _prior_precision(piece: Piece) -> float | Tensor:
-    """Return the precision of a Gaussian prior. For another prior return 0, since the gradient includes its density."""
+    """Return the precision of the prior if the prior is Gaussian; otherwise return 0.
+
+    The gradient already includes the density of a prior that is not Gaussian.
+    """
     return piece.density.precision if isinstance(piece.density, NormalDensity) else 0.0
 
 

@@ -174,7 +174,7 @@ def _packed(state: dict[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, 
 
 
 def _named_after(site: str, state: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of the entries of `state` for a site, such as ``loc.net.0.weight``, except its mask."""
+    """Return the names of a site's entries in `state`, such as ``loc.net.0.weight``. The mask is left out."""
     return [name for name in state if name.partition(".")[2] == site and name != f"keep.{site}"]
 
 

@@ -86,7 +86,7 @@ class DrawGradients:
     The backward pass makes a new gradient tensor for each large site. Small sites share a vector, to which the backward
     pass adds their gradients. Adding to a shared vector takes more memory and time, but a single operation then updates
     all small sites. On a GPU each operation costs time, so only sites of at least `large_on_gpu` elements are large. If
-    `large_on_gpu` is None, all sites on a GPU are small.
+    `large_on_gpu` is None, all sites on a GPU count as small.
     """
 
     def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:

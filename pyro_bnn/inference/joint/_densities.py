@@ -201,7 +201,7 @@ class AnyDensity(Density):
     """Any other prior. Its gradients come from autograd.
 
     For a constrained variable, this is the density of the unconstrained value. If `jacobian` is false, the Jacobian
-    determinant of the transform is omitted, for a point estimate that is the mode in constrained space.
+    determinant of the transform is omitted. A point estimate is then the mode in constrained space.
     """
 
     def __init__(self, site: Site, *, jacobian: bool = True) -> None:

@@ -210,7 +210,7 @@ def _joined(directions: Mapping[str, _Direction]) -> _Direction:
 
 
 def _rounding(start: float, step: float) -> float:
-    """Bound the rounding error of a difference quotient by 1000 times the error of `start` (heuristic)."""
+    """Return an upper bound for the rounding error of a difference quotient. The factor 1000 is a heuristic."""
     return 1e3 * torch.finfo(torch.float64).eps * max(abs(start), 1.0) / step
 
 

@@ -203,7 +203,7 @@ def warn_of_learnable(model: BayesianModel) -> None:
 
 
 def _remedy(likelihood: Likelihood) -> str:
-    """Return advice on the learned numbers of a likelihood, or an empty text if the likelihood has none."""
+    """Return advice on the learned numbers of a likelihood. If there are no learned numbers, return an empty text."""
     numbers = likelihood.learned_numbers() if isinstance(likelihood, NumbersLikelihood) else {}
     if not numbers:
         return ""

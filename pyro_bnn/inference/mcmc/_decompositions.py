@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tensor:
-    """Lengthen an axis of x to `size` by zeros; slice i of x moves to the position `begin + i * step`."""
+    """Insert zeros along an axis of x until its length is `size`; slice i of x moves to `begin + i * step`."""
     shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
     end = begin + step * (x.shape[axis] - 1) + 1
     placed: Tensor = aten.slice_backward(x, shape, axis, begin, end, step)
@@ -136,11 +136,14 @@ class _Windows:
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the gradient for x. For each place, `parts` has the gradient for the result of :meth:`of`."""
+        """Return the gradient with respect to x.
+
+        The method :meth:`of` has a result for each place. `parts` has the gradients with respect to these results.
+        """
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:
-        """Copy one element of each window to its position in a tensor of zeros that has the shape of the padded x."""
+        """Make zeros in the shape of the padded x, and write an element of `part` at `place` in each window."""
         for axis, (size, first, step) in enumerate(zip(self.sizes, place, self.stride, strict=True), 2):
             part = _placed(part, axis, size, first, step)
         return part

@@ -128,7 +128,7 @@ class Diagnostics(Shown):
 
     @property
     def judged(self) -> tuple[str, Convergence]:
-        """The name and the convergence of the quantities that are judged.
+        """The name of the quantities that are judged, and how well they converged.
 
         Predictions are judged. If predictions are constant or missing, latent variables are judged instead.
         """

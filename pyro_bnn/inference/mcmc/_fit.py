@@ -59,9 +59,10 @@ def fit_mcmc(
     the noise scale, and the density includes the Jacobian of this map. All chains run at the same time. During warm-up,
     each chain learns its own step size and, except for MCLMC, a diagonal mass matrix.
 
-    If `torch.distributed` is initialised, each process draws a share of the chains, writes its own checkpoint, with its
-    rank in the file's name, and returns all chains. Every process must call this function with the same arguments and
-    with all rows of the data. The draws depend on the seed and on the number of processes.
+    If `torch.distributed` is initialised, the processes share the work: each process draws some of the chains, but
+    returns all chains. Each process writes its own checkpoint, and the file's name contains the rank of the process.
+    Every process must call this function with the same arguments and with all rows of the data. The draws depend on the
+    seed and on the number of processes.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Learnable parameters do not change.
@@ -73,11 +74,11 @@ def fit_mcmc(
         num_samples: Number S of draws that are kept from each chain.
         num_warmup: Number of warm-up draws of each chain. Warm-up draws are not kept.
         num_chains: Number K of chains. R-hat shows whether several chains agree.
-        init: Distribution of the first points: ``"prior"``, the Gaussians of an
-            :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
-            gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
-            chain. With an ensemble or a `Descent`, each chain explores its own mode, so the status judges each chain by
-            itself.
+        init: Distribution of the first points. Choose the prior (``"prior"``), the Gaussians that an
+            :class:`~pyro_bnn.inference.guides.Init` defines, or another posterior. An
+            :class:`~pyro_bnn.EnsemblePosterior` gives each chain one of its members;
+            :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per chain. With an ensemble or a
+            `Descent`, each chain explores its own mode, so the status judges each chain by itself.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
         dtype: Dtype of the computation; None uses the dtype of the model. The draws are returned in the model's dtype.
             In C, float32 takes half to two thirds of the time of float64.

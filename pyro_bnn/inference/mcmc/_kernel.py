@@ -158,7 +158,7 @@ class Kernel(ABC):
     def state(self) -> dict[str, Any]:
         """Return the state of the chains between two draws, as numbers, tensors, lists and dictionaries.
 
-        With the step sizes, the inverse masses and torch's generators, this state determines the next draws.
+        Together with the step sizes, the inverse masses and torch's generators, this state determines the next draws.
         """
         raise self._stateless()
 
@@ -266,5 +266,6 @@ class Sampler(ABC):
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
         """Make the kernel for one potential and K chains that begin at the positions z, shape (K, P).
 
-        If the sampler cannot draw in C, ``compile=True`` raises a `NotInCError`, and ``"auto"`` draws in torch.
+        If drawing in C is not possible, the method raises a `NotInCError` for ``compile=True``. With
+        ``compile="auto"``, the kernel then draws in torch.
         """

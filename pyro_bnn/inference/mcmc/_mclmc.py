@@ -181,9 +181,10 @@ class MCLMCAdaptation(AnyAdaptation):
 
 
 def autocorrelation_time(draws: Tensor) -> float:
-    """Return the integrated autocorrelation time of draws, shape (S, P), averaged over the P numbers; at least 1.
+    """Return the integrated autocorrelation time of draws, averaged over the P numbers of a draw.
 
-    Pairs of neighbouring autocorrelations are summed until the sum of a pair is negative: Geyer (1992), section 3.3.
+    The draws have the shape (S, P), and the result is at least 1. Pairs of neighbouring autocorrelations are summed
+    until the sum of a pair is negative: Geyer (1992), section 3.3.
     """
     size = len(draws)
     centred = draws.double() - draws.double().mean(0)

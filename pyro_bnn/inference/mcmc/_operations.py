@@ -158,7 +158,7 @@ def _log_total(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _largest(writer: Writer, value: Value, axis: int) -> Value:
-    """Write the largest elements along one axis, which gets size 1. Infinite results become 0, as in `logsumexp`."""
+    """Write code for the maxima along an axis, whose size becomes 1. Infinite maxima become 0, as in `logsumexp`."""
     result = writer.memory([1 if a == axis else n for a, n in enumerate(value.shape)])
     with writer.loops(result.shape) as index:
         name = writer.name("max")

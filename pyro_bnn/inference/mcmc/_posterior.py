@@ -25,7 +25,10 @@ OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}
 
 @dataclass(frozen=True)
 class ModesRecord:
-    """The form in which a file stores :class:`Modes`. All fields are tensors, which can store an infinite R-hat."""
+    """The form in which a file stores :class:`Modes`.
+
+    All fields are tensors, since other numbers in a file must be finite, but R-hat may be infinite.
+    """
 
     within: Tensor
     between: Tensor
@@ -50,9 +53,9 @@ class MCMCPosterior(Posterior):
         statistics: Statistics of each draw, from the sampler.
         status: Result of the diagnostics.
         sampler: Name of the algorithm.
-        path: How the draws were computed: ``"C"``, ``"pyro"``, or, for draws in torch, a text that begins with
-            ``"replayed"`` or ``"eager"`` and says why no faster way was possible. The path is empty if a custom sampler
-            does not set it.
+        path: How the draws were computed, such as ``"C"`` or ``"pyro"``. If they were computed in torch, the text
+            begins with ``"replayed"`` or ``"eager"``, and says why no faster way was possible. The text is empty if a
+            custom sampler does not set it.
         modes: Agreement of the predictions for training rows, within and between chains; None unless the chains began
             at different modes.
 

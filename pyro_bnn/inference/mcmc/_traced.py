@@ -80,7 +80,7 @@ def traced(
 
 
 def _lift(graph: GraphModule) -> list[Tensor]:
-    """Replace each constant in a graph by an additional last argument, and return the constants."""
+    """Replace each constant in a graph by a new argument at the end, and return the constants."""
     values = _constant_values(graph)
     own: dict[Node, Tensor] = {}  # constants with memory of their own
     memories: set[int] = set()

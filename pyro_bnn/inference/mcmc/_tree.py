@@ -75,7 +75,7 @@ class TreeConstants(NamedTuple):
 
 
 def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
-    """Return the state of chains at z between two draws. `begin` reads only the proposal, z."""
+    """Return the state of chains that are at z and have no trajectory yet. `begin` reads only the proposal, z."""
     count = torch.zeros_like(potential, dtype=torch.long)
     levels = z.new_zeros(len(z), num_levels, z.shape[1])
     point, proposal = (z, z, gradient), (z, gradient, potential, potential)
@@ -202,7 +202,10 @@ def turn(
 
 
 def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
-    """Return a subtree that starts at a point but contains no points yet. The checkpoints of `old` have no effect."""
+    """Return a subtree that starts at a point but contains no points yet.
+
+    The new subtree keeps the checkpoints of `old`, but these have no effect.
+    """
     zero, count, no = torch.zeros_like(old.log_weight), torch.zeros_like(old.leaf), torch.zeros_like(old.turning)
     return Subtree(
         *(z, r, gradient, z, gradient, zero, zero, zero - math.inf, torch.zeros_like(z), zero, count, no, no),
@@ -213,14 +216,14 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return two Boolean tables of shape (leaves, levels), with a row for each leaf of a tree.
 
-    The first table marks the level at which the leaf is stored. The second table marks the levels of the stored leaves
-    with which the leaf is compared.
+    The first table marks the level at which the leaf is stored. If the leaf is compared with stored leaves, the second
+    table marks the levels of these stored leaves.
 
     When a leaf completes a balanced subtree, the check for a U-turn compares the first and the last leaf of the
     subtree. Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every
     even leaf is the first leaf of a balanced subtree. If the binary form of an odd leaf ends in c ones, the leaf
-    completes c balanced subtrees. The first leaves of these subtrees are stored at the levels from m - c + 1 to m,
-    where m is the level of the odd leaf.
+    completes c balanced subtrees. If m is the level of the odd leaf, the first leaves of these subtrees are stored at
+    the levels from m - c + 1 to m.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
     stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)

@@ -40,7 +40,7 @@ def default_num_draws(
 
     For a posterior that consists of points, this is the number of points, but at least 2, since a single draw has no
     epistemic uncertainty. For a posterior that stores draws, this is the number of stored draws, but at most
-    `most_stored` (by default `usual`). For all other posteriors, it is `usual`.
+    `most_stored` (by default `usual`). For all other posteriors, the argument `usual` is the default number.
     """
     points = num_members(model, posterior)
     if points is not None:
@@ -61,7 +61,8 @@ def with_learned(posterior: P, model: object) -> P:
 def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
     """Warn if learned parameters of a model have changed since one of its posteriors was made.
 
-    The network's parameters are not compared for an ensemble, or if some parameters have other values in each draw.
+    The parameters of the network are left out of the comparison in two cases: if the posterior is an ensemble, and if
+    its draws have their own values of learned parameters or buffers.
     """
     parts = [part for part in _parts(posterior) if part.learned]
     if not parts:

@@ -27,8 +27,8 @@ BOUNDS = (
 class Destination:
     """The model and guides into which a posterior is loaded.
 
-    If the model is a Pyro model but not a :class:`BayesianModel`, `model` is None, and `own_sites` are the model's
-    latent variables if they are known.
+    For a Pyro model that is not a :class:`BayesianModel`, `model` is None. In this case `own_sites` has the latent
+    variables of the model, if they are known.
     """
 
     model: BayesianModel | None
@@ -47,7 +47,7 @@ class Destination:
 
     @property
     def device(self) -> torch.device:
-        """The device of the model; the CPU without a model."""
+        """The device of the model, or the CPU if there is no model."""
         if self.own_sites:
             return self.own_sites[0].start.device
         return torch.device("cpu") if self.model is None else self.model.device

@@ -79,7 +79,7 @@ class EnsemblePosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """The number of members, with the method of the first member in brackets."""
+        """A text with the number of members, and with the method of the first member in brackets."""
         return f"ensemble of {len(self.members)} ({self.members[0].method})"
 
     @property

@@ -114,7 +114,7 @@ class Posterior(Advised, Shown, ABC):
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """The names, ``net.PATH``, of learned parameters and buffers that have their own values in each draw."""
+        """Names, such as ``net.PATH``, of the learned parameters and buffers whose values belong to a draw."""
         return ()
 
     @property
@@ -146,12 +146,12 @@ class Posterior(Advised, Shown, ABC):
         raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
 
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """Return the points around which predictions linearise the network; each draw uses the next point.
+        """Return the points around which predictions linearise the network. The draws use these points in turn.
 
-        For a draw that gets None instead of a point, the prediction is not linearised.
+        If the point of a draw is None, the prediction of this draw is not linearised.
 
         Args:
-            everywhere: Whether to return the points also if :attr:`is_linearised` is false.
+            everywhere: Whether to return the points even for a posterior whose :attr:`is_linearised` is false.
 
         Raises:
             ValueError: If the posterior has no median.
@@ -248,8 +248,8 @@ class Posterior(Advised, Shown, ABC):
 
         Args:
             num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer. If the
-                posterior consists of Markov chains, the default is all draws as K chains, with the sampler's statistics
-                in ``sample_stats``.
+                posterior consists of K Markov chains, the default is to return all K chains with all draws. The group
+                ``sample_stats`` then has the sampler's statistics.
             model: The model to which the posterior belongs. If it is given, the result also has the group
                 ``posterior_predictive``, which contains predictions at x.
             x: Inputs, shape (N, ...).

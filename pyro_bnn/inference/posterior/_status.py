@@ -18,7 +18,7 @@ class Status:
 
     Args:
         ok: Whether inference shows no sign of trouble.
-        message: What happened. If `remedy` is empty, the message also says what to try.
+        message: What happened. The message also says what to try, unless `remedy` says it.
         detail: The last part of the message, about how the result was computed.
         remedy: Advice on what to try, with the argument names of the function that made the fit.
         verdict: What is wrong, in a short sentence. The default is the part of the message before the first semicolon.
@@ -48,7 +48,7 @@ class Status:
 
     @property
     def finding(self) -> str:
-        """What is wrong, as a sentence: the verdict or, without a verdict, the first part of the message."""
+        """A sentence that says what is wrong: the verdict, or the first part of the message if there is no verdict."""
         found = self.verdict or self.message.partition(";")[0].strip()
         return f"{found[:1].upper()}{found[1:].rstrip('.')}."
 

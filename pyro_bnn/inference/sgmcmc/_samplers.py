@@ -118,8 +118,8 @@ class StochasticGradientSampler(ABC):
 
         Args:
             point: The point z, or a part of it.
-            gradient: Unbiased estimate of :math:`\nabla U(z)`, with the shape of `point`. The method may
-                overwrite it.
+            gradient: Unbiased estimate of :math:`\nabla U(z)`, with the shape of `point`. The method may overwrite this
+                tensor.
             memory: The state that the sampler keeps for this point between steps; an empty dictionary in the first
                 step.
             stage: Settings of the step.

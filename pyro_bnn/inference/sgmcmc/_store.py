@@ -41,7 +41,7 @@ class Header:
 class Store:
     """The draws of all chains, shape (K, S, P), in memory or in a memory-mapped safetensors file.
 
-    The file is created, or opened for writing, when the first draw is kept, after all other checks have passed.
+    The file is created, or opened for writing, when the first draw is kept. By then, all other checks have passed.
     """
 
     def __init__(self, path: str | Path | None, shape: tuple[int, int, int], like: Tensor, *, is_resumed: bool) -> None:
@@ -74,7 +74,7 @@ class Store:
         return self._run
 
     def join(self, run: str) -> None:
-        """Use the identifier of a checkpoint's run. Raise if the file or an earlier chain belongs to another run."""
+        """Take over a checkpoint's identifier `run`. Raise if the file or an earlier chain belongs to another run."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -127,7 +127,7 @@ class Store:
 def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
     """Raise an error if `store` and `path` are the same file.
 
-    The error message says that `path` was passed as the argument `name`, such as "checkpoint".
+    The error message contains `name`, the name of the argument that gave `path`, such as "checkpoint".
     """
     if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
         raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")

@@ -24,9 +24,9 @@ EMPTY = "the loader is empty; pass one with at least one batch."
 
 
 class Batches:
-    """Gives the batches of each epoch, made by :class:`Arguments`.
+    """Gives the batches of each epoch, as arguments of the model.
 
-    If the data are a tuple, several processes share each batch.
+    If the data are a tuple and several processes share a fit, each process gets a part of every batch.
     """
 
     def __init__(

@@ -118,7 +118,10 @@ class DirectStep(GradientStep):
         self._stack.close()
 
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
-        """Store the outputs of frozen layers for later steps. Callbacks may change layers if `is_watched` is true."""
+        """Store the outputs of frozen layers for later steps.
+
+        If callbacks may change layers, `is_watched` must be true.
+        """
         self._features = Features(self._joint.model, batches, self._execution, is_watched=is_watched)
         return self._features
 

@@ -54,7 +54,7 @@ class Features:
         self.in_words = f"; features of the frozen layers were computed once for {batches.num_rows:,} rows ({size})"
 
     def run(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Call `compute`, and replace the frozen layers by tables.
+        """Call `compute`. During the call, the tables of outputs replace the frozen layers.
 
         `compute` must run the network once on the current batch.
         """

@@ -98,8 +98,8 @@ def fit_svi(
             ``functools.partial(torch.optim.Adam, lr=1e-3)``. The function may also return a pair of an optimizer and a
             learning-rate scheduler (:func:`scheduled`). To clip gradients, see :func:`clipped`.
         num_epochs: Number of passes over the data.
-        batch_size: Number of rows in each batch if `data` is a tuple. Several processes share the rows of a batch. None
-            uses all rows at once.
+        batch_size: Number of rows in each batch if `data` is a tuple. Several processes share the rows of a batch. If
+            `batch_size` is None, each batch has all rows.
         elbo: One of Pyro's ELBOs; None is ``Trace_ELBO()``.
         estimator: Gradient estimator that makes gradients less noisy. With None, each weight is drawn once per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO. :mod:`pyro_bnn.kl` has weights that change during a fit.
@@ -282,8 +282,8 @@ def _device_of(model: nn.Module, guide: nn.Module) -> torch.device | None:
 def trend_of(objective: Sequence[float]) -> Trend:
     r"""Fit a straight line to an objective by least squares. The objective has at least ten values.
 
-    The objective is divided into B blocks. The line is fitted to the mean :math:`m_b` of each block, at the time
-    :math:`t_b = b - (B - 1) / 2`:
+    The values of the objective are divided into B successive blocks. The line is fitted to the mean :math:`m_b` of each
+    block, at the time :math:`t_b = b - (B - 1) / 2`:
 
     .. math:: \hat\beta = \frac{\sum_b t_b m_b}{\sum_b t_b^2}, \qquad
               \mathrm{se}(\hat\beta) = \sqrt{\frac{\sum_b (m_b - \bar m - \hat\beta t_b)^2}{(B - 2) \sum_b t_b^2}}.

@@ -147,12 +147,12 @@ class StepTerms:
 
     @property
     def kl(self) -> Tensor:
-        """KL divergence, the complexity term, without the KL weight."""
+        """KL divergence (the complexity term of the ELBO), not multiplied by the KL weight."""
         return self.values[1]
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether all losses and gradients up to this step were finite. If not, later steps have no effect."""
+        """Whether all losses and gradients up to this step were finite. After a failure, later steps change nothing."""
         return self.values[2].bool()
 
     @property

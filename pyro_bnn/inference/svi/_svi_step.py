@@ -82,7 +82,10 @@ class SVIStep:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer. If a function makes it, this property raises a `ValueError` before the first batch."""
+        """The optimizer.
+
+        If a function makes the optimizer, reading this property before the first batch raises a `ValueError`.
+        """
         if self._step is not None:
             return self._step.optimizer
         if isinstance(self._maker, Optimizer):

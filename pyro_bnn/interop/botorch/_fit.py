@@ -80,7 +80,7 @@ def fit_surrogate(
     Args:
         X: Points evaluated so far, shape (N, d), in single or double precision.
         Y: Values of the function at the points X, shape (N, m), in the precision of X.
-        bounds: Lowest and highest value of each input, shape (2, d); None takes them from X.
+        bounds: Lowest and highest value of each input, shape (2, d). By default they are computed from X.
         net: Network that maps d inputs in the unit cube to m outputs. The default network has two hidden layers of 16
             tanh units, and multiplies each input by a factor, so that it can ignore inputs.
         prior: Prior of the weights. The default prior suits the default network, but usually not another `net`.

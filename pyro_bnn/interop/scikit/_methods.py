@@ -154,7 +154,7 @@ def natural(task: Task) -> Fitted:
 
 
 def ensemble(task: Task) -> Fitted:
-    """Fit a deep ensemble, a mixture of plain networks from several starts."""
+    """Fit a deep ensemble: a mixture of plain networks that start at different weights."""
     members = []
     for member in range(_checks.at_least("num_members", task.settings.num_members, 1)):
         seed = task.seed + SEED_STEP * member
@@ -188,7 +188,7 @@ def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fit
 
 
 def swag(task: Task) -> Fitted:
-    """Train a plain network, and fit a Gaussian to the weights that further training in small batches visits."""
+    """Train a plain network, then train it further in small batches, and fit a Gaussian to the weights on this path."""
     model = task.make_model(task.seed)
     guide = DeltaGuide(model)
     found = _fitted(task, model, guide, task.seed)

@@ -72,9 +72,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             the same on every machine. On two cores, ``"auto"`` then takes about half a minute for a thousand rows.
         max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`. A fit ends earlier if it reaches a
             plateau. For ``"nuts"`` and ``"mclmc"``, `max_iter` is the number of draws of each chain, and also the
-            number of its warm-up draws. For these two methods, None means 200 draws after 200 (``"nuts"``) or 600
-            (``"mclmc"``) warm-up draws. For ``"auto"``, each chain makes at most `max_iter` draws after at most
-            `max_iter` warm-up draws.
+            number of its warm-up draws. For these two methods, None means 200 draws. The number of warm-up draws is
+            then 200 for ``"nuts"`` and 600 for ``"mclmc"``. For ``"auto"``, each chain makes at most `max_iter` draws
+            after at most `max_iter` warm-up draws.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
         learning_rate: Initial learning rate. None means 0.02 for Adam, and 0.1 for natural gradients, where the rate is
             a fraction of a Newton step.

@@ -46,7 +46,7 @@ class Weighted(TorchDistribution):
 
 @dataclass(frozen=True)
 class MovedPrior:
-    """Argument of a `PyroSample`: a function that returns a fixed prior on the likelihood's device, in its dtype."""
+    """A function for `PyroSample`. It returns a fixed prior on the device of the likelihood, and in its dtype."""
 
     prior: Distribution
 
@@ -66,8 +66,8 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
     With weights w, the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`, so a row of weight 2 counts twice.
     Together, the data count as :math:`\sum_n w_n` rows. Weights are not normalised, so weights whose mean is not 1 make
-    the posterior narrower or wider. The weights change the ELBO and the log-likelihood of a fit. Predictions, scores,
-    and draws of observations do not depend on the weights.
+    the posterior narrower or wider. These weights change the ELBO and the log-likelihood of a fit. Predictions, scores,
+    and draws of observations ignore the weights of rows and classes.
 
     Example:
         >>> import torch

@@ -48,7 +48,7 @@ class LimitedNormal(TorchDistribution):
 class RightCensored(TorchDistribution):
     """Pairs (time, number). The number is 1 if the event happens at this time, and 0 if it happens later.
 
-    A draw is never censored, so its number is always 1.
+    Drawn times are never censored, so each drawn pair has the number 1.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention

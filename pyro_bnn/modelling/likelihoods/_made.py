@@ -30,8 +30,8 @@ MOST_NUMBERS = 2**22
 class Maker:
     """A function that makes a distribution from an output and the likelihood's numbers.
 
-    A number of the likelihood, such as a noise scale, is a tensor of shape ``(*draws, *event)``. For each number,
-    `event_dims` says how many axes ``event`` has.
+    Each number, such as a noise scale, is a tensor of shape ``(*draws, *event)``. For each number, `event_dims` says
+    how many axes ``event`` has.
     """
 
     make: Callable[[Tensor, Mapping[str, Tensor]], Distribution]
@@ -44,9 +44,9 @@ class Maker:
 class MadeDistribution(TorchDistribution, Sliced):
     """The distribution that a `Maker` returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
-    To select or join draws or rows, the class selects or joins the outputs and numbers, and makes a new distribution
-    from them. This works for every distribution. A mean or a variance without closed form is estimated from draws,
-    always with the same seed.
+    An operation that selects or joins draws or rows acts on the outputs and numbers. A new distribution is then made
+    from the results. This works for every distribution. A mean or a variance without closed form is estimated from
+    draws, always with the same seed.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention

@@ -27,6 +27,11 @@ def gaussian(scale: float | None = None) -> GaussianLikelihood:
     return GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR) if scale is None else scale)
 
 
+MAX_NOISE = 10.0
+"""Heuristic: largest noise scale, if it depends on the inputs, for targets of standard deviation 1. Noise of this size
+would hide the targets. So only inputs that are unlike the training inputs reach the limit."""
+
+
 class _Choice(NamedTuple):
     """A likelihood that can be chosen by a text: a name, with a number after a colon if the likelihood takes one."""
 
@@ -39,7 +44,7 @@ LIKELIHOODS: dict[str, _Choice] = {
     "categorical": _Choice(CategoricalLikelihood, "", "classes"),
     "bernoulli": _Choice(BernoulliLikelihood, "", "classes"),
     "gaussian": _Choice(gaussian, "SCALE", "numbers"),
-    "heteroscedastic": _Choice(HeteroscedasticGaussianLikelihood, "", "numbers"),
+    "heteroscedastic": _Choice(lambda: HeteroscedasticGaussianLikelihood(MAX_NOISE), "", "numbers"),
     "mixture": _Choice(lambda components=3.0: MixtureDensityLikelihood(components), "COMPONENTS", "numbers"),
     "poisson": _Choice(PoissonLikelihood, "", "counts"),
 }
@@ -64,8 +69,8 @@ CALLS = {
 def nearest_call(value: object) -> str:
     """Suggest a call that makes a likelihood, if `value` is not a likelihood. Return "" if there is no suggestion.
 
-    If `value` is a text, the text is looked up. If `value` is a class, the name of the class is looked up. For any
-    other object, the name of its class is looked up.
+    If `value` is a text, the function looks for a name like this text in `CALLS`. If `value` is a class, it looks for
+    the name of the class. For any other object, it looks for the name of the object's class.
     """
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__
@@ -84,7 +89,7 @@ LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
 
 
 def name_of_likelihood(likelihood: Likelihood, suited: Collection[str]) -> str:
-    """Return the name of a likelihood in :data:`LIKELIHOODS`; if it has none, raise an error with the suited names."""
+    """Return the name of a likelihood in :data:`LIKELIHOODS`. If it has no name, raise an error that lists `suited`."""
     for name, choice in LIKELIHOODS.items():
         if type(choice.make()) is type(likelihood):
             return name

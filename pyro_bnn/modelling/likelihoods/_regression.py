@@ -8,7 +8,7 @@ import pyro.distributions as dist
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import hardtanh, softplus
 
 from ..._core import checks as _checks
 from ..._core.signatures import explained
@@ -86,6 +86,14 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
     The first half of the output's last axis is the mean, and the second half the log variance.
     Output of shape (N, 2 * O) goes with targets of shape (N, O).
 
+    Args:
+        max_scale: Largest standard deviation of the noise, in units of the targets. None is no limit. Without a limit,
+            the noise can become arbitrarily large for inputs that are unlike the training inputs, since it is an
+            exponential of the output.
+
+    Raises:
+        ValueError: If `max_scale` is not above 0.
+
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
@@ -95,10 +103,26 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
         (tensor([[3.]]), tensor([[1.]]))
     """
 
+    @explained("HeteroscedasticGaussianLikelihood(max_scale=10.0)")
+    def __init__(self, max_scale: float | None = None) -> None:
+        super().__init__()
+        self.max_scale = None if max_scale is None else _checks.positive("max_scale", max_scale)
+
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         require_multiple("HeteroscedasticGaussianLikelihood", output, 2)
-        mean, log_variance = output.chunk(2, -1)
+        mean, log_variance = self.split(output)
         return _Standardising(mean, (0.5 * log_variance).exp(), validate_args=False)
+
+    def split(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean and the limited log variance, each of shape (N, O), from an output (N, 2 * O)."""
+        mean, log_variance = output.chunk(2, -1)
+        if self.max_scale is not None:
+            log_variance = hardtanh(log_variance, -math.inf, 2 * math.log(self.max_scale))
+        return mean, log_variance
+
+    def extra_repr(self) -> str:
+        limit = "" if self.max_scale is None else f"max_scale={self.max_scale:g}"
+        return ", ".join(filter(None, [limit, super().extra_repr()]))
 
     def num_outputs(self, num_targets: int) -> int:
         return 2 * num_targets

@@ -1,4 +1,4 @@
-"""Random weights that a network of Pyro modules declares itself, by `PyroSample`, together with their priors."""
+"""The weights that a network of Pyro modules declares as random by `PyroSample`, and their priors."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping

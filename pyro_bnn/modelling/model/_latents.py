@@ -113,7 +113,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return first_value(self.network, name, self._paths[name][0])
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
-        """Return the prior of a site, or of a parent on which priors of sites depend.
+        """Return the prior of a site, or the prior of a parent variable on which the priors of sites depend.
 
         The prior is on the model's device.
 

@@ -152,7 +152,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return observed.log_prob(targets).sum() * (self.num_data / len(y))
 
     def log_likelihoods(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
-        r"""Return :meth:`log_likelihood`, and the log-likelihood of simulated targets, from one run of the network.
+        r"""Return the log-likelihoods of the targets and of simulated targets, and run the network only once.
 
         Let g be the gradient of the second log-likelihood, N be `num_data`, B be the number of rows, and F be the
         diagonal of the Gauss-Newton matrix of the whole data set. Then the mean of :math:`g^2` over simulated targets

@@ -149,7 +149,7 @@ class Response:
         return (*self.distribution.batch_shape[self.num_lead :], *self.distribution.event_shape)
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
-        """Check and convert targets. Return their distribution, weighted as in a fit, and the converted targets."""
+        """Check and convert targets. Return the weighted distribution of the targets, and the converted targets."""
         check_shapes(self.likelihood, self.target_shape, x, y)
         if len(y) > num_data:
             raise ValueError(

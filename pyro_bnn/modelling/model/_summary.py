@@ -70,8 +70,8 @@ def _rows_by_kind(
 ) -> Iterator[tuple[Cell, ...]]:
     """Yield rows with the number of variables of each kind, separately for random, learned and frozen variables.
 
-    Kinds that occur in the same layers share a row, such as ``Linear.weight, bias``. If a row is for at most half of
-    the layers that have these kinds, the row names its layers.
+    Kinds that occur in the same layers share a row, such as ``Linear.weight, bias``. A row names its layers if
+    they are at most half of all layers that have these kinds of variables.
     """
     totals = Counter(kinds[name] for name in shapes)
     members: dict[tuple[str, str], list[str]] = {(state, kind): [] for state in STATES for kind in totals}

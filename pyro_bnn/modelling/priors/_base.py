@@ -13,7 +13,7 @@ PRIOR_PREFIX = "prior"
 
 
 def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
-    """Return a scale as a tensor on a parameter's device. The dtype must represent the scale and its inverse square."""
+    """Return a scale as a tensor on a parameter's device. Raise unless its dtype can hold the scale and 1 / scale^2."""
     _checks.scale_in(name, scale, parameter.dtype)
     return parameter.new_full((), float(scale))
 

@@ -143,7 +143,7 @@ class PosteriorPrior(Prior):
     """Independent Gaussians, with a separate mean and standard deviation for every element.
 
     ``posterior.as_prior()`` makes such a prior from the posterior given earlier data, so that a model can learn from
-    new data. If both posteriors were exact, the posterior after the new data would be the posterior given all data.
+    new data. If both posteriors were exact, the second posterior would be the posterior given all data.
 
     Args:
         locations: Means, ``{site: shape of the parameter}``.

@@ -83,7 +83,7 @@ class NetworkNormalPrior(_ScalePrior):
 
     For a pretrained network, this is the prior of MOPED. This prior keeps the weights near the pretrained weights. If
     the pretraining used the same data, the data count twice, and the posterior is too certain of the given weights.
-    Compare models on data that were not used in either training.
+    Compare models on data that neither the pretraining nor the fit used.
 
     The means share the memory of the weights in the model's copy of the network.
 
@@ -92,7 +92,7 @@ class NetworkNormalPrior(_ScalePrior):
 
     References:
         Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
-        https://arxiv.org/abs/1906.05323. The guides of this paper start as with ``NetworkInit(weight_fraction=0.1)``.
+        https://arxiv.org/abs/1906.05323. With ``NetworkInit(weight_fraction=0.1)``, a guide starts as in this paper.
 
     Example:
         >>> import torch

@@ -105,7 +105,7 @@ NUMBER_STATISTICS: dict[str, Callable[[PredictiveMoments, PredictiveMoments], Te
 
 
 class NumberSummary:
-    """Moments of the numbers that a method predicts, computed from all draws, and again without each group of draws."""
+    """Moments of a method's predicted numbers. Item 0 is from all draws; each other item leaves out one group."""
 
     def __init__(self, prediction: RegressionPrediction, seed: int, nodes: Tensor) -> None:
         assert prediction.components is not None
@@ -157,7 +157,7 @@ class NumberSummary:
 def jackknife(values: Sequence[float]) -> Estimate:
     """Return a score with its jackknife standard error.
 
-    The first of `values` is the score of all draws. Each other value is the score of all draws except one group.
+    The first of `values` is the score of all draws. For each of the other values, one group of draws is left out.
     """
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
@@ -203,7 +203,10 @@ def _cdf_sums(
 
 
 def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
-    """Simulate R observations from each of the S draws, shape ``(R, S, N, *O)``. The product R S is at least 1000."""
+    """Simulate R observations from each of the S draws, shape ``(R, S, N, *O)``.
+
+    R is the smallest number for which all draws together give at least 1000 observations of each target.
+    """
     assert prediction.components is not None
     with seeded(seed, prediction.mean.device):
         return prediction.components.sample(torch.Size([-(-NUM_OBSERVATIONS // prediction.num_samples)])).double()

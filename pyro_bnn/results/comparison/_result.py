@@ -173,7 +173,7 @@ class Comparison(Advised, Shown):
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
         status: Status of the first method, with which the other methods are compared.
-        others: The status of each other method, by the name of the method.
+        others: Statuses of all methods except the first, ``{name of the method: status}``.
     """
 
     methods: list[Scores]

@@ -150,10 +150,11 @@ def reliability_diagram(
     width: Width = "column",
     axes: Sequence[Axes] | None = None,
 ) -> Sequence[Axes]:
-    """Plot the accuracy against the confidence, with 95 % intervals, above the number of inputs in each bin.
+    """Plot the accuracy against the confidence, and in a second panel the number of inputs in each bin.
 
-    Each point is a bin, and shows the mean confidence, the accuracy, and the Wilson interval of the accuracy. Perfectly
-    calibrated bins lie on the diagonal. A bin whose interval does not reach the diagonal is probably not calibrated.
+    Each point is a bin, and shows the mean confidence, the accuracy, and the 95 % Wilson interval of the accuracy.
+    Perfectly calibrated bins lie on the diagonal. A bin whose interval does not reach the diagonal is probably not
+    calibrated.
 
     Args:
         probs: Class probabilities, shape (N, C), or a prediction that has them.
@@ -273,7 +274,7 @@ def detection_curves(
 
 
 def _pairs(known: InputScores, unknown: InputScores) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return, for each name of a score, the scores of the known inputs and the scores of the unknown inputs."""
+    """Return the scores of the known and of the unknown inputs, ``{name of a score: (known, unknown)}``."""
     sides: dict[str, dict[str, np.ndarray]] = {}
     for side, value in (("known", known), ("unknown", unknown)):
         scores = _scores(value) if isinstance(value, ClassificationPrediction) else value

@@ -30,13 +30,13 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
     Args:
         result: The comparison.
         data: Training inputs and targets to show with the curves, each of shape (M, 1).
-        width: Width of the figure. A row has four methods if `width` is "page", and two if it is "column". If there are
-            many methods or scores, a figure with matrices is wider.
+        width: Width of the figure. A row has four methods if `width` is "page", and two if it is "column". If the
+            matrices of all scores do not fit into this width, the figure is wider.
 
     Returns:
         Array of axes. A picture with curves has one panel for each method and one panel below, so the array has the
-        shape (number of methods + 1,). For a picture with matrices, the array has the shape (number of regions, number
-        of scores).
+        shape (number of methods + 1,). A picture with matrices has one panel for each region and score, so the array
+        has the shape (number of regions, number of scores).
 
     Example:
         >>> import torch

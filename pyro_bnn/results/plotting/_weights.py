@@ -34,12 +34,12 @@ def signal_to_noise(
     """Draw the density and the cumulative distributions of signal-to-noise ratios in decibels.
 
     There is a cumulative distribution for all weights, and another for the weights of each layer. A ratio of zero is
-    minus infinity in decibels. The density leaves out such ratios. In the cumulative distributions, they are at the
-    left end.
+    minus infinity in decibels. The density leaves out such ratios. In the cumulative distributions, such
+    ratios are at the left end.
 
     Args:
         ratios: A posterior, or ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``.
-        axes: Two axes, the first for the density, the second for the cumulative distributions.
+        axes: Two axes: the first shows the density, and the second shows the cumulative distributions.
         width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
 
     References:

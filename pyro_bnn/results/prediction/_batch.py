@@ -82,7 +82,7 @@ ON_GPU = Limits(numbers=2**25, work=2**38, num_bytes=2**28, work_of_draw=2**34, 
 
 
 class Block:
-    """Collects weight draws, and runs the network block by block: draw by draw, or for all draws of a block at once."""
+    """Collects a block of weight draws, and runs the network once for each draw, or once for the whole block."""
 
     def __init__(self, model: BayesianModel, x: Inputs, memory: Memory, *, may_join: bool) -> None:
         self._model, self._x, self._memory = model, x, memory
@@ -203,7 +203,7 @@ def faster(
 
 
 def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Tensor) -> int:
-    """Compute from shapes the bytes of the largest tensor in a chain.
+    """Return the number of bytes of the largest tensor that a chain of layers makes, computed from shapes.
 
     :class:`_Largest` could measure the bytes, but its first operation would load torch's compiler.
     """

@@ -161,7 +161,10 @@ def _sum_of(
 
 
 def _accumulator_of(distribution: Distribution) -> Accumulator | None:
-    """Return an empty accumulator for classes or for independent numbers with finite moments, else None."""
+    """Return an empty accumulator that suits a distribution, or None if there is none.
+
+    There are accumulators for classes, and for independent numbers with finite means and variances.
+    """
     if isinstance(distribution, (Categorical, Bernoulli)):
         return ClassAccumulator()
     if isinstance(distribution, NormalMixture):
@@ -203,7 +206,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed: list[str]) -> None:
-    """Raise unless a model returns floats in `rows` rows. With several observed sites, tell the user to pass one."""
+    """Raise unless a model returns floats in `rows` rows. If several sites are observed, the error asks for `site`."""
     if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == (rows,):
         return
     got = f"shape {_checks.shape(value)}" if isinstance(value, Tensor) else _checks.described(value)

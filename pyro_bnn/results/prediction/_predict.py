@@ -203,7 +203,7 @@ def _require_own_model(model: object, x: object, *, linearised: bool) -> None:
 
 
 def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
-    """Return the points of :meth:`Posterior.centers`, but without the parameters and buffers in `Posterior.carried`."""
+    """Return the points of :meth:`Posterior.centers`. Leave out the values that `Posterior.carried` names."""
     try:
         centers = posterior.centers(everywhere=everywhere)
     except ValueError as error:

@@ -101,9 +101,9 @@ def prune(
         The pruned posterior. Its status says how many weights were removed.
 
     Raises:
-        ValueError: If both or neither of `fraction` and `threshold` are given, if a number is out of range, if no site
-            matches, if a ratio is NaN, if elements depend on each other under the prior, or if the prior is learned or
-            depends on other variables.
+        ValueError: If `fraction` and `threshold` are both given or both missing, if a number is out of range, if no
+            site matches, or if a ratio is NaN. The error is also raised if the prior of a site is learned, if the
+            prior depends on other variables, or if the elements of the site depend on each other under the prior.
 
     Example:
         >>> import torch

@@ -91,8 +91,8 @@ def sparse_network(
     For the mean weights of a pruned posterior, call ``sparse_network(model, posterior.median())``. For an ensemble,
     make one network for each of ``posterior.draws(num_samples)``, and average the outputs of these networks.
 
-    The network is in eval mode. The sparse layers of the network are instances of :class:`SparseLinear`. The network
-    uses no other class of this package. Layers of other kinds stay dense.
+    The network is in eval mode. The sparse layers of the network are instances of :class:`SparseLinear`, the only class
+    of this package that the network uses. Layers of other kinds stay dense.
 
     Args:
         model: The model, whose network is copied.

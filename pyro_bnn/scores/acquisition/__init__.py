@@ -4,8 +4,8 @@ A pool consists of rows without labels. Each function takes a prediction of the 
 :func:`~pyro_bnn.predict`, and returns a score for each row. Rows with the largest scores should be labelled first.
 Instead of scores, :func:`batch_bald` returns several rows, chosen together.
 
-For classes, a pool may also be a tensor of logits (unnormalised log-probabilities) of shape (S, N, C): S draws, N rows,
-C classes. :func:`from_baal` makes such logits from an array of shape (N, C, S). The functions process the rows in
+In classification, a pool may also be a tensor of logits (unnormalised log-probabilities) of shape (S, N, C): S draws, N
+rows, C classes. :func:`from_baal` makes such logits from an array of shape (N, C, S). The functions process the rows in
 parts, so they need little memory in addition to the draws.
 
 :func:`epig` and :func:`batch_bald` compare the predictions that one draw gives for different rows. So each draw must

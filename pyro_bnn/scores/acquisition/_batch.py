@@ -100,7 +100,8 @@ class _Labels:
     def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
         """Return the row with the largest gain.
 
-        `gains` contains upper bounds. If the gain of a row is computed, the exact gain replaces the row's bound.
+        `gains` contains an upper bound of each gain. The method computes some gains exactly, and writes them into
+        `gains`.
         """
         order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
         best, largest = order[0], -torch.inf

@@ -1,4 +1,4 @@
-"""Acquisition scores of single rows, and the inputs of all scores: predictions, or logits of all draws."""
+"""Acquisition scores of single rows, and functions that check the inputs (predictions or logits) of all scores."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -157,10 +157,10 @@ def entropy(pool: Pool) -> Tensor:
 def bald(pool: Pool) -> Tensor:
     r"""Return the mutual information of each row's label and the weights, in nats.
 
-    The mutual information is the information that the label gives about the weights. For classes, the mutual
-    information is the epistemic part of the entropy, :func:`~pyro_bnn.uncertainty.mutual_information`. For numbers, the
-    label and its mean are treated as Gaussians with the predicted variances, so the mutual information is
-    :math:`\tfrac12 \log(v_\text{total} / v_\text{aleatoric})`.
+    The mutual information is the information that the label gives about the weights. If labels are classes, the
+    mutual information is the epistemic part of the entropy, :func:`~pyro_bnn.uncertainty.mutual_information`. If labels
+    are numbers, each label and its mean are treated as Gaussians with the predicted variances, so the mutual
+    information is :math:`\tfrac12 \log(v_\text{total} / v_\text{aleatoric})`.
 
     Args:
         pool: Prediction of the pool, or logits of shape (S, N, C).
@@ -286,9 +286,10 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Return the mutual information of each label of `probs` and each label of `others`, summed over `others`.
+    """Return a sum of mutual informations for each row of `probs`, shape (N,).
 
-    `probs` has shape (S, N, C), and `others` has shape (S, M, C').
+    The sum has one term for each row of `others`: the mutual information of the labels of the two rows. `probs` has
+    shape (S, N, C), and `others` has shape (S, M, C').
     """
     num_samples, num_rows, num_classes = probs.shape
     joint = probs.flatten(1).mT @ others.flatten(1) / num_samples  # (N C, M C')

@@ -178,12 +178,14 @@ def _confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> 
 
 
 def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_mass: bool = False) -> float:
-    """Return the mean distance between confidence and accuracy, over bins weighted by their numbers of inputs.
+    """Return the weighted mean over bins of the distance between confidence and accuracy.
+
+    The weight of a bin is its number of inputs.
 
     Args:
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
-        num_bins: Number of bins of the confidence, 15 in most of the literature.
+        num_bins: Number of bins for the confidence. Most articles use 15 bins.
         equal_mass: Whether the bins have equal numbers of inputs instead of equal width; see :func:`calibration_bins`.
 
     References:

@@ -107,7 +107,7 @@ class ClassificationPrediction(Prediction):
         several outputs, each output has all these columns, with names that end in the output's name or number.
 
         Args:
-            classes: Names of the classes, for labels, targets and columns; by default their numbers.
+            classes: Names of the classes. They replace the numbers of the classes in labels, targets and column names.
             outputs: Names of several yes-or-no outputs; by default their numbers.
             index: Labels of the rows; by default 0 to N - 1.
         """

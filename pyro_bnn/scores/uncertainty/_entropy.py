@@ -136,8 +136,8 @@ class RunningEntropies:
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
         """Include `count` draws. The other arguments describe these draws alone.
 
-        `probs` contains their mean probabilities p, `product` is p log p, `entropy` is their mean entropy, and
-        `information` is their mutual information.
+        `probs` contains the means p of the draws' probabilities, and `product` contains p log p. `entropy` is the mean
+        of the draws' entropies, and `information` is the mutual information.
         """
         self.num_samples += count
         if self.num_samples == count:

@@ -224,7 +224,7 @@ class Sliced(ABC):
 
     @abstractmethod
     def joined(self, others: Sequence[Any], dim: int) -> Distribution:
-        """Concatenate the distributions in `others`, which begin with this distribution, along an axis."""
+        """Concatenate the distributions in `others` along an axis. The first of them is this distribution itself."""
 
 
 def join_distributions(distributions: Sequence[Distribution], dim: int) -> Distribution:
@@ -254,7 +254,7 @@ def take(value: Any, index: Tensor, dim: int) -> Any:
 
 
 def are_few(distribution: Distribution, num_predictions: int) -> bool:
-    """Return whether the predictions of all draws and rows are so small that they are kept by default."""
+    """Return whether the predictions of all draws have at most `MOST_KEPT` elements, and so are kept by default."""
     if not isinstance(distribution, Sliced) and not _found_names(distribution):
         return False
     sizes: Any = getattr(distribution, "param_shape", None)  # with the axis of classes
@@ -317,9 +317,9 @@ def array(values: Tensor) -> np.ndarray:
 class ValuePrediction(Prediction):
     """Values that a Pyro model of your own returns or observes, over draws of the model's latent variables.
 
-    If the model returns a mean, `variance` is the epistemic part of the variance. If the values are observations, each
-    draw of the latent variables gives one observation, and `variance` is the total variance. Only observations have a
-    log-density. The other arguments are the same as for :class:`Prediction`.
+    If the model returns a mean, the attribute `variance` is the epistemic part of the predictive variance. If the
+    values are observations, each draw of the latent variables gives one observation, and `variance` is the total
+    variance. Only observations have a log-density. The other arguments are the same as for :class:`Prediction`.
 
     Args:
         mean: Mean of the values, shape ``(N, *O)``.

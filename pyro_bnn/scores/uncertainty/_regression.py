@@ -108,8 +108,8 @@ class RegressionPrediction(Prediction):
         """Return the lower and upper ends of central intervals, shape ``(2, N, *O)``.
 
         An observation lies inside its interval with probability `level`, and is as likely to lie below the interval as
-        to lie above it. An interval for counts has at least the probability `level`, and need not have equal
-        probabilities below and above. The two ends are along the first axis, as in a result of :func:`torch.quantile`.
+        to lie above it. For counts, an interval has at least the probability `level`, and the probabilities below and
+        above the interval may differ. The two ends are along the first axis, as in a result of :func:`torch.quantile`.
 
         Args:
             level: Probability of the interval, strictly between 0 and 1.
@@ -149,7 +149,7 @@ class RegressionPrediction(Prediction):
 
         Args:
             level: Probability of the interval from ``lower`` to ``upper``, such as 0.9; see :meth:`interval`.
-            outputs: Names of the outputs; by default their numbers, if there are several.
+            outputs: Names of the outputs. By default, several outputs are named by their numbers.
             index: Labels of the rows; by default 0 to N - 1.
         """
         columns = by_output("mean", self.mean, outputs)

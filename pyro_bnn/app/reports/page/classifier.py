@@ -46,7 +46,10 @@ SHOWN_IMAGES, MOST_VOTED = 2, 4  # images of each kind, and classes beside an im
 
 
 def accuracy_section(subject: Subject) -> Section | None:
-    """Make the section on the accuracy of network and baselines, by class, and for the surest predictions."""
+    """Make the section on the accuracy of the network and the baselines.
+
+    The section also has the network's accuracy for each class and for its most certain predictions.
+    """
     found = subject.classified
     if found is None:
         return None

@@ -77,7 +77,7 @@ def _short(text: str, most: int) -> str:
 
 
 def _bars(drivers: Sequence[Driver], doubt: str) -> Drawing:
-    """For each column, draw how much the prediction (left) and the uncertainty (right) of a typical row change."""
+    """Draw how much the predictions (left) and their uncertainty (right) change if a column is permuted."""
     axes = panels(2, 0.8 + 0.22 * len(drivers))
     names = [_short(driver.name, LONGEST) for driver in drivers]
     for ax, color, kind, label in zip(axes, (0, 1), ("mean", "epistemic"), ("prediction", doubt), strict=True):
@@ -97,7 +97,10 @@ MOST_CLASSES = 3  # classes of a row with their probabilities
 
 
 def surprises_section(subject: Subject) -> Section | None:
-    """Make the section on the rows with the largest NLL; None for image sets, which have a section of examples."""
+    """Make the section on the rows with the largest NLL.
+
+    Return None for image sets, since another section of their reports shows examples.
+    """
     found = subject.classified or subject.regressed
     if found is None or not found.rows:
         return None
@@ -136,7 +139,7 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
 
 
 def _rounded(text: str) -> str:
-    """Round a long decimal number to six digits. Return whole numbers and all other texts unchanged."""
+    """Round a text with a long decimal number to six digits. Return any other text, such as "1234567", unchanged."""
     if len(text) > LONGEST_NUMBER and not text.isdigit():
         with suppress(ValueError):
             return f"{float(text):.6g}"

@@ -216,7 +216,7 @@ def _signal_to_noise(guide: object) -> dict[str, object]:
 
 
 def configuration_section(subject: Subject) -> Section:
-    """Make the section with the settings that the run used, and its data."""
+    """Make the section that lists the settings of the run and describes its data."""
     config = subject.config
     used = {
         name.replace("_", " "): _words(value) if value or name not in UNSET else UNSET[name]

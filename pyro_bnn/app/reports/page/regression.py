@@ -88,7 +88,10 @@ def errors_section(subject: Subject) -> Section | None:
 
 
 def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
-    """Judge whether the network has smaller squared errors, (N, O), than the mean of the training targets."""
+    """Judge whether the network predicts better than the mean of the training targets.
+
+    `squared` and `guessed` are the squared errors of these two predictions, shape (N, O).
+    """
     root, error = _root(squared.mean(-1))
     guess = math.sqrt(float(guessed.mean()))
     gain, gain_error = mean_and_error((guessed - squared).mean(-1))

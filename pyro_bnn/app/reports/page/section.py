@@ -64,7 +64,7 @@ USABLE = "usable", "usable with notes", "usable for predictions only", "too few 
 
 
 def usability(verdicts: Sequence[Verdict]) -> str:
-    """Return the word in `USABLE` that says the same as the first line of the report."""
+    """Return the text in `USABLE` that says whether a run with these verdicts is usable."""
     problems = {verdict.about for verdict in verdicts if verdict.level == "problem"}
     cases = (
         (bool(problems & {"predictions", "fit"}), "not usable"),
@@ -76,7 +76,7 @@ def usability(verdicts: Sequence[Verdict]) -> str:
 
 
 def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
-    """Return the first line of the report. It gives the decision, the reasons, and the scores (the text `usable`)."""
+    """Return the first line of the report: the decision, the reasons, and `usable`, a text with the scores."""
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
     leaks = [verdict for verdict in problems if verdict.is_cause]

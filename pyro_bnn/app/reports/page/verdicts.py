@@ -38,7 +38,10 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 def best_of(baselines: Mapping[str, P]) -> tuple[str, P]:
-    """Return the baseline with the lowest NLL, trees excluded: its name (for use in a sentence) and its prediction."""
+    """Return the name (for use in a sentence) and the prediction of the baseline with the lowest NLL.
+
+    Trees do not count as a baseline here.
+    """
     others = [item for item in baselines.items() if item[0] != TREES]
     name, best = max(others, key=lambda item: _mean_density(item[1]))
     return IN_A_SENTENCE.get(name, name), best
@@ -58,9 +61,9 @@ def of_baseline(
     """Judge whether a network predicts better than the best baseline.
 
     `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` compares
-    the errors of the two in words. `is_nearer` says whether the network has clearly smaller errors. `unbeaten` names a
-    score in which the baseline is not clearly better than the network. `guess` has the name and the mean log-density of
-    a second baseline, which ignores the inputs.
+    the errors of the two in words. `is_nearer` says whether the network has clearly smaller errors. `unbeaten` is
+    the name of a second score. It is empty if the baseline is clearly better in this score. `guess` has the name and
+    the mean log-density of a second baseline, which ignores the inputs.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
