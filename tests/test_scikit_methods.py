@@ -261,6 +261,37 @@ def test_targets_for_the_other_estimator_are_refused(make, change, message):
         make(**SHORT).fit(X, change(y))
 
 
+def test_nuts_warns_of_settings_that_it_does_not_use():
+    X, y = curve(40)
+    settings = {**SHORT, "method": "nuts", "max_iter": 8, "num_chains": 1, "num_members": 3, "learning_rate": None}
+    with pytest.warns(UserWarning, match="no effect") as said:
+        early = pb.BNNRegressor(**settings, early_stopping=True).fit(X, y)
+    assert {warning.filename for warning in said} == {__file__}  # the caller's line
+    assert [str(warning.message) for warning in said if warning.category is UserWarning] == [
+        (
+            '`early_stopping` has no effect with method="nuts"; it is for the methods "svi", "natural", "laplace", '
+            '"kronecker", "swag", "ensemble".'
+        ),
+        '`num_members` has no effect with method="nuts"; it is for the methods "ensemble", "mclmc".',
+    ]
+    assert early.model_.num_data == 40
+
+
+def test_parts_by_the_default_method_use_the_settings_of_svi():
+    X, y = curve(40)
+    settings = {**SHORT, "method": "auto", "max_iter": 4, "kl_weight": 0.5, "early_stopping": True}  # without a warning
+    assert pb.BNNRegressor(**settings).partial_fit(X, y).model_.num_data == 36
+    with pytest.warns(UserWarning, match="no effect") as said:
+        pb.BNNRegressor(**settings, likelihood="gaussian", num_chains=3).fit(X, y)
+    messages = [str(warning.message) for warning in said if warning.category is UserWarning]
+    assert [message.partition(";")[0] for message in messages] == [
+        '`learning_rate` has no effect with method="auto" unless chains are impossible',
+        '`early_stopping` has no effect with method="auto"',
+        '`kl_weight` has no effect with method="auto" unless chains are impossible',
+        '`num_chains` has no effect with method="auto"',
+    ]
+
+
 def test_a_fit_that_did_not_converge_warns_with_a_remedy():
     with pytest.warns(UserWarning, match="^Not converged: .*Raise `max_iter`, or `learning_rate` if"):
         regressor = pb.BNNRegressor(**{**SHORT, "max_iter": 5}).fit(*curve(20))

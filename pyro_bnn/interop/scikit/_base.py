@@ -31,7 +31,7 @@ from ...modelling.priors import FanInNormalPrior
 from ...results.calibration import set_aside
 from ...results.prediction import predict
 from ...scores.uncertainty import Prediction
-from ._methods import METHODS, PARTIAL, WITH_KL, WITHOUT_VALIDATION, Settings, Task
+from ._methods import METHODS, PARTIAL, USED_BY, Settings, Task, check_settings
 
 DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
 """Heuristic: defaults except of "auto", chosen for NUTS on validation rows of UCI tables (docs/results)."""
@@ -147,18 +147,9 @@ class BNNEstimator(Advised, Settings):
         is_next: bool = False,
     ) -> Self:
         """Fit to inputs x and targets y: standardised numbers, shape (N, O), or classes, shape (N,)."""
-        if self.method not in WITH_KL and self.kl_weight != 1:
-            raise ValueError(
-                f'`kl_weight` must be 1 for methods other than "svi" and "natural", got {self.kl_weight!r}; leave it '
-                "out."
-            )
-        if self.max_iter is not None:
-            _checks.at_least("max_iter", self.max_iter, 1)
-        if self.time_limit is not None:
-            _checks.positive("time_limit", self.time_limit)
-            if self.method != "auto":
-                raise ValueError(f'`time_limit` needs method="auto", got {self.method!r}; leave it out.')
-        rows, held_out = self._split(len(x), classes)
+        name = PARTIAL[self.method] if is_part else self.method
+        check_settings(self, name)
+        rows, held_out = self._split(len(x), classes, name)
         start = self.posterior_ if is_next else None
         if not is_next:
             self._units = standard_units(x[rows], None if weights is None else weights[rows])
@@ -177,8 +168,9 @@ class BNNEstimator(Advised, Settings):
             return BayesianModel(net, prior=prior, likelihood=likelihood, num_data=num_rows)
 
         held = None if held_out is None else (x[held_out], targets[held_out])
-        method = PARTIAL[self.method] if is_part else METHODS[self.method]
-        fitted = method(Task(self, designs, build, (x[rows], targets[rows]), held, self._seed, start, self._deadline))
+        fitted = METHODS[name](
+            Task(self, designs, build, (x[rows], targets[rows]), held, self._seed, start, self._deadline)
+        )
         self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
         self._calibration = None
         if not self.posterior_.status:
@@ -203,12 +195,12 @@ class BNNEstimator(Advised, Settings):
             return secrets.randbelow(LARGEST_SEED)  # numpy's global generator is not changed
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
 
-    def _split(self, num_rows: int, classes: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    def _split(self, num_rows: int, classes: np.ndarray | None, method: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the rows for the fit, and the rows for early stopping (None without early stopping)."""
         rows = np.arange(num_rows)
-        if not _checks.flag("early_stopping", self.early_stopping) or self.method in WITHOUT_VALIDATION:
+        if not self.early_stopping or method not in USED_BY["early_stopping"]:
             return rows, None
-        share = _checks.between_zero_and_one("validation_fraction", self.validation_fraction)
+        share = self.validation_fraction
         train, held_out = train_test_split(rows, test_size=share, random_state=self._seed, stratify=classes)
         return np.sort(train), np.sort(held_out)
 
@@ -222,7 +214,7 @@ class BNNEstimator(Advised, Settings):
         if self.num_samples is None:
             num_samples = default_num_draws(self.model_, self.posterior_, most_stored=MOST_STORED)
         else:
-            wanted = _checks.at_least("num_samples", self.num_samples, 2)
+            wanted = _checks.at_least("num_samples", self.num_samples, 2)  # it may have changed since the fit
             num_samples = wanted if stored is None else min(wanted, stored)
         options: dict[str, Any] = {"num_samples": num_samples, "keep_draws": keep_draws, "seed": self._seed}
         return predict(self.model_, self.posterior_, inputs, **options)

@@ -5,6 +5,7 @@ To add a method, write a function that takes a `Task`, and add the function to `
 
 import functools
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
@@ -15,11 +16,12 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
-from ..._core.scope import silent_fits
+from ..._core.scope import outer_stacklevel, silent_fits
 from ...auto.choosing import Deadline, Design, UnsuitableError, fit_best
 from ...auto.fitting import TimeLimit, fit
 from ...inference.gauss_newton import fit_gauss_newton
 from ...inference.guides import DeltaGuide, MeanFieldGuide, NetworkInit
+from ...inference.kl import check_weight
 from ...inference.mcmc import MCLMC, Descent, fit_mcmc, fit_nuts
 from ...inference.posterior import EnsemblePosterior, Posterior
 from ...inference.scale_maps import Precision
@@ -156,7 +158,7 @@ def natural(task: Task) -> Fitted:
 def ensemble(task: Task) -> Fitted:
     """Fit a deep ensemble: a mixture of plain networks that start at different weights."""
     members = []
-    for member in range(_checks.at_least("num_members", task.settings.num_members, 1)):
+    for member in range(task.settings.num_members):
         seed = task.seed + SEED_STEP * member
         model = task.make_model(seed)
         members.append(_fitted(task, model, DeltaGuide(model), seed))
@@ -241,7 +243,7 @@ def mclmc(task: Task) -> Fitted:
             init=Descent(),
             num_samples=draws,
             num_warmup=MODE_WARMUP if task.settings.max_iter is None else draws,
-            num_chains=_checks.at_least("num_members", task.settings.num_members, 1),
+            num_chains=task.settings.num_members,
             compile="auto",
             progress=task.settings.shows_progress,
             seed=task.seed,
@@ -267,7 +269,7 @@ def _fitted(
 ) -> Fitted:
     settings = task.settings
     rate = LEARNING_RATE if settings.learning_rate is None else settings.learning_rate
-    adam = functools.partial(torch.optim.Adam, lr=_checks.positive("learning_rate", rate))
+    adam = functools.partial(torch.optim.Adam, lr=rate)
     with silent_fits():
         posterior = fit(
             model,
@@ -287,11 +289,37 @@ def _fitted(
     return Fitted(model, posterior, len(posterior.history.epochs))
 
 
-WITH_KL = frozenset({"svi", "natural"})
-"""Methods that have a KL weight."""
+OPTIMISED = ("svi", "natural", "laplace", "kronecker", "swag", "ensemble")
+"""Methods that follow gradients of batches."""
 
-WITHOUT_VALIDATION = frozenset({"auto", "nuts", "mclmc"})
-"""Methods without early stopping, which are always fitted to all rows."""
+USED_BY = {
+    "time_limit": ("auto",),
+    "batch_size": OPTIMISED,
+    "learning_rate": OPTIMISED,
+    "early_stopping": OPTIMISED,
+    "validation_fraction": OPTIMISED,
+    "kl_weight": ("svi", "natural"),
+    "num_members": ("ensemble", "mclmc"),
+    "num_chains": ("nuts",),
+}
+"""Methods that use a setting; all methods use the settings that are not listed."""
+
+IF_NO_CHAINS = frozenset({"batch_size", "learning_rate", "kl_weight"})
+"""Settings that "auto" uses if it makes a variational fit, since chains are impossible."""
+
+CHECKS: dict[str, Callable[[str, Any], object]] = {
+    "time_limit": _checks.positive,
+    "max_iter": functools.partial(_checks.at_least, minimum=1),
+    "batch_size": functools.partial(_checks.at_least, minimum=1),
+    "learning_rate": _checks.positive,
+    "early_stopping": _checks.flag,
+    "validation_fraction": _checks.between_zero_and_one,
+    "kl_weight": lambda _, weight: check_weight(weight),
+    "num_samples": functools.partial(_checks.at_least, minimum=2),
+    "num_members": functools.partial(_checks.at_least, minimum=1),
+    "num_chains": functools.partial(_checks.at_least, minimum=1),
+}
+"""Checks of those settings that do not depend on the data."""
 
 METHODS: dict[str, Callable[[Task], Fitted]] = {
     "auto": auto,
@@ -305,5 +333,23 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
     "ensemble": ensemble,
 }
 
-PARTIAL = {"auto": svi, "svi": svi, "natural": natural}
-"""The methods of `partial_fit`: the Gaussian of each weight is its prior for the next part of the data."""
+
+def check_settings(settings: Settings, method: str) -> None:
+    """Raise if a setting has a wrong value, and warn of each changed setting that the method does not use."""
+    for name, check in CHECKS.items():
+        if getattr(settings, name) is not None or getattr(Settings, name) is not None:
+            check(name, getattr(settings, name))
+    for name, methods in USED_BY.items():
+        if method not in methods and getattr(settings, name) != getattr(Settings, name):
+            users = [f'"{user}"' for user in methods]
+            unless = " unless chains are impossible" if method == "auto" and name in IF_NO_CHAINS else ""
+            warnings.warn(
+                f'`{name}` has no effect with method="{method}"{unless}; it is for the '
+                f"{'method' if len(users) == 1 else 'methods'} {', '.join(users)}.",
+                UserWarning,
+                stacklevel=outer_stacklevel(),
+            )
+
+
+PARTIAL = {"auto": "svi", "svi": "svi", "natural": "natural"}
+"""The method that `partial_fit` uses for each `method`: its Gaussians are the prior of the next part of the data."""

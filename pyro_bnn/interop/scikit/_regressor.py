@@ -80,7 +80,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         learning_rate: Initial learning rate. None means 0.02 for Adam, and 0.1 for natural gradients, where the rate is
             a fraction of a Newton step.
         early_stopping: Whether to hold out rows, and to score the predictions of these rows during the fit. The fit
-            keeps the posterior with the best score. Markov chains ignore this argument.
+            keeps the posterior with the best score. Markov chains do not use this argument.
         validation_fraction: Share of the rows that `early_stopping` holds out.
         calibration_fraction: Share of the rows for calibration, which take no part in the fit. They correct the
             intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets
@@ -136,6 +136,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             ValueError: If a parameter or the data are of the wrong kind.
 
         Warns:
+            UserWarning: If a parameter is set that the method does not use.
             ConvergenceWarning: If the status of the fit is not ok. The message of this scikit-learn warning says what
                 to try.
         """
