@@ -3,6 +3,7 @@
 import inspect
 import platform
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -102,11 +103,19 @@ def _in_plain_words(error: Any) -> str:
     if message.startswith("Missing argument") and error.ctx is not None:
         usage = str(error.ctx.command.get_usage(error.ctx))
         return f"{message.rstrip('.')}; write {usage.replace('Usage:', '').strip()}."
+    extra = re.match(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", message)
+    if extra and error.ctx is not None and error.ctx.info_name == "train":
+        hint = "." if "--target" in sys.argv else _did_you_mean(f"--target {shlex.quote(extra[1])}")
+        return f"train takes one argument, the data set, and got also {extra[1]}{hint}"
+    faults: list[Any] = getattr(error.__context__, "errors", list)()  # of Pydantic, with which Typer reads numbers
+    least = "Input should be greater than or equal to |(.*) is not in the range x>="  # in recent and older Typer
+    small = re.match(rf"Invalid value for (.*): (?:{least})(\d+)", message)
+    if small:
+        return f"{small[1]} must be at least {small[3]}, got {small[2] or faults[0]['input']}."
     number = "a valid (integer|number|float)"
     wrong = re.match(rf"(Invalid value for .*): (?:Input should be|('.*') is not) {number}", message)
     if wrong:
         kind = "whole number" if wrong[3] == "integer" else "number"
-        faults: list[Any] = getattr(error.__context__, "errors", list)()  # of Pydantic, with which Typer reads numbers
         typed = wrong[2] or (repr(faults[0]["input"]) if faults else "another text")
         return f"{wrong[1]}: it must be a {kind}, got {typed}."
     return message if message.endswith(("?", ".")) else f"{message}."
