@@ -131,6 +131,9 @@ def test_classes_are_predicted_from_a_table(pyro_bnn, tmp_path):  # noqa: F811
         (["3", "8", "5"], "categorical"),
         ([str(i) for i in range(30)], "gaussian"),
         (["1.0", "0.0", "1.0"], "gaussian"),
+        (["€142.92", "20 €", "-3"], "gaussian"),
+        (["€142.92", "$20"], "categorical"),
+        (["€142.92", "none"], "categorical"),
     ],
 )
 def test_the_kind_of_target_is_guessed_and_said(cells, likelihood):
@@ -293,6 +296,7 @@ def test_messages_on_files_in_the_current_folder_have_short_paths(pyro_bnn, tmp_
         ([str(number) for number in range(120)], "categorical", "choose --likelihood gaussian, since they are numbers"),
         ([f"20{number:02}-01-01" for number in range(99)], "gaussian", "choose another --target, or write the dates"),
         (["a", "b", "c", "a"], "gaussian", "needs numbers; choose --likelihood categorical.\n"),
+        ([f"€{cents}.92" for cents in range(9)], "gaussian", "needs numbers; remove '€', or choose --likelihood ca"),
     ],
 )
 def test_the_remedy_for_a_wrong_target_is_no_circle(pyro_bnn, tmp_path, cells, likelihood, remedy):  # noqa: F811

@@ -11,6 +11,8 @@ from torch import Tensor
 from .cells import Cells
 from .encoding import LARGEST, MOST_CATEGORIES, moments
 
+SIGN = r"[%$\u00a2-\u00a5\u20a0-\u20cf]"  # currency signs and the per cent sign
+AMOUNT = rf"^(?P<before>{SIGN}?)\s*[+-]?[\d.,' ]*\d\s*(?P<after>{SIGN}?)$"
 MOST_GUESSED_CLASSES = 10  # heuristic: so many different whole numbers, or fewer, are guessed to be classes
 
 
@@ -73,7 +75,9 @@ def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
     numbers = cells.numbers(written)
     if numbers is None:
         remedy = "choose another --target"
-        if cells.days() is not None:
+        if sign := sign_in(cells):
+            remedy = f"remove {sign!r}, or choose --likelihood categorical if these are classes"
+        elif cells.days() is not None:
             remedy = f"{remedy}, or write the dates as numbers, such as days since the first"
         elif cells.present.nunique() <= MOST_CATEGORIES:
             remedy = "choose --likelihood categorical"
@@ -82,6 +86,13 @@ def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
             f"likelihood needs numbers; {remedy}."
         )
     return numbers
+
+
+def sign_in(cells: Cells) -> str:
+    """Return the currency or per cent sign in cells that are otherwise numbers; an empty text for other cells."""
+    found = cells.present.str.extract(AMOUNT)
+    signs = {*(found["before"] + found["after"])} - {""}  # NaN if a cell is no number
+    return next(iter(signs)) if len(signs) == 1 and not found.isna().to_numpy().any() else ""
 
 
 def target_labels(cells: Cells) -> list[str]:
@@ -101,6 +112,8 @@ def guessed(cells: Cells) -> tuple[str, str]:
     num_values = cells.present.nunique()
     count = f"{num_values} different {'value' if num_values == 1 else 'values'}"
     if cells.numbers() is None:
+        if sign := sign_in(cells):  # reading the numbers fails, and the message says what to do
+            return "gaussian", f"Target {cells.name!r} holds numbers with {sign!r}: regression."
         return "categorical", f"Target {cells.name!r} holds texts ({count}): classification."
     if num_values <= MOST_GUESSED_CLASSES and all(text.lstrip("+-").isdecimal() for text in cells.present):
         remedy = "(for numbers: --likelihood gaussian)"
