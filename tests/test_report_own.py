@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pyro_bnn.app.reports.numbers import number, with_error
+from pyro_bnn.app.reports.page import page_of, unbroken
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 from .test_report import Page
@@ -51,6 +52,13 @@ def test_numbers(pyro_bnn, table):  # noqa: F811
     assert beside < tags.index(("table", "")) < tags.index(("img", None))
     assert all(attributes["src"].startswith("data:image/") for attributes in page.find("img"))
     assert all(attributes["alt"] for attributes in page.find("img"))
+
+
+def test_no_line_of_a_page_ends_within_an_option():
+    page = unbroken("pyro-bnn train --time-limit 9 --ignore 'a<b' --out=air-2, x--y and a -- b")
+    assert page.count("<span class=option>") == 3
+    assert "<span class=option>--time-limit</span> 9 <span class=option>--ignore</span> &#39;a&lt;b&#39;" in page
+    assert "nowrap" in page_of("", "", "", [], []).partition(".option {")[2].partition("}")[0]
 
 
 @pytest.mark.parametrize("value", [0.0, math.inf, -math.inf, math.nan, 5.88e-06, -3.2e8, 7.16])

@@ -1,9 +1,11 @@
 """The report on a run as one HTML page. Sections compute and judge numbers, and templates render them."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from ...._core.summary import counted
 from ...runs import decision_of, is_chains
@@ -72,7 +74,8 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
         lstrip_blocks=True,
     )
     environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": counted, "form": format}
-    environment.filters |= {"number": number, "with_error": with_error, "together": together, "change": change_of}
+    environment.filters |= {"number": number, "with_error": with_error, "change": change_of}
+    environment.filters |= {"together": lambda text: unbroken(together(text)), "unbroken": unbroken}
     decision = decision_of(headline)
     return environment.get_template("page.html").render(
         title=title,
@@ -82,3 +85,8 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
         verdicts=verdicts,
         sections=sections,
     )
+
+
+def unbroken(text: str) -> Markup:
+    """Return a text as HTML in which no line ends within an option such as ``--time-limit``."""
+    return Markup(re.sub(r"(?<![\w-])--[a-z][a-z-]*", r"<span class=option>\g<0></span>", str(escape(text))))
