@@ -139,6 +139,9 @@ def test_the_remedy_for_short_chains_is_a_whole_command(limit, seconds, longer):
     options = f" --time-limit {longer}" if longer else ""
     assert command == f"pyro-bnn train a.csv --method auto{options} --target y --out some/run-2"
     assert f"such as{options}" in verdict.text or not longer
+    command = command_with(subject, {"likelihood": "poisson"})  # although the likelihood was chosen automatically
+    assert "--likelihood poisson" in command
+    assert "--hidden" not in command
 
 
 @pytest.mark.parametrize("num_chains", [2, 9])

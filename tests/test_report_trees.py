@@ -144,8 +144,12 @@ def test_intervals_below_zero_of_a_target_that_is_not(least, remedy):
     else:
         [verdict] = found_fault
         assert f"the 95 % intervals of {100 * share:.0f} % of the test rows reach below 0" in verdict.text
-        assert "--likelihood poisson" in verdict.text
-        assert f"train on a column {remedy} of" in verdict.text
+        assert f"Train on a column {remedy} of" in verdict.text
+        assert not verdict.changes
+        whole = replace(found, y=found.y.round())
+        [verdict] = [v for v in intervals_section(Measured(regressed=whole)).verdicts if v.short == verdict.short]
+        assert "If the targets are counts, train with --likelihood poisson. Otherwise, train on" in verdict.text
+        assert verdict.changes == {"likelihood": "poisson"}
 
 
 def test_a_rounding_error_of_the_smallest_target_is_zero():

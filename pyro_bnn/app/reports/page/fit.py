@@ -280,7 +280,7 @@ def command_with(subject: Subject, changes: Mapping[str, Any]) -> str:
 
     If the run chose its network automatically, the command compares networks again.
     """
-    made = () if subject.choice is None else subject.choice.made
+    made = () if subject.choice is None else tuple(name for name in subject.choice.made if name not in changes)
     config = replace(subject.config, method="auto") if made else subject.config
     if config.method == "svi":  # its epochs end it, so a limit would only make the result depend on the machine
         config = replace(config, time_limit=0.0)

@@ -84,13 +84,15 @@ def of_negative(found: Regressed, level: float) -> list[Verdict]:
     rows = in_series([percent(shares[i], 0) for i in notable])
     has_zeros = bool((found.train_least <= rounding)[notable].any())
     remedy = "log(1 + target), and take exp(...) - 1" if has_zeros else "log(target), and take exp(...)"
+    are_whole = all(are_positive) and bool((found.y == found.y.round()).all())
+    counts = "If the targets are counts, train with --likelihood poisson. Otherwise, t" if are_whole else "T"
     text = (
         f"{sentence(who)} is never negative in training, but the {percent(level, 0)} intervals of {rows} of the "
-        "test rows reach below 0. For counts, train with --likelihood poisson. For other numbers, train on a column "
-        f"{remedy} of the predicted intervals."
+        f"test rows reach below 0. {counts}rain on a column {remedy} of the predicted intervals."
     )
     rule = (
         f"Note: no training target is negative, and the {percent(level, 0)} intervals of more than "
         f"{percent(NOTABLE_SHARE, 0)} of the test rows contain negative numbers."
     )
-    return [Verdict("note", "uncertainty", "intervals reach below 0", text, rule)]
+    changes = {"likelihood": "poisson"} if are_whole else {}
+    return [Verdict("note", "uncertainty", "intervals reach below 0", text, rule, changes=changes)]
