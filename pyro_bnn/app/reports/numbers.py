@@ -6,12 +6,12 @@ LARGE, SMALL = 1e7, 1e-4  # numbers of at least the first size, or below the sec
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """Return a share in per cent, such as 97.2 %.
+    """Return a share in per cent, such as 97.2 % or 1,002.0 %.
 
     Shares near 0 and 1 get more digits, so that only 0 is shown as 0 %, and only 1 is shown as 100 %.
     """
-    shown = f"{100 * share:.{digits}f}"
-    is_edge = float(shown) in (0.0, 100.0) and 0 < share < 1
+    shown = f"{100 * share:,.{digits}f}"
+    is_edge = float(shown.replace(",", "")) in (0.0, 100.0) and 0 < share < 1
     return percent(share, digits + 1) if is_edge and digits < 4 else f"{shown} %"
 
 
