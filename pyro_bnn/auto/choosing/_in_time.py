@@ -53,8 +53,8 @@ def fit_in_time(
     needed, available = NEEDED_SECONDS * slowdown(), deadline.left()
     if needed > available:
         raise UnsuitableError(
-            f"{max(available, 0):.0f} of the {deadline.seconds:g} s of the time limit are left, too few for C code on "
-            f"this busy machine, which would need about {needed:.0f} s",
+            f"only {max(available, 0):.1f} s of the time limit are left, but chains need about {needed:.0f} s to start "
+            "on this machine at present",
             lacks_time=True,
         )
     with suppress(ImportError):
