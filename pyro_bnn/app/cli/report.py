@@ -3,7 +3,8 @@
 The JSON of `report` has `folder`, `page` (the path of the page), `headline` (the first line of the report), `usability`
 (the text in `USABLE` that says whether the run is usable), and the list `verdicts`. A verdict has `level` (good, note
 or problem), `about` (predictions, uncertainty, fit or baseline), `short`, `text` and `rule`. It also has `changes`
-(settings that may mend the fault) and `command` (the command that trains with these settings); both may be empty.
+(settings that may mend the fault), `command` (the command that trains with these settings) and `beaten` (which other
+method has smaller errors); these three may be empty.
 """
 
 from pathlib import Path
