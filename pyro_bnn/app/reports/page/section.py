@@ -32,7 +32,7 @@ class Verdict:
     rule: str  # the thresholds
     is_cause: bool = False  # whether this fault, such as a training that is too short, can have caused the others
     changes: Mapping[str, Any] = field(default_factory=dict)  # settings with which another training may mend the fault
-    command: str = ""  # the command that trains with these settings
+    command: str = ""  # the command that trains with the changes of all verdicts, if this one has changes
     beaten: str = ""  # in brief, by which other method, if predictions alone should come from that method
 
 
