@@ -56,7 +56,13 @@ def test_a_sum_of_columns_begins_the_report_and_problems_come_before_notes(pyro_
     rows = [[*numbers.integers(1, 100, 2).tolist(), repr(numbers.normal())] for _ in range(100)]
     table = write_table(tmp_path / "t.csv", [[a, b, c, a + b] for a, b, c in rows], ("casual", "member", "wind", "all"))
     options = ("--target", "all", "--epochs", 3, "--kl-weight", 0.5, "--ignore", "wind")
-    assert pyro_bnn("train", table, *options, "--out", tmp_path / "run")[0] == 0
+    code, trained, printed = pyro_bnn("train", table, *options, "--out", tmp_path / "run", "--json")
+    hint = (
+        "Linear regression is almost exact: columns casual and member add up to the target. If these columns are "
+        "unknown when you predict, train without them (--ignore wind,casual,member)."
+    )
+    assert (code, json.loads(trained)["notes"].count(hint)) == (0, 1)
+    assert f"\n{hint} See pyro-bnn report {tmp_path / 'run'}\n" in printed
     found = json.loads(pyro_bnn("report", tmp_path / "run", "--json")[1])
     said = "columns casual and member add up to the target (leave them out: --ignore wind,casual,member)"
     assert found["headline"].startswith(f"Not usable as it is: {said}. Other faults: ")

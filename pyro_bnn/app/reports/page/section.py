@@ -136,11 +136,6 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def in_series(words: Sequence[str]) -> str:
-    """Return words with commas, and an "and" before the last one."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
 def wilson(hits: int, total: int) -> tuple[float, float]:
     """Return Wilson's 95 % interval of a probability."""
     found = binomtest(hits, total).proportion_ci(0.95, method="wilson")
