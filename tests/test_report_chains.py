@@ -229,4 +229,4 @@ def test_train_begins_with_a_sentence_without_jargon(diverged, within, said):
         modes=Modes(torch.tensor(within), 1.0, 0.0),
     )
     assert has_failed(posterior) == ("failed" in said)
-    assert in_plain_words(posterior) == f"{said} The scores on test rows tell how good it is."
+    assert in_plain_words(posterior) == f"{said}{' Longer.' if within[1] > 1.1 else ''}"

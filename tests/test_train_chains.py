@@ -80,6 +80,11 @@ def config_of(run):
     return json.loads((run / "config.json").read_text())
 
 
+def choice_of(run):
+    """What the run says of the choice of its network."""
+    return json.loads((run / "choice.json").read_text())["sentence"]
+
+
 def draws_of(run):
     """The draws of a run's chains."""
     torch.set_default_dtype(torch.float32)
@@ -133,6 +138,7 @@ def test_the_report_has_a_section_on_chains_in_place_of_those_on_training_and_we
     assert ">Weights</h2>" not in page
     assert "of the draws diverged" in out or "too short to explore" in out
     assert "Diagnostics of 8 chains" in page
+    assert re.search(r"\d+ steps of each chain in C, with warm-up, [^.]* in all", made[1][1])[0] in page
     whole, shown = re.search(r"(\d+) s in all", made[1][1]), re.search(r"The whole fit took (\d+) s", page)
     assert shown[1] == whole[1]
     for cell in ("draws with a divergent step", "largest R-hat of a chain&#39;s halves", "at most 1.1"):
@@ -169,12 +175,15 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
     assert command[command.index("--method") + 1] == "mclmc"
     code, out, err = pyro_bnn(*command[1:])
     assert (code, err) == (0, "")
-    assert "best of" not in out  # nothing was left to choose
-    assert re.search(r"\nPredictions use (\d+) of the \1 draws\.\n", out)
+    assert "best of" not in choice_of(tmp_path / "again")  # nothing was left to choose
     first, again = draws_of(made[0] / "run"), draws_of(tmp_path / "again")
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert pyro_bnn("evaluate", tmp_path / "again")[0] == 0
-    assert f"\n{brief_of(tmp_path / 'again')}\nThe network is trained" in out  # the good news comes first
+    *_, scores, verdict, saved = out.splitlines()
+    assert scores == brief_of(tmp_path / "again")
+    assert verdict.startswith("The network is trained")
+    assert saved == f"Saved in {tmp_path / 'again'}; next: pyro-bnn evaluate {tmp_path / 'again'}"
+    assert not re.search("R-hat|modes|MCLMC|variance| in C|nats", out)  # the report and the status have these numbers
 
 
 def brief_of(run):
@@ -233,9 +242,9 @@ def test_a_sentence_judges_the_chains(within, between, hidden, expected):
 def test_classes_get_a_network_of_classes(pyro_bnn, tmp_path):  # noqa: F811
     rows = [[*row[:-1], "high" if float(row[-1]) > 220 else "low"] for row in houses(90)]
     table = write_table(tmp_path / "houses.csv", rows)
-    code, out, err = pyro_bnn("train", table, "--target", "price", "--prior", "normal:1", "--out", tmp_path / "run")
+    code, _, err = pyro_bnn("train", table, "--target", "price", "--prior", "normal:1", "--out", tmp_path / "run")
     assert (code, err) == (0, "")
-    assert " (best of 3 networks, " in out  # a linear model, one hidden layer, two
+    assert " (best of 3 networks, " in choice_of(tmp_path / "run")  # a linear model, one hidden layer, two
     assert config_of(tmp_path / "run")["likelihood"] == "categorical"
     assert pyro_bnn("evaluate", tmp_path / "run")[0] == 0
     scores = scores_in(tmp_path / "run")
@@ -258,9 +267,9 @@ def test_arrays_and_a_network_of_ones_own_are_explored_too(pyro_bnn, tmp_path): 
     x = np.random.default_rng(0).normal(size=(60, 2))
     np.savez(tmp_path / "data.npz", x=x, y=x[:, 0] * x[:, 1])
     net = f"{tmp_path / 'net.py'}:make"
-    code, out, err = pyro_bnn("train", tmp_path / "data.npz", "--net", net, "--out", tmp_path / "run")
+    code, _, err = pyro_bnn("train", tmp_path / "data.npz", "--net", net, "--out", tmp_path / "run")
     assert (code, err) == (0, "")
-    assert " (best of 3 networks, " in out  # two priors, two kinds of noise
+    assert " (best of 3 networks, " in choice_of(tmp_path / "run")  # two priors, two kinds of noise
     assert config_of(tmp_path / "run")["net"] == net
     assert pyro_bnn("evaluate", tmp_path / "run")[0] == 0
 
@@ -346,7 +355,7 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr(choosing._in_time, "slowdown", lambda: 1e6)
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--likelihood", "gaussian", "--time-limit", 0.5)
     assert code == 0
-    assert "of the 0.5 s of the time limit are left" in out
+    assert " s of the time limit are left, but chains need about " in out
     assert "\nThe fit is variational, since " in out
     pattern = (
         r" (The time limit ended the training after (\d+) of 3,000 epochs\. "
@@ -366,7 +375,8 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     assert next(line for line in verdicts if line.startswith("note:")) == f"note:     {found[1]}"  # before other notes
     assert "Most weights learned" not in out
     page = (tmp_path / "run" / "report.html").read_text()
-    longer, command = (html.unescape(found) for found in re.findall(r"<pre>(pyro.*)$", page, re.MULTILINE))
+    commands = re.findall(r"<pre>(pyro.*)$", re.sub("</?span[^>]*>", "", page), re.MULTILINE)
+    longer, command = (html.unescape(found) for found in commands)
     assert f" --method svi --time-limit {found[3]} " in longer
     assert "--time-limit 0.5 " in command
     assert f"The time limit ended the fit after {found[2]} of 3000 epochs." in page

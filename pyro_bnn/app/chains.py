@@ -80,7 +80,7 @@ def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
         return replace(status, message=message, remedy=more)
     if finding == "disagreeing":
         said = f"R-hat between chains is above {limit}, but a linear model has one mode, so the chains are too short."
-        return replace(status, ok=False, message=message, remedy=f"{said} {more}")
+        return replace(status, ok=False, message=f"{message} {said}", remedy=more)
     verdict = f"R-hat within chains is at most {limit}, so each chain is long enough for the mode that it is in."
     if finding == "agreeing":
         verdict = f"R-hat is at most {limit} within and between chains, so the chains are long enough."
@@ -117,7 +117,7 @@ def has_failed(posterior: MCMCPosterior) -> bool:
 
 
 def in_plain_words(posterior: MCMCPosterior) -> str:
-    """Say how the fit went, for readers who do not know Markov chains."""
+    """Say how the fit went and what may improve it, for readers who do not know Markov chains."""
     said = "The network is trained, and the sampler ran long enough."
     if posterior.statistics.has_many_diverging:
         said = "The network is trained, but many steps of the sampler failed."
@@ -125,7 +125,7 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
         said = "The network is trained, but there are too few draws to check the sampler."
     elif posterior.status.remedy:
         said = "The network is trained. The sampler would need longer to be exact."
-    return f"{said} The scores on test rows tell how good it is."
+    return f"{said} {posterior.status.remedy}".rstrip()
 
 
 def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good"], str]:

@@ -189,8 +189,6 @@ def train(
                 output.say(length.text, style="yellow")
     else:
         output.say(in_plain_words(posterior), style="yellow" if has_failed(posterior) else "green")
-        output.say(said.replace(". ", ".\n"), style="dim")  # a line for each fact
-        output.say(f"Predictions use {runs.num_draws(posterior, None):,} of the {posterior.num_stored:,} draws.")
     if last is not None:
         nll, kl, cost = (value / len(known.x_train) for value in (-last.expected_log_likelihood, last.kl, -last.elbo))
         output.say(

@@ -27,6 +27,7 @@ def chains_section(subject: Subject) -> Section | None:
     density, has_one = posterior.statistics.log_density, has_one_mode(subject.config)
     values = {
         "chosen": "" if subject.choice is None else subject.choice.sentence,
+        "status": posterior.status.message,
         "diagnostics": diagnostics_of(posterior, subject.modes, has_one_mode=has_one),
         "num_chains": posterior.num_chains,
         "num_draws": posterior.num_stored // posterior.num_chains,
