@@ -368,6 +368,8 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
         ({"prior": "normal"}, r"got 'normal'; write NormalPrior\(1.0\)"),
         ({"likelihood": "categorical"}, "use a BNNClassifier"),
         ({"max_iter": 0}, "`max_iter` must be a whole number of at least 1"),
+        ({"num_chains": 0}, "`num_chains` must be a whole number of at least 1, got 0"),
+        ({"num_members": 0}, "`num_members` must be a whole number of at least 1, got 0"),
         ({"num_samples": 1}, "`num_samples` must be a whole number of at least 2"),
         ({"learning_rate": -1}, "`learning_rate` must be a finite number above 0"),
         (

@@ -233,6 +233,13 @@ def test_wrong_tables_are_refused_with_a_remedy():
             [0.5, np.nan, 1.0, 2.0],
             "`y` must be finite, got NaN in 1 of 4 rows; drop these rows.$",
         ),
+        (
+            pb.BNNClassifier,
+            x[["c"]],
+            ["u", "v", np.nan, "u"],
+            r"label in each row, got none in 1 of 4 rows; drop these",
+        ),
+        (pb.BNNClassifier, x[["c"]], pd.Series(["u", None, None, "v"], dtype="string"), r"none in 2 of 4 rows; drop"),
         (pb.BNNRegressor, x[["c"]].assign(t="u"), y, r"text in `t` must be encoded .*`pandas.get_dummies\(X\)`"),
     ]
     for kind, inputs, targets, message in cases:

@@ -152,8 +152,8 @@ class BNNEstimator(Advised, Settings):
                 f'`kl_weight` must be 1 for methods other than "svi" and "natural", got {self.kl_weight!r}; leave it '
                 "out."
             )
-        if self.max_iter is not None:
-            _checks.at_least("max_iter", self.max_iter, 1)
+        for name in ("num_members", "num_chains", *([] if self.max_iter is None else ["max_iter"])):
+            _checks.at_least(name, getattr(self, name), 1)
         if self.time_limit is not None:
             _checks.positive("time_limit", self.time_limit)
             if self.method != "auto":
