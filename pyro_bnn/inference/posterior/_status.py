@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ..._core.records import LATER
+from ..._core.remedies import Advised
 from ..._core.scope import warn_of_fit
 
 MOST_CHARACTERS = 250
@@ -14,7 +15,7 @@ class ConvergenceWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Status:
+class Status(Advised):
     """How inference ended.
 
     Args:
