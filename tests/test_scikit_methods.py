@@ -314,3 +314,19 @@ def test_many_classes_are_accepted_as_text_and_in_parts():
         assert len(pb.BNNClassifier(method="svi", **short).fit(X, y.astype(str)).classes_) == 14
     with pytest.warns(UserWarning, match="unique classes is greater than 50%"):
         assert len(pb.BNNClassifier(method="svi", **short).partial_fit(X, y).classes_) == 14
+
+
+def test_rows_that_are_unlike_the_training_rows_are_named():
+    X, y = curve(40)
+    regressor = pb.BNNRegressor(method="laplace", max_iter=100, activation="relu", random_state=0).fit(X, y)
+    far, said = [X[0], 1e4 * X[0]], r"deviation of 1 row \(1\) is more than 3 times that of the training targets\. Such"
+    regressor.predict(far)  # without standard deviations, and so without a warning
+    assert bool(regressor.predict_distribution(X).sd.isfinite().all())
+    for call in (
+        regressor.predict_distribution,
+        regressor.predict_interval,
+        functools.partial(regressor.predict, return_std=True),
+    ):
+        with pytest.warns(UserWarning, match=said) as found:
+            call(far)
+        assert [warning.filename for warning in found] == [__file__]
