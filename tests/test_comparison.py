@@ -290,6 +290,15 @@ def test_a_reference_that_went_wrong_tells_nothing_about_the_others():
     assert "4 chains" not in str(result)
 
 
+def test_a_reference_with_slight_trouble_still_tells_about_the_others():
+    reference = Weights(*A)
+    reference.status = pb.Status(False, "R-hat is 1.011.", is_slight=True)
+    result = pb.compare(line(), {"nuts": reference, "b": Weights(*B)}, X, num_samples=100, seed=0)
+    doubt = "NOT OK: nuts: R-hat is 1.011. Until then, small differences are uncertain."
+    assert result.verdict == f"{doubt}\n{result.differences}"
+    assert " ".join(str(result).split()).endswith(result.differences)
+
+
 def test_another_method_that_went_wrong_is_named_in_red():
     other = Weights(*B)
     other.status = pb.Status(False, "The loss still falls.", remedy="Fit longer.")

@@ -25,7 +25,7 @@ def test_missing_data_says_where_it_looked_and_how_to_get_it(tmp_path, monkeypat
     monkeypatch.setenv("PYRO_BNN_DATA", str(tmp_path / "elsewhere"))
     with pytest.raises(MissingDataError, match=r"elsewhere/FashionMNIST/raw"):
         load_images("fashion-mnist")
-    with pytest.raises(ValueError, match="unknown data set 'cifar'; choose from"):
+    with pytest.raises(ValueError, match=r"unknown data set 'cifar' \(did you mean 'cifar10'\?\); choose from"):
         load_images("cifar")
 
 

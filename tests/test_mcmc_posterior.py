@@ -16,7 +16,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.inference.joint import NetworkPotential
-from pyro_bnn.inference.mcmc import ChainStatistics, Diagnostics, convergence, judge
+from pyro_bnn.inference.mcmc import ChainStatistics, Convergence, Diagnostics, convergence, judge
 
 from .cases import small_model, small_net
 from .chains import fit_briefly, quietly
@@ -334,6 +334,24 @@ def test_a_status_says_that_there_are_too_few_draws():
 def test_a_single_chain_disagrees_with_itself():
     problems = Diagnostics(1, None, None, convergence(torch.linspace(0, 1, 100).view(1, 100, 1)), None).problems
     assert any("the halves of the chain disagree" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("r_hat", "ess", "divergences", "words", "is_slight"),
+    [
+        (1.009, 500, 0, "", False),
+        (1.010486, 500, 0, "is 1.010486, slightly above 1.01: sample longer for exact figures.", True),
+        (1.05, 210, 0, "is 1.050, slightly above 1.01: sample longer for exact figures.", True),
+        (1.02, 190, 0, "is 1.020, slightly above 1.01: sample longer", False),
+        (1.02, 500, 1, "is 1.020, slightly above 1.01: sample longer", False),
+        (1.06, 500, 0, "is 1.060, above 1.01: the chains disagree; warm up and sample longer", False),
+    ],
+)
+def test_an_r_hat_near_its_limit_is_told_as_slight(r_hat, ess, divergences, words, is_slight):
+    found = Convergence(*(torch.tensor([value], dtype=torch.float64) for value in (r_hat, ess, ess)))
+    report = Diagnostics(4, divergences, None, found, None)
+    assert (words in " ".join(report.problems), bool(report.problems)) == (True, bool(words))
+    assert report.is_slight == is_slight
 
 
 def test_divergences_are_a_warning_without_arviz_too(monkeypatch):

@@ -33,6 +33,19 @@ def test_a_missing_axis_of_rows_is_told_only_where_it_would_help():
         pb.predict(model, guide, x[:, :1])
 
 
+def test_a_missing_axis_of_columns_is_told():
+    net = nn.Sequential(nn.Linear(1, 5), nn.Tanh(), nn.Linear(5, 1))
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.5), num_data=6)
+    x, y = torch.randn(6), torch.randn(6, 1)
+    advice = (
+        r"got \(6, 1\); pass `x\[:, None\]` if `x`, of shape \(6,\), lacks its axis of columns; otherwise call `y.sq"
+    )
+    with pytest.raises(ValueError, match=advice):
+        pb.fit(model, (x, y))
+    with pytest.raises(ValueError, match=r"the axis of columns is missing, so pass `x\[:, None\]`\."):
+        pb.predict(model, pb.MeanFieldGuide(model), x)
+
+
 @pytest.mark.parametrize(
     "layer", [nn.Linear(2, 1), nn.Sequential(nn.Unflatten(1, (1, 2)), nn.Conv1d(1, 1, 2), nn.Flatten())]
 )

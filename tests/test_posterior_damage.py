@@ -226,6 +226,11 @@ def test_the_same_forger_without_a_change_is_believed(files, tmp_path, name):
     assert pb.load_posterior(tmp_path / "file", make_model(name, seed=1)[0]).sample(2, seed=0)
 
 
+def test_a_file_of_an_earlier_version_lacks_the_size_of_the_trouble(files, tmp_path):
+    forged(files, "nuts", lambda content: inner(content)["status"].pop("is_slight"), tmp_path / "file")
+    assert not pb.load_posterior(tmp_path / "file", make_model("nuts", seed=1)[0]).status.is_slight
+
+
 @pytest.mark.parametrize("name", ["mean-field", "pruned"])
 def test_a_flipped_bit_anywhere_is_found(files, tmp_path, name):
     content = (files[0] / name).read_bytes()

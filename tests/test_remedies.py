@@ -33,6 +33,7 @@ def objects():
         "Prediction": pb.predict(numbers, posterior, x, num_samples=3, seed=0),
         "RegressionPrediction": pb.predict(numbers, posterior, x, num_samples=3, seed=0),
         "ClassificationPrediction": pb.predict(classes, pb.MeanFieldGuide(classes), x, num_samples=3, seed=0),
+        "Status": posterior.status,
         "Comparison": pb.compare(numbers, {"one": posterior, "two": posterior}, x, num_samples=40, seed=0),
         "BNNEstimator": pb.BNNRegressor(),
         "BNNRegressor": pb.BNNRegressor(),
@@ -119,6 +120,8 @@ def test_a_layer_of_a_model_may_have_a_name_of_the_table():
         ("plotting", "plot_history", "did you mean `loss_curves`?"),
         ("plotting", "plot_elbo", "did you mean `loss_curves`?"),
         ("plotting", "plot_loss", "did you mean `loss_curves`?"),
+        ("metrics", "ece", "did you mean `expected_calibration_error`?"),
+        ("metrics", "rmse", "did you mean `root_mean_squared_error`?"),
         ("metrics", "nonsense", "its names are `CalibrationBins`, "),
     ],
 )
@@ -128,6 +131,25 @@ def test_a_missing_name_of_a_public_module_has_a_hint(module, name, words):
         AttributeError, match=re.escape(f"module 'pyro_bnn.{module}' has no attribute '{name}'; {words}")
     ):
         getattr(getattr(pb, module), name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "advice"),
+    [
+        ("RegressionPrediction", "mean", "use `prediction.mean`"),
+        ("RegressionPrediction", "std", "use `prediction.sd`"),
+        ("ClassificationPrediction", "mean", "use `prediction.probs`"),
+        ("ClassificationPrediction", "nonsense", "call `prediction.to_frame()`, whose columns have names"),
+    ],
+)
+def test_a_name_in_brackets_after_a_prediction_has_advice(kind, name, advice):
+    with pytest.raises(TypeError, match=re.escape(f"takes rows, got {name!r}; {advice}.")):
+        objects()[kind][name]
+
+
+def test_a_data_set_with_a_similar_name_is_suggested():
+    with pytest.raises(ValueError, match=r"unknown data set 'digit' \(did you mean 'digits'\?\); choose from"):
+        pb.data.load_images("digit")
 
 
 @pytest.mark.parametrize("space", SPACES)

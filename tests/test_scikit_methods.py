@@ -233,6 +233,13 @@ def test_wrong_tables_are_refused_with_a_remedy():
             [0.5, np.nan, 1.0, 2.0],
             "`y` must be finite, got NaN in 1 of 4 rows; drop these rows.$",
         ),
+        (
+            pb.BNNClassifier,
+            x[["c"]],
+            ["u", "v", np.nan, "u"],
+            r"label in each row, got none in 1 of 4 rows; drop these",
+        ),
+        (pb.BNNClassifier, x[["c"]], pd.Series(["u", None, None, "v"], dtype="string"), r"none in 2 of 4 rows; drop"),
         (pb.BNNRegressor, x[["c"]].assign(t="u"), y, r"text in `t` must be encoded .*`pandas.get_dummies\(X\)`"),
     ]
     for kind, inputs, targets, message in cases:
@@ -263,11 +270,12 @@ def test_targets_for_the_other_estimator_are_refused(make, change, message):
 
 def test_nuts_warns_of_settings_that_it_does_not_use():
     X, y = curve(40)
-    settings = {**SHORT, "method": "nuts", "max_iter": 8, "num_chains": 1, "num_members": 3, "learning_rate": None}
+    settings = {"method": "nuts", "max_iter": 8, "num_chains": 1, "num_members": 3, "time_limit": 60, "random_state": 0}
     with pytest.warns(UserWarning, match="no effect") as said:
         early = pb.BNNRegressor(**settings, early_stopping=True).fit(X, y)
     assert {warning.filename for warning in said} == {__file__}  # the caller's line
     assert [str(warning.message) for warning in said if warning.category is UserWarning] == [
+        '`time_limit` has no effect with method="nuts"; it is for the method "auto".',
         (
             '`early_stopping` has no effect with method="nuts"; it is for the methods "svi", "natural", "laplace", '
             '"kronecker", "swag", "ensemble".'
@@ -279,8 +287,8 @@ def test_nuts_warns_of_settings_that_it_does_not_use():
 
 def test_parts_by_the_default_method_use_the_settings_of_svi():
     X, y = curve(40)
-    settings = {**SHORT, "method": "auto", "max_iter": 4, "kl_weight": 0.5, "early_stopping": True}  # without a warning
-    assert pb.BNNRegressor(**settings).partial_fit(X, y).model_.num_data == 36
+    settings = {**SHORT, "method": "auto", "max_iter": 4, "kl_weight": 0.5, "early_stopping": True}
+    assert pb.BNNRegressor(**settings, time_limit=60).partial_fit(X, y).model_.num_data == 36  # without a warning
     with pytest.warns(UserWarning, match="no effect") as said:
         pb.BNNRegressor(**settings, likelihood="gaussian", num_chains=3).fit(X, y)
     messages = [str(warning.message) for warning in said if warning.category is UserWarning]
@@ -338,3 +346,19 @@ def test_many_classes_are_accepted_as_text_and_in_parts():
         assert len(pb.BNNClassifier(method="svi", **short).fit(X, y.astype(str)).classes_) == 14
     with pytest.warns(UserWarning, match="unique classes is greater than 50%"):
         assert len(pb.BNNClassifier(method="svi", **short).partial_fit(X, y).classes_) == 14
+
+
+def test_rows_that_are_unlike_the_training_rows_are_named():
+    X, y = curve(40)
+    regressor = pb.BNNRegressor(method="laplace", max_iter=100, activation="relu", random_state=0).fit(X, y)
+    far, said = [X[0], 1e4 * X[0]], r"deviation of 1 row \(1\) is more than 3 times that of the training targets\. Such"
+    regressor.predict(far)  # without standard deviations, and so without a warning
+    assert bool(regressor.predict_distribution(X).sd.isfinite().all())
+    for call in (
+        regressor.predict_distribution,
+        regressor.predict_interval,
+        functools.partial(regressor.predict, return_std=True),
+    ):
+        with pytest.warns(UserWarning, match=said) as found:
+            call(far)
+        assert [warning.filename for warning in found] == [__file__]

@@ -181,9 +181,11 @@ def _remedy(error: Exception, net: nn.Module, tensors: Mapping[str, Tensor], x: 
         return "give floats (1.0 instead of 1, or `x.float()`); whole numbers stay whole, since embeddings need them"
     is_of_shape = any(word in str(error) for word in ("shape", "size", "dim"))
     if is_of_shape and isinstance(x, Tensor) and not net.training:  # in train mode a call may change the network
-        with suppress(Exception), torch.no_grad(), swapped(net, tensors):
-            call_network(net, x[None])
-            return "the axis of rows is missing, so pass `x[None]` for a single row"
+        columns = [(x[:, None], "columns is missing, so pass `x[:, None]`")] if x.dim() == 1 else []
+        for whole, remedy in [(x[None], "rows is missing, so pass `x[None]` for a single row"), *columns]:
+            with suppress(Exception), torch.no_grad(), swapped(net, tensors):
+                call_network(net, whole)
+                return f"the axis of {remedy}"
     return "give `x` the shape and type that the first layer takes"
 
 

@@ -18,6 +18,9 @@ LABELS = "use `prediction.labels`"
 SD = "use `prediction.sd`, or its parts `aleatoric_sd` and `epistemic_sd`"
 LOGITS = "use `prediction.logits`, which has each draw; if it is None, call `predict(..., keep_draws=True)`"
 LOSSES = "call `pyro_bnn.plotting.loss_curves(posterior)`, or use `posterior.history`"
+STATUS = "use `posterior.status.ok`, or call `print(posterior.status)`"
+CONVERGENCE = "call `posterior.diagnose(model, x)`, which returns R-hat and effective sample sizes of chains"
+STATED = "use `status.ok`, or call `print(status)`"
 SAMPLE = "call `predict_distribution(X).sample(num_samples)`"
 ROWS = "call `pandas.DataFrame(comparison.rows())`"
 DISTRIBUTION = "call `predict_distribution(X)`"
@@ -59,11 +62,14 @@ INSTEAD = {
         "summary": "call `print(model)`",
     },
     "Posterior": {
+        **dict.fromkeys(["converged", "ok"], STATUS),
+        **dict.fromkeys(["ess", "r_hat", "rhat"], CONVERGENCE),
         **dict.fromkeys(["elbo", "loss", "losses"], LOSSES),
         **dict.fromkeys(["get_samples", "parameters", "params", "samples", "weights"], DRAWS),
         **dict.fromkeys(["forward", "predict", "predict_proba"], PREDICT),
         "load": "call `pyro_bnn.load_posterior(path, model)`",
         "mean": MOMENTS,
+        "num_samples": "use `posterior.num_stored`, the number of stored draws (None if they are drawn on demand)",
         "plot": f"{PLOT} `loss_curves(posterior)`",
         "save": SAVE,
         "score": SCORE,
@@ -74,7 +80,7 @@ INSTEAD = {
     },
     "Prediction": {
         **dict.fromkeys(["accuracy", "mse", "rmse"], SCORES),
-        **dict.fromkeys(["ci", "lower", "upper"], INTERVAL),
+        **dict.fromkeys(["ci", "conf_int", "confidence_interval", "lower", "upper"], INTERVAL),
         "numpy": "call `prediction.expectation.numpy()`, or `prediction.to_frame()` for all columns",
         "plot": f"{PLOT} `regression_bands` for numbers or `reliability_diagram` for classes",
         **dict.fromkeys(["draws", "samples"], "call `prediction.sample(num_samples)`"),
@@ -85,6 +91,8 @@ INSTEAD = {
         "aleatoric_std": "use `prediction.aleatoric_sd`",
         "epistemic_std": "use `prediction.epistemic_sd`",
         "confidence": INTERVAL,
+        "entropy": f"a prediction of numbers has none; {SD}",
+        "loc": MEAN,
         "median": "call `prediction.quantile(0.5)`",
         "noise": "use `prediction.aleatoric_sd`",
         **dict.fromkeys(["predictions", "values"], MEAN),
@@ -99,21 +107,27 @@ INSTEAD = {
         "confidence": "use `prediction.max_probability`",
         **dict.fromkeys(["entropy", "uncertainty"], "use `prediction.total`, or its parts `aleatoric` and `epistemic`"),
         **dict.fromkeys(
-            ["ci", "interval", "lower", "quantile", "upper"],
+            ["ci", "conf_int", "confidence_interval", "interval", "lower", "quantile", "upper"],
             "classes have no interval; `ConformalSets` gives sets of classes",
         ),
         **dict.fromkeys(["sd", "std", "stddev", "variance"], "use `prediction.total`, the entropy in nats"),
         "noise": "use `prediction.aleatoric`, in nats",
         **dict.fromkeys(["draws", "samples"], LOGITS),
     },
+    "Status": {
+        **dict.fromkeys(["converged", "is_ok", "success"], STATED),
+    },
     "BNNEstimator": {
         **dict.fromkeys(["aleatoric", "epistemic", "predict_uncertainty", "predict_var", "uncertainty"], WHOLE),
         "coef_": "call `posterior_.moments()` after `fit`, which returns the means of the weights",
         "feature_importances_": "call `sklearn.inspection.permutation_importance(model, X, y)` after `fit`",
         "history": "use `posterior_.history` after `fit`",
+        "load": "call `pickle.load(file)` on a file that `pickle.dump` wrote",
         "model": "use `model_` after `fit`",
         "posterior": "use `posterior_` after `fit`",
         "predict_std": "call `predict(X, return_std=True)`",
+        "save": "call `pickle.dump(model, file)`",
+        **dict.fromkeys(["converged", "converged_"], "use `posterior_.status.ok` after `fit`"),
         **dict.fromkeys(["status", "summary"], "use `status_` after `fit`"),
         "weights": "call `posterior_.sample(num_samples)` after `fit`, which returns draws of the weights",
     },
@@ -129,6 +143,7 @@ INSTEAD = {
         **dict.fromkeys(["predict_samples", "sample", "sample_y"], SAMPLE),
     },
     "BNNClassifier": {
+        "decision_function": "call `predict_proba(X)`, or `predict_log_proba(X)` for logarithms",
         **dict.fromkeys(["entropy", "predict_entropy"], "use `predict_distribution(X).total`, the entropy in nats"),
         "plot": "call `pyro_bnn.plotting.reliability_diagram(classifier.predict_distribution(X), y)`",
         "predict_interval": "call `predict_set(X)`",
@@ -153,6 +168,19 @@ def explain_missing(module: str) -> None:
     vars(found)["__getattr__"] = explained  # at run time only, so that type checkers still report missing names
 
 
+def advice_for(kind: type, name: str) -> str:
+    """Return the advice of the table for a missing attribute of a class, or an empty text."""
+    found = (INSTEAD.get(cls.__name__, {}).get(name) for cls in kind.__mro__)
+    return next(filter(None, found), "")
+
+
+def instead(kind: type, name: str) -> str:
+    """Return advice for a text in square brackets after a prediction of a class."""
+    if hasattr(kind, name) or name in getattr(kind, "__dataclass_fields__", {}):
+        return f"use `prediction.{name}`"
+    return advice_for(kind, name) or "call `prediction.to_frame()`, whose columns have names"
+
+
 class Advised:
     """Base class. If an attribute is missing, the error gives advice (:data:`INSTEAD`) or suggests a similar name."""
 
@@ -162,8 +190,8 @@ class Advised:
             try:
                 return super().__getattr__(name) if hasattr(super(), "__getattr__") else self.__getattribute__(name)
             except AttributeError as error:
-                found = (INSTEAD.get(cls.__name__, {}).get(name) for cls in type(self).__mro__)
-                hint = next((f"{advice}." for advice in found if advice), None)
+                advice = advice_for(type(self), name)
+                hint = f"{advice}." if advice else None
                 known = {*dir(type(self)), *vars(self)}  # not `dir(self)`, which may need what is missing
                 if hint is None and name not in known and not name.startswith("_"):
                     near = nearest(name, sorted(one for one in known if not one.startswith("_")))

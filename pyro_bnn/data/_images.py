@@ -19,6 +19,7 @@ from torch import Tensor
 from .._core import checks as _checks
 from .._core.extras import MissingExtraError, optional
 from .._core.files import DamagedFileError
+from .._core.names import nearest
 from .._core.scope import filtered_warnings
 from .._core.summary import Shown, Summary, counted, kind_of
 
@@ -168,7 +169,9 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
         (torch.Size([1347, 8, 8]), torch.Size([450, 8, 8]))
     """
     if not isinstance(name, str) or name not in CLASS_NAMES:
-        raise ValueError(f"unknown data set {name!r}; choose from {[*CLASS_NAMES]}.")
+        near = nearest(str(name), CLASS_NAMES)
+        meant = f" (did you mean {near!r}?)" if near else ""
+        raise ValueError(f"unknown data set {name!r}{meant}; choose from {[*CLASS_NAMES]}.")
     folder = data_folder(root)
     classes = tuple(CLASS_NAMES[name].split(", "))
     if name == "digits":

@@ -1,13 +1,37 @@
 """Predictions in the units of the targets, if a network was fitted to standardised targets."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from torch.distributions import Normal
 
+from .._core.summary import counted, few
 from ..modelling.distributions import NormalMixture
 from ..scores.uncertainty import MixtureDensityPrediction, RegressionPrediction
+
+FAR_LARGER = 3.0
+"""Heuristic: a predicted sd that exceeds the sd of the training targets by this factor gets a note."""
+
+
+def note_on_unlike_rows(sd: np.ndarray, scale: Sequence[float], names: Sequence[object]) -> str:
+    """Return a note if rows have a far larger standard deviation than the training targets, or an empty text.
+
+    Args:
+        sd: Predicted standard deviations, shape (N, O).
+        scale: Standard deviations of the training targets, shape (O,).
+        names: Names of the N rows.
+    """
+    unlike = np.flatnonzero((sd > FAR_LARGER * np.asarray(scale)).any(1))
+    if not len(unlike):
+        return ""
+    rows = f"{counted(len(unlike), 'row')} ({few(str(names[i]) for i in unlike)})"
+    return (
+        f"The predicted standard deviation of {rows} is more than {FAR_LARGER:g} times that of the training targets. "
+        "Such rows are unlike the training rows; do not rely on their predictions."
+    )
 
 
 def in_units(prediction: RegressionPrediction, mean: Tensor, scale: Tensor) -> RegressionPrediction:

@@ -9,7 +9,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ..._core.summary import counted, few
 from ...modelling.likelihoods import PoissonLikelihood
 from ...modelling.model import BayesianModel
 from ...results import units
@@ -25,7 +24,6 @@ from .numbers import number, percent
 from .trained import Trained
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "predicted.png")  # all that may be written
-FAR_LARGER = 3.0  # heuristic: a predicted sd that exceeds the sd of the training targets by this factor gets a note
 LEVELS = (0.5, 0.9, 0.95)  # of the intervals whose coverage is measured and judged
 COLUMNS = {
     "accuracy": "accuracy",
@@ -215,15 +213,8 @@ def note_on_unlike_rows(table: pd.DataFrame, target: Target) -> list[str]:
     if target.is_class:
         return []
     names = [f"sd_{output}" for output in range(target.size)] if target.size > 1 else ["sd"]
-    is_unlike = (table[names].to_numpy() > FAR_LARGER * np.array(target.scale)).any(1)
-    if not is_unlike.any():
-        return []
-    rows = f"{counted(int(is_unlike.sum()), 'row')} ({few(map(str, table['row'][is_unlike]))})"
-    note = (
-        f"The predicted standard deviation of {rows} is more than {FAR_LARGER:g} times that of the training targets. "
-        "Such rows are unlike the training rows; do not rely on their predictions."
-    )
-    return [note]
+    note = units.note_on_unlike_rows(table[names].to_numpy(), target.scale, [*table["row"]])
+    return [note] if note else []
 
 
 def _kept_names(names: Collection[str], own: set[str]) -> list[str]:

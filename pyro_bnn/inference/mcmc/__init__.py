@@ -1,13 +1,13 @@
 """Markov chain Monte Carlo on the same model that SVI uses."""
 
 from ..posterior import ConvergenceWarning as ConvergenceWarning
+from ._convergence import Convergence as Convergence
+from ._convergence import convergence as convergence
 from ._diagnostics import LARGEST_R_HAT as LARGEST_R_HAT
 from ._diagnostics import LARGEST_WITHIN as LARGEST_WITHIN
 from ._diagnostics import SMALLEST_ESS_PER_CHAIN as SMALLEST_ESS_PER_CHAIN
-from ._diagnostics import Convergence as Convergence
 from ._diagnostics import Diagnostics as Diagnostics
 from ._diagnostics import Modes as Modes
-from ._diagnostics import convergence as convergence
 from ._diagnostics import judge as judge
 from ._diagnostics import modes as modes
 from ._diagnostics import modes_of_predictions as modes_of_predictions

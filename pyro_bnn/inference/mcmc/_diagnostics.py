@@ -1,6 +1,5 @@
 """Judges the convergence of chains, with ArviZ."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,14 +15,15 @@ from ..._core.summary import Shown
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
 from ..posterior import Status, warn_unless_ok
+from ._convergence import FEWEST_DRAWS, Convergence, convergence, r_hats, smallest
 from ._kernel import MOST_DIVERGING, ChainStatistics, in_short
 
 LARGEST_R_HAT = 1.01
 SMALLEST_ESS_PER_CHAIN = 100
 """Limits of R-hat and of the effective sample size, by Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
 
-FEWEST_DRAWS = 4
-"""R-hat and effective sample sizes need this many draws in each of several chains, or in each half of a single one."""
+SLIGHT_R_HAT = 1.05
+"""Heuristic: up to this, R-hat is slightly too large: all draws together vary about 5 % more than those of a chain."""
 
 NUM_PREDICTION_CHECKS = 50
 """Heuristic: number of inputs at which the predictions of the chains are compared."""
@@ -41,47 +41,6 @@ LARGEST_WITHIN = 1.1
 """Heuristic: a chain has explored its mode if R-hat between its two halves is at most this."""
 
 
-@dataclass(frozen=True, repr=False)
-class Convergence(Shown):
-    """R-hat and effective sample sizes of M scalar quantities; NaN for a quantity that is the same in all draws.
-
-    All values are NaN if there are fewer than four draws in each of several chains, or fewer than eight in a single
-    chain.
-
-    Args:
-        r_hat: Rank-normalised split R-hat, shape (M,).
-        ess_bulk: Effective sample size for means, shape (M,).
-        ess_tail: Effective sample size for the 5 % and 95 % quantiles, shape (M,).
-        is_known: Whether there were enough draws.
-
-    References:
-        Vehtari et al. (2021), https://arxiv.org/abs/1903.08008.
-    """
-
-    r_hat: Tensor
-    ess_bulk: Tensor
-    ess_tail: Tensor
-    is_known: bool = True
-
-    def __str__(self) -> str:
-        if not self.is_known:
-            return "too few draws for R-hat"
-        if bool(self.r_hat.isnan().all()):
-            return "constant"
-        bulk, tail = _smallest(self.ess_bulk), _smallest(self.ess_tail)
-        return f"largest R-hat {self.worst_r_hat:.3f}, smallest ESS {bulk:.0f} (bulk) and {tail:.0f} (tail)"
-
-    @property
-    def worst_r_hat(self) -> float:
-        """The largest R-hat of all quantities that are not constant; NaN if all are constant."""
-        return -_smallest(-self.r_hat)
-
-    @property
-    def worst_ess(self) -> float:
-        """The smallest bulk or tail effective sample size of all quantities that vary. NaN if no quantity varies."""
-        return _smallest(torch.cat([self.ess_bulk, self.ess_tail]))
-
-
 def _of_divergences(count: int | None, num_tolerated: float = 0) -> list[str]:
     problem = (
         f"{count} divergent trajectories: the steps are too long for part of the posterior; warm up longer (1000 "
@@ -89,12 +48,6 @@ def _of_divergences(count: int | None, num_tolerated: float = 0) -> list[str]:
         "tighter priors."
     )
     return [problem] if count is not None and count > num_tolerated else []
-
-
-def _smallest(values: Tensor) -> float:
-    """Return the smallest number that is not NaN; NaN if all are NaN."""
-    known = values[~values.isnan()]
-    return float(known.min()) if len(known) else math.nan
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,6 +92,20 @@ class Diagnostics(Shown):
     @property
     def problems(self) -> list[str]:
         """The problems of the chains, each with a remedy. The list is empty if there are no problems."""
+        return [*self._faults, *self._shortness]
+
+    @property
+    def is_slight(self) -> bool:
+        """Whether the only problem is that R-hat, the effective sample size or both are near their limits.
+
+        R-hat must be at most 1.05, and the effective sample size at least half its limit.
+        """
+        judged, enough = self.judged[1], SMALLEST_ESS_PER_CHAIN * self.num_chains / 2
+        is_near = judged.worst_r_hat <= SLIGHT_R_HAT and judged.worst_ess >= enough
+        return is_near and bool(self._shortness) and not self._faults
+
+    @property
+    def _faults(self) -> list[str]:
         found = _of_divergences(self.num_divergences)
         if self.bfmi is not None and self.bfmi.min() < SMALLEST_BFMI:
             found.append(f"the smallest BFMI is {self.bfmi.min():.2f}: the tails are explored slowly; warm up longer.")
@@ -153,12 +120,20 @@ class Diagnostics(Shown):
                 f"all draws have the same {what}: the chains did not move; warm up longer, or start them elsewhere "
                 "with `init`."
             )
+        return found
+
+    @property
+    def _shortness(self) -> list[str]:
+        found, (what, judged) = [], self.judged
         if judged.worst_r_hat > LARGEST_R_HAT:
             parts = "chains" if self.num_chains > 1 else "halves of the chain"
             digits = 3 if judged.worst_r_hat >= LARGEST_R_HAT + 0.0005 else 6  # enough to exceed the limit
+            told = f"the largest R-hat of the {what} is {judged.worst_r_hat:.{digits}f},"
             found.append(
-                f"the largest R-hat of the {what} is {judged.worst_r_hat:.{digits}f}, above {LARGEST_R_HAT}: the "
-                f"{parts} disagree; warm up and sample longer, or check whether they are in different modes."
+                f"{told} slightly above {LARGEST_R_HAT}: sample longer for exact figures."
+                if judged.worst_r_hat <= SLIGHT_R_HAT
+                else f"{told} above {LARGEST_R_HAT}: the {parts} disagree; warm up and sample longer, or check whether "
+                "they are in different modes."
             )
         if judged.worst_ess < SMALLEST_ESS_PER_CHAIN * self.num_chains:
             found.append(
@@ -166,51 +141,6 @@ class Diagnostics(Shown):
                 f"{SMALLEST_ESS_PER_CHAIN} a chain: sample longer."
             )
         return found
-
-
-def convergence(values: Tensor) -> Convergence:
-    """Compute R-hat and effective sample sizes of scalar quantities.
-
-    Args:
-        values: Values of M quantities in K chains of S draws each, shape (K, S, M).
-
-    Example:
-        >>> import torch
-        >>> from pyro_bnn.inference.mcmc import convergence
-        >>> draws = torch.randn(4, 500, 1)  # four chains that agree
-        >>> bool(convergence(draws).r_hat < 1.02)
-        True
-        >>> draws[0] += 3  # one chain is elsewhere
-        >>> bool(convergence(draws).r_hat > 1.2)
-        True
-    """
-    num_chains, num_draws, num_quantities = values.shape
-    if num_draws < (FEWEST_DRAWS if num_chains > 1 else 2 * FEWEST_DRAWS):
-        unknown = torch.full((num_quantities,), float("nan"), dtype=torch.float64)
-        return Convergence(unknown, unknown, unknown, is_known=False)
-    bulk, tail = (_by_quantity("ess", values, method=method) for method in ("bulk", "tail"))
-    return Convergence(r_hats(values), bulk, tail)
-
-
-def r_hats(values: Tensor) -> Tensor:
-    """Return the rank-normalised split R-hat, shape (M,), of quantities of shape (K, S, M); NaN for constants."""
-    if len(values) == 1:  # ArviZ needs two chains to compare: here the halves of a single one
-        half = values.shape[1] // 2
-        values = torch.cat([values[:, :half], values[:, -half:]])
-    return _by_quantity("rhat", values)
-
-
-def _by_quantity(function: str, values: Tensor, **options: str) -> Tensor:
-    """Return a statistic of ArviZ for each quantity, shape (M,); NaN for a quantity that is the same in all draws."""
-    arviz = optional("arviz", "ArviZ", "mcmc")
-    values = values.detach().double().cpu()
-    varies = (values != values[0, 0]).flatten(0, 1).any(0)
-    found = torch.full(varies.shape, float("nan"), dtype=torch.float64)
-    if bool(varies.any()):
-        dataset = arviz.convert_to_dataset({"values": values[..., varies].numpy()})
-        with np.errstate(divide="ignore", invalid="ignore"):  # R-hat is infinite if the chains never moved
-            found[varies] = torch.as_tensor(getattr(arviz, function)(dataset, **options)["values"].values)
-    return found
 
 
 def predictive_moments(observation: Distribution) -> Tensor:
@@ -285,7 +215,7 @@ def modes(values: Tensor) -> Modes:
     within = torch.where(r_hat.isnan().all(-1), torch.inf, within)
     means, total = values.mean(1), values.flatten(0, 1).var(0, correction=0)
     share = means.var(0, correction=0).sum() / total.sum().clamp_min(torch.finfo(torch.float64).tiny)
-    return Modes(within, -_smallest(-r_hats(values)), float(share))
+    return Modes(within, -smallest(-r_hats(values)), float(share))
 
 
 def modes_of_predictions(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs) -> Modes | None:
@@ -383,13 +313,13 @@ def judge(
         finding = f"{done}; R-hat and effective sample sizes were not computed: {error}".rstrip(".")
         return Judgement(_judged(finding, _of_divergences(num_divergences)))
     what, judged = report.judged
-    return Judgement(_judged(f"{done}; {what}: {judged}", report.problems))
+    return Judgement(_judged(f"{done}; {what}: {judged}", report.problems, is_slight=report.is_slight))
 
 
-def _judged(finding: str, problems: Sequence[str]) -> Status:
+def _judged(finding: str, problems: Sequence[str], *, is_slight: bool = False) -> Status:
     sentences = [problem[0].upper() + problem[1:] for problem in problems]
     more = [f"This is the first of {len(problems)} problems."] if len(problems) > 1 else []
     verdict = " ".join([*sentences[:1], *more])
-    status = Status(not problems, " ".join([f"{finding}.", *sentences]), verdict=verdict)
+    status = Status(not problems, " ".join([f"{finding}.", *sentences]), verdict=verdict, is_slight=is_slight)
     warn_unless_ok(status)
     return status

@@ -20,7 +20,8 @@ from ..guides import Init
 from ..joint import Potential, TracePotential, network_potential
 from ..posterior import EnsemblePosterior, Posterior, with_learned
 from ._adaptation import TARGET_ACCEPT
-from ._diagnostics import FEWEST_DRAWS, judge
+from ._convergence import FEWEST_DRAWS
+from ._diagnostics import judge
 from ._kernel import ChainStatistics, Compile, Sampler
 from ._nuts import NUTS
 from ._posterior import MCMCPosterior

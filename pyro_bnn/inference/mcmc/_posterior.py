@@ -15,7 +15,8 @@ from ..._core.scope import Stream
 from ..._core.summary import Summary
 from ...modelling.model import BayesianModel
 from ..posterior import Destination, Draw, Posterior, Status, spaced
-from ._diagnostics import FEWEST_DRAWS, Diagnostics, Modes, diagnose, judge
+from ._convergence import FEWEST_DRAWS
+from ._diagnostics import Diagnostics, Modes, diagnose, judge
 from ._kernel import ChainStatistics
 
 FLOATS = torch.float32, torch.float64

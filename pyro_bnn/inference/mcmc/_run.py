@@ -21,7 +21,7 @@ from ..._core.scope import Stream
 from ..._core.summary import counted
 from ..joint import Potential
 from ._adaptation import AnyAdaptation
-from ._diagnostics import FEWEST_DRAWS
+from ._convergence import FEWEST_DRAWS
 from ._kernel import Compile, Draws, Kernel, Sampler
 from ._start import Descent
 

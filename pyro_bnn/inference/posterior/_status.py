@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from ..._core.records import LATER
+from ..._core.remedies import Advised
 from ..._core.scope import warn_of_fit
 
 MOST_CHARACTERS = 250
@@ -13,7 +15,7 @@ class ConvergenceWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Status:
+class Status(Advised):
     """How inference ended.
 
     Args:
@@ -22,6 +24,7 @@ class Status:
         detail: The last part of the message, about how the result was computed.
         remedy: Advice on what to try, with the argument names of the function that made the fit.
         verdict: What is wrong, in a short sentence. The default is the part of the message before the first semicolon.
+        is_slight: Whether the trouble is small, so that only small differences to this result are uncertain.
 
     Example:
         >>> import pyro_bnn as pb
@@ -39,6 +42,7 @@ class Status:
     detail: str = field(default="", compare=False, repr=False)
     remedy: str = ""
     verdict: str = field(default="", compare=False, repr=False)
+    is_slight: bool = field(default=False, compare=False, repr=False, metadata={LATER: True})
 
     def __bool__(self) -> bool:
         return self.ok

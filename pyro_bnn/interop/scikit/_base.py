@@ -179,7 +179,8 @@ class BNNEstimator(Advised, Settings):
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
         """Draw the seed, and return the rows for the fit and the rows for calibration (None without calibration)."""
-        self._seed, self._deadline = self._drawn_seed(), Deadline.after(self.time_limit)
+        self._seed = self._drawn_seed()
+        self._deadline = Deadline.after(self.time_limit) if self.method == "auto" else None
         fraction = self.calibration_fraction
         if fraction is None:
             return [*range(num_rows)], None

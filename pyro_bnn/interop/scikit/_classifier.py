@@ -106,6 +106,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *, is_part: bool = False, is_next: bool = False
     ) -> "BNNClassifier":
         labels: Any
+        _require_labels(y)
         x, labels = self._validated(X, y, is_next=is_next, multi_output=True)
         if not is_part:
             _require_few_classes(labels)
@@ -234,6 +235,22 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             X: Inputs, shape (N, D).
         """
         return self._prediction(X, ClassificationPrediction, keep_draws=True)
+
+
+def _require_labels(y: Any) -> None:
+    """Raise if labels are missing among texts, since scikit-learn's errors name no remedy."""
+    import pandas  # imported late: importing takes long
+
+    dtype = None if hasattr(y, "dtype") else object  # since numpy turns NaN among texts into the text "nan"
+    values = None if issparse(y) else np.asarray(y, dtype)
+    if values is None or values.ndim == 0 or values.dtype.kind not in "OT":
+        return
+    rows = pandas.isna(values).reshape(len(values), -1).any(1)
+    if rows.any():
+        raise ValueError(
+            f"`y` must have a label in each row, got none in {rows.sum()} of {len(rows)} rows; drop these rows, or "
+            'make them a class, as by `y.fillna("missing")`.'
+        )
 
 
 def _require_few_classes(labels: Any) -> None:

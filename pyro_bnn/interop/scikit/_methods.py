@@ -335,12 +335,15 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
 
 
 def check_settings(settings: Settings, method: str) -> None:
-    """Raise if a setting has a wrong value, and warn of each changed setting that the method does not use."""
+    """Raise if a setting has a wrong value, and warn of each changed setting that the method does not use.
+
+    `method` differs from that of the settings if "auto" fits parts of the data.
+    """
     for name, check in CHECKS.items():
         if getattr(settings, name) is not None or getattr(Settings, name) is not None:
             check(name, getattr(settings, name))
     for name, methods in USED_BY.items():
-        if method not in methods and getattr(settings, name) != getattr(Settings, name):
+        if {method, settings.method}.isdisjoint(methods) and getattr(settings, name) != getattr(Settings, name):
             users = [f'"{user}"' for user in methods]
             unless = " unless chains are impossible" if method == "auto" and name in IF_NO_CHAINS else ""
             warnings.warn(

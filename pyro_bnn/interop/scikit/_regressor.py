@@ -1,5 +1,6 @@
 """The regressor."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
@@ -12,6 +13,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from ..._core import checks as _checks
+from ..._core.scope import outer_stacklevel
 from ..._core.signatures import explained
 from ...auto.choosing import OF_NUMBERS, has_few_values
 from ...modelling.likelihoods import (
@@ -23,7 +25,7 @@ from ...modelling.likelihoods import (
     name_of_likelihood,
 )
 from ...results.calibration import ConformalIntervals
-from ...results.units import in_units
+from ...results.units import in_units, note_on_unlike_rows
 from ...scores.uncertainty import RegressionPrediction
 from ._base import ALPHA, DTYPE, BNNEstimator, standard_units
 
@@ -120,6 +122,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     likelihood: str | Likelihood | None = field(default=None, kw_only=True)
     _mean: torch.Tensor = field(init=False)
     _scale: torch.Tensor = field(init=False)
+    _sd_of_targets: torch.Tensor = field(init=False)
 
     @explained("regressor.fit(X, y)")
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
@@ -198,7 +201,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             likelihoods["gaussian"] = GaussianLikelihood(scales)
         if not is_next:
             counts = y_all.new_zeros(num_targets), y_all.new_ones(num_targets)
-            self._mean, self._scale = counts if kind == "counts" else standard_units(y_all, weights)
+            in_standard = standard_units(y_all, weights)
+            self._mean, self._scale = counts if kind == "counts" else in_standard
+            self._sd_of_targets = in_standard[1]
         y_standard = (y_all - self._mean) / self._scale
         self._fit(x, y_standard, weights, designs, likelihoods, num_targets, is_part=is_part, is_next=is_next)
         if held_out is not None:
@@ -223,10 +228,13 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         Returns:
             The means, in the shape of the targets given to :meth:`fit`. With `return_std`, the pair (means, standard
             deviations).
+
+        Warns:
+            UserWarning: With `return_std`, as :meth:`predict_distribution` warns.
         """
         prediction = self._in_units(X, keep_draws=False)
         mean = self._shaped(prediction.mean)
-        return (mean, self._shaped(prediction.total.sqrt())) if return_std else mean
+        return (mean, self._shaped(self._noted(prediction).total.sqrt())) if return_std else mean
 
     @explained("regressor.predict_interval(X, level=0.9)", {"alpha": ALPHA})
     def predict_interval(self, X: ArrayLike, level: float = 0.9) -> Floats:
@@ -258,7 +266,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         if self._calibration is None:
             tail = (1 - _checks.between_zero_and_one("level", level)) / 2
             return np.moveaxis(self.predict_quantile(X, [tail, 1 - tail]), 0, -1)
-        ends = self._calibration.interval(self._prediction(X, RegressionPrediction, keep_draws=False), level)
+        prediction = self._prediction(X, RegressionPrediction, keep_draws=False)
+        self._noted(in_units(prediction, self._mean, self._scale))
+        ends = self._calibration.interval(prediction, level)
         return np.moveaxis(self._shaped(self._mean + self._scale * ends), 0, -1)
 
     @explained("regressor.predict_quantile(X, [0.05, 0.95])", {"alpha": "pass the probability as `q`"})
@@ -273,7 +283,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             Quantiles, shape (N,), or (Q, N) for a list. With several targets, the quantiles also have a last axis of
             length O.
         """
-        return self._shaped(self._in_units(X, keep_draws=True).quantile(q))
+        return self._shaped(self._noted(self._in_units(X, keep_draws=True)).quantile(q))
 
     @explained("regressor.predict_distribution(X)")
     def predict_distribution(self, X: ArrayLike) -> RegressionPrediction:
@@ -284,8 +294,11 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         Returns:
             A prediction in the units of the targets, of shape (N, O) even if there is only one target.
+
+        Warns:
+            UserWarning: If the predicted standard deviation of a row is more than 3 times that of the training targets.
         """
-        return self._in_units(X, keep_draws=True)
+        return self._noted(self._in_units(X, keep_draws=True))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -295,6 +308,15 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     def _in_units(self, X: ArrayLike, *, keep_draws: bool) -> RegressionPrediction:
         prediction = self._prediction(X, RegressionPrediction, keep_draws=keep_draws)
         return in_units(prediction, self._mean, self._scale)
+
+    def _noted(self, prediction: RegressionPrediction) -> RegressionPrediction:
+        """Warn if rows are unlike the training rows. Return the prediction."""
+        means = prediction.variance_of_means
+        variance = prediction.aleatoric if means is None else prediction.aleatoric + means
+        note = note_on_unlike_rows(variance.sqrt().numpy(), self._sd_of_targets.numpy(), range(len(variance)))
+        if note:
+            warnings.warn(note, UserWarning, stacklevel=outer_stacklevel())
+        return prediction
 
     def _shaped(self, values: torch.Tensor) -> Floats:
         """Convert a tensor of shape (..., O) to a NumPy array, without the axis O if the targets had the shape (N,)."""

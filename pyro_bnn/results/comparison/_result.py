@@ -19,6 +19,9 @@ SD = (
     "are the 10 % and 90 % quantiles of the ratio over points."
 )
 
+SMALL = "small differences are uncertain."
+"""The doubt about a method whose chains are slightly too short."""
+
 LARGEST_WRITTEN_OUT, MOST_DIGITS = 1e6, 7
 """Larger numbers, and numbers that need more digits after the point, are shown in scientific notation."""
 
@@ -189,21 +192,26 @@ class Comparison(Advised, Shown):
 
         A line about a status says what is wrong, and what to do. `status` and `others` have the complete statuses. With
         more than two methods, the line for a region is about the method that is closest to the first method. If the
-        status of the first method is not ok, there are no lines about regions.
+        first method is in more than slight trouble, there are no lines about regions.
         """
-        return "\n".join([*self._doubts, *([self.differences] if self.status else [])])
+        return "\n".join([*self._doubts, *([self.differences] if self._is_told else [])])
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether the first method is good enough to tell how far the other methods are from it."""
+        return self.status.ok or self.status.is_slight
 
     @property
     def _doubts(self) -> list[str]:
-        doubts = [
-            f"{_problem(name, status)} Until then, its numbers do not tell how good the method is."
-            for name, status in self.others.items()
+        first = {self._first: (self.status, "these numbers do not tell how good the other methods are.")}
+        others = {
+            name: (status, "its numbers do not tell how good the method is.") for name, status in self.others.items()
+        }
+        return [
+            f"{_problem(name, status)} Until then, {SMALL if status.is_slight else doubt}"
+            for name, (status, doubt) in {**first, **others}.items()
             if not status
         ]
-        if self.status:
-            return doubts
-        doubt = "Until then, these numbers do not tell how good the other methods are."
-        return [f"{_problem(self._first, self.status)} {doubt}", *doubts]
 
     @property
     def differences(self) -> str:
@@ -276,7 +284,7 @@ class Comparison(Advised, Shown):
         return Summary(self._title(), notes, rows, ("region", "method", *names))
 
     def __str__(self) -> str:
-        differences = self.differences.splitlines() if self.status else []
+        differences = self.differences.splitlines() if self._is_told else []
         parts = _wrapped(self._doubts), self.tables, self._legend, _wrapped(differences)
         return "\n\n".join(filter(None, parts))
 

@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 from ..._core import checks as _checks
 from ..._core.inputs import as_targets
 from ..._core.reflection import move_distribution
-from ..._core.remedies import Advised
+from ..._core.remedies import Advised, instead
 from ..._core.summary import Shown, Summary, counted
 from .. import metrics
 from ._entropy import require_two
@@ -161,6 +161,8 @@ class Prediction(Advised, Shown, ABC):
         raise TypeError("a prediction is not an array; pass one of its tensors, such as `prediction.expectation`.")
 
     def __getitem__(self: P, rows: int | Sequence[int] | np.ndarray | Tensor | slice) -> P:
+        if isinstance(rows, str):
+            raise TypeError(f"`prediction[...]` takes rows, got {rows!r}; {instead(type(self), rows)}.")
         index = _row_numbers(rows, len(self)).to(self.expectation.device)
         fields = vars(self).items()
         return type(self)(**{name: take(value, index, int(name in DRAWS_FIRST)) for name, value in fields})
