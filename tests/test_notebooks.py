@@ -60,6 +60,9 @@ def test_an_estimator_shows_its_network_and_the_status_of_the_fit(kind):
         end = page.rpartition("<strong>")[2]
         assert "1 input, 7 + 5 hidden units" in end
         assert "ok: Laplace approximation" in end
+        line = re.search(r"<summary><strong style=.color: #2a9d4a[^>]*>ok</strong> Fit: [^<]*</summary>", page)
+        assert page.index(line[0]) > page.index("</style>")  # below the HTML of scikit-learn
+        assert "1 input" not in line[0]
     estimator.posterior_.status = pb.Status(False, "The chains disagree.")
     assert re.search(r'style="color[^"]*">NOT OK: The chains disagree', estimator._repr_html_())
 

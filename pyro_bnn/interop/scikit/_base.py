@@ -1,6 +1,7 @@
 """The base class of the scikit-learn estimators for regression and classification."""
 
 import copy
+import html
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from ..._core import checks as _checks
 from ..._core.names import nearest
 from ..._core.remedies import Advised
 from ..._core.scope import seeded, warn_of_fit
-from ..._core.summary import NOT_OK, Summary, counted, few, in_lines
+from ..._core.summary import ALARM, NOT_OK, Summary, counted, few, in_lines
 from ...auto import fitting
 from ...auto.choosing import ACTIVATIONS, Deadline, Design, open_designs
 from ...inference.posterior import Posterior, Status, default_num_draws
@@ -53,6 +54,12 @@ MOST_STORED = 800
 
 LARGEST_SEED = 2**31 - 1
 """Drawn seeds are smaller than this number, as in scikit-learn."""
+
+FINE = "color: #2a9d4a; font-weight: bold"
+"""Style of "ok" in a notebook; this green can be read on white and on black."""
+
+OF_FIT = "font-family: sans-serif; font-size: 0.9em; margin: 0.4em 0"
+"""Style of the line on a fit below the HTML of scikit-learn."""
 
 Self = TypeVar("Self", bound="BNNEstimator")
 P = TypeVar("P", bound=Prediction)
@@ -239,8 +246,13 @@ class BNNEstimator(Advised, Settings):
         return bundle
 
     def _fit_as_html(self) -> str:
+        """Return one line on the status of the fit as HTML, with the other facts below it after a click."""
         fit = self._fit_summary()
-        return "" if fit is None else fit.html()
+        if fit is None:
+            return ""
+        style, said = (FINE, "ok") if self._status else (ALARM, f"{NOT_OK}: {self._status.finding}")
+        line = f'<strong style="{style}">{html.escape(said)}</strong> {html.escape(fit.title)}'
+        return f'<details style="{OF_FIT}"><summary>{line}</summary>{fit.html()}</details>'
 
     def _fit_summary(self) -> Summary | None:
         """Return the fitted network and the status of the fit; None before a fit."""
