@@ -43,8 +43,8 @@ def export_onnx(
     standard deviations may differ by 1e-5 times the largest of these numbers.
 
     The input is named ``x``. If there are several inputs, their names are their keys in a dictionary, or ``x_0``,
-    ``x_1``, ... in a tuple. For numbers, the outputs are ``mean``, ``aleatoric`` and ``epistemic`` (variances). For
-    classes, the outputs are ``probs``, ``aleatoric`` and ``epistemic`` (nats). See also
+    ``x_1``, ... in a tuple. In regression, the outputs are ``mean``, ``aleatoric`` and ``epistemic`` (variances). In
+    classification, the outputs are ``probs``, ``aleatoric`` and ``epistemic`` (nats). See also
     :class:`~pyro_bnn.interop.PredictiveModule`. The number of draws and the seed are in the metadata of the file.
 
     Args:

@@ -260,9 +260,9 @@ class AdaptiveIntervals(Shown, Calibration):
         return torch.stack([prediction.mean - half, prediction.mean + half])
 
     def update(self, prediction: RegressionPrediction, y: Tensor) -> Tensor:
-        """Return the intervals of rows in the order of time, and update the level after each row.
+        """Return the interval of each row, and update the level after each row.
 
-        The interval of a row depends only on the targets of earlier rows.
+        Sort the rows by time, the earliest first. The interval of a row depends only on the targets of earlier rows.
 
         Args:
             prediction: Prediction of the rows, with one output.
