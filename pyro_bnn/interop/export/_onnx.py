@@ -54,7 +54,7 @@ def export_onnx(
         x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows.
         num_draws: Number of weight draws, K, at least 2; by default as in :func:`~pyro_bnn.predict`.
             The file has K numbers for each weight, but none for removed weights (see :mod:`pyro_bnn.pruning`).
-        seed: Seed of the draws; None draws a seed.
+        seed: Seed of the draws; with ``None``, a seed is drawn.
 
     Raises:
         ImportError: If `onnx`, `onnxscript` or `onnxruntime` is not installed.

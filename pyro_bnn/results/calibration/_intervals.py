@@ -214,7 +214,7 @@ class AdaptiveIntervals(Shown, Calibration):
     Args:
         level: Share :math:`\ell` of the targets that are to lie in their intervals in the long run.
         rate: Step size :math:`\gamma`. With larger values, intervals follow drift faster, but their widths vary more.
-        num_scores: Number of most recent scores that determine the width; None uses all scores.
+        num_scores: Number of most recent scores that determine the width; with ``None``, all scores.
 
     References:
         Gibbs and Candès (2021), Adaptive Conformal Inference Under Distribution Shift,

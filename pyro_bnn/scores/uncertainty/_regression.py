@@ -286,7 +286,7 @@ class RegressionPrediction(Prediction):
 
         Args:
             num_samples: Number of observations.
-            seed: Seed of the draws; torch's generators do not change. None draws a seed.
+            seed: Seed of the draws; torch's generators do not change. With ``None``, a seed is drawn.
         """
         components = self._kept_components()
         num_samples = _checks.at_least("num_samples", num_samples, 1)
