@@ -203,10 +203,7 @@ def _cdf_sums(
 
 
 def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
-    """Simulate R observations from each of the S draws, shape ``(R, S, N, *O)``.
-
-    R is the smallest number for which all draws together give at least 1000 observations of each target.
-    """
+    """Simulate at least 1000 observations of each target, R from each of the S draws; shape ``(R, S, N, *O)``."""
     assert prediction.components is not None
     with seeded(seed, prediction.mean.device):
         return prediction.components.sample(torch.Size([-(-NUM_OBSERVATIONS // prediction.num_samples)])).double()
