@@ -11,6 +11,7 @@ import torch
 
 from pyro_bnn.app import demo
 from pyro_bnn.app.beside import side_by_side
+from pyro_bnn.app.cli.compare import expected_time
 from pyro_bnn.inference.posterior import Status
 from pyro_bnn.results.comparison import Comparison, Estimate, Scores
 
@@ -51,8 +52,11 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     code, printed, err = pyro_bnn("compare", run, "--num-samples", 40, "--seed", 7)
     assert (code, err) == (0, "")
     assert printed.startswith(
-        "NUTS draws four chains of 40 draws each (and as many of warm-up) for 48 rows, with seed 7 ..."
+        "NUTS draws four chains of 40 draws each (and as many of warm-up) for 48 rows, with seed 7 ...\n"
+        "This takes at most about "
     )
+    expected, taken = (float(re.search(rf"{words} (\S+) s\b", printed)[1]) for words in ("about", "of 40 draws in"))
+    assert taken < 3 * expected + 1  # seconds; others may use the machine
     assert "test rows; the last 6 rows compare with NUTS:" in printed
     verdict = re.search("Not decided|The run (predicts|does not predict) like", printed).start()
     assert verdict < printed.index("test rows; the last 6 rows")  # what the numbers are worth comes before them
@@ -89,6 +93,25 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     ]:
         code, _, err = pyro_bnn("compare", *arguments)
         assert (code, message in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "num_samples", "time", "remedy"),
+    [
+        (1.234, 400, "1.2 s", None),
+        (118, 400, "2 min", None),
+        (847, 400, "14 min", "draw less (--num-samples 100), or compare a run with fewer training rows: "),
+        (847, 100, "14 min", "draw less (--num-samples 40), or compare a run with fewer training rows: "),
+        (20_000, 40, "5 h 33 min", "compare a run with fewer training rows: "),
+    ],
+)
+def test_a_long_comparison_says_how_to_be_faster(seconds, num_samples, time, remedy):
+    said = expected_time(seconds, num_samples)
+    start = f"This takes at most about {time} at the present speed of this machine."
+    if remedy is None:
+        assert said == start
+    else:
+        assert said.startswith(f"{start} If that is too long, stop with Ctrl-C; then {remedy}")
 
 
 @pytest.mark.parametrize("error", [1.0, 3.0])
