@@ -22,8 +22,9 @@ EXAMPLES = (
 )
 
 NUM_STEPS, NUM_SAMPLES, NUM_SAMPLES_OF_RUN, FEWEST_SAMPLES = 3000, 500, 400, 40
-LONG, FEWER = 120.0, 4
-"""Heuristic: seconds above which the command says how to be faster, and by which factor fewer draws are then better."""
+SHORT, LONG, FEWER = 10.0, 120.0, 4
+"""Heuristic: seconds below which no number is told, since the preparation then takes most of the time; seconds above
+which the command says how to be faster; and by which factor fewer draws are then better."""
 
 
 def compare(
@@ -177,6 +178,8 @@ def expected_time(seconds: float, num_samples: int) -> str:
     """Say how long the chains of NUTS take at most and, if that is long, how to make them faster."""
     from ..._core.summary import in_time  # imported late: importing takes long
 
+    if seconds < SHORT:
+        return "This takes a few seconds."
     said = f"This takes at most about {in_time(float(f'{seconds:.2g}'))} at the present speed of this machine."
     if seconds <= LONG:
         return said
