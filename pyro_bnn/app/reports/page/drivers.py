@@ -8,10 +8,10 @@ import pandas
 
 from ....results import plotting
 from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, Driver
-from ..numbers import number, percent
+from ..numbers import in_series, number, percent
 from ..pictures import Drawing, panels
 from .regression import HEADLINE
-from .section import Section, in_series
+from .section import Section
 from .subject import Classified, Regressed, Subject
 from .verdicts import log_density
 
