@@ -184,14 +184,14 @@ def fit(
             result depends on the speed of the machine, and the status says what was cut short. Without a limit, the
             length of chains depends only on the numbers of rows and weights; a thousand rows take half a minute on two
             cores.
-        num_members: Number of members of an ensemble; None means 5. By default, a prediction uses each member once.
+        num_members: Number of members of an ensemble; with ``None``, 5. By default, a prediction uses each member once.
         num_workers: Number of processes that fit members of an ensemble; the calling process counts as one of them. The
             default is 1 if the model is on a GPU, if the data are a loader, or if several processes share the fit by
             `torch.distributed`. Otherwise, the default is the smaller of `num_members` and torch's number of threads.
         reset: Function that gives a network new initial weights in place, for an ensemble. If None, the method
             `reset_parameters` of each layer is called.
-        guide: The guide, which is fitted in place. None makes a :class:`MeanFieldGuide` centred on the network's
-            present weights. For an ensemble: a function that makes a guide from a model, such as
+        guide: The guide, which is fitted in place. With ``None``, a :class:`MeanFieldGuide` is made, centred on the
+            network's present weights. For an ensemble: a function that makes a guide from a model, such as
             :class:`MeanFieldGuide`.
         optimizer: Function from parameters to a torch optimizer, with or without a schedule. The default is Adam with a
             learning rate of 0.02.

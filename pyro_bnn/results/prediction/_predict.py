@@ -113,9 +113,9 @@ def predict(
             result of :func:`fit_laplace` or :func:`fit_gauss_newton` with random weights before the last layer. A
             linearised prediction takes about three times as long.
         site: What a Pyro model of your own predicts: the name of an observed site with one row for each input, or
-            ``"_RETURN"`` for the return value. None takes the observed site if there is exactly one, otherwise the
-            return value.
-        seed: Seed of the prediction; torch's generators do not change. None draws a seed.
+            ``"_RETURN"`` for the return value. With ``None``, the observed site is predicted if there is exactly one,
+            otherwise the return value.
+        seed: Seed of the prediction; torch's generators do not change. With ``None``, a seed is drawn.
 
     Returns:
         A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` for classes, or a

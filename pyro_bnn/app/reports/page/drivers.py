@@ -68,7 +68,7 @@ def doubt_of(*, is_class: bool) -> str:
 
 
 def change_of(growth: float) -> str:
-    """Return a change in per cent, such as "+50 %" for a growth of 1.5."""
+    """Return a factor as a change in per cent, such as "+50 %" for the factor 1.5."""
     return f"{round(100 * (growth - 1)):+,} %"
 
 

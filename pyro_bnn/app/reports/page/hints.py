@@ -64,7 +64,7 @@ def of_bias(found: Regressed) -> list[Verdict]:
 
 
 def of_negative(found: Regressed, level: float) -> list[Verdict]:
-    """If no training target is below 0, judge whether the intervals of probability `level` reach below 0."""
+    """If no training target is negative, judge whether predicted intervals of the given level reach below 0."""
     shares = (found.interval(level)[0] < 0).double().mean(0).tolist()
     rounding = ROUNDING * found.train_scale.abs()  # targets are stored in single precision
     are_positive = (found.train_least >= -rounding).tolist()
