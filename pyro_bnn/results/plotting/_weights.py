@@ -94,15 +94,16 @@ def signal_to_noise(
     return axes
 
 
-def _edges(values: np.ndarray, most: int) -> np.ndarray:
+def _edges(values: np.ndarray, most: int) -> list[float]:
     """Return the edges of the bins of a histogram: by Rice's rule 2 N^(1/3) bins for N values, but at most `most`."""
     if not len(values):
-        return np.array([0.0, 1.0])
+        return [0.0, 1.0]
     low, high = float(values.min()), float(values.max())
     if high - low <= SAME * max(abs(low), abs(high)):  # one bar in the middle, on one side of 0
         width = abs(low) or 1.0
-        return np.linspace(low - width / 2, low + width / 2, 4)
-    return np.linspace(low, high, min(most, math.ceil(2 * np.cbrt(len(values)))) + 1)
+        return [low + width * step for step in (-1 / 2, -1 / 6, 1 / 6, 1 / 2)]
+    edges: list[float] = np.linspace(low, high, min(most, math.ceil(2 * np.cbrt(len(values)))) + 1).tolist()
+    return edges
 
 
 def _moments_of_weights(posterior: Posterior) -> Moments:
