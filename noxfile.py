@@ -1,4 +1,7 @@
-"""Commands for contributors: `nox -l` lists them, and `nox -s lint` runs one in the current environment."""
+"""Commands for contributors: `nox -l` lists them, and `nox -s lint` runs one.
+
+They run in the active environment, since a new one would need minutes to install torch.
+"""
 
 from importlib.util import find_spec
 
@@ -32,6 +35,12 @@ FAST = [
 """Test files that together touch every package and run in less than a minute."""
 
 
+def require(session: nox.Session, extra: str, *packages: str) -> None:
+    """Stop the session if packages of an extra are missing."""
+    if not all(map(find_spec, packages)):
+        session.error(f"Packages are missing: run `pip install -e '.[{extra}]'`.")
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style of all Python files; `nox -s lint -- --fix` corrects what it can."""
@@ -54,16 +63,22 @@ def fast(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """All tests that run for each change (need `.[test]`); `nox -s tests -- tests/test_priors.py` runs one file."""
-    if not (session.posargs or find_spec("hypothesis")):
-        session.error("The packages for tests are missing: run `pip install -e '.[test]'`.")
+    if not session.posargs:
+        require(session, "test", "hypothesis")
     session.run("pytest", *session.posargs)
+
+
+@nox.session
+def nightly(session: nox.Session) -> None:
+    """Slow tests that seldom find an error (need `.[test]`)."""
+    require(session, "test", "hypothesis")
+    session.run("pytest", "-m", "nightly", *session.posargs)
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
     """Pages in build/html; `nox -s docs -- full` also runs tutorials and examples. Both need `.[docs]`."""
-    if not all(map(find_spec, ("sphinx", "furo", "arviz", "transformers", "peft"))):
-        session.error("The packages for pages are missing: run `pip install -e '.[docs]'`.")
+    require(session, "docs", "sphinx", "furo", "arviz", "transformers", "peft")
     gallery = [] if "full" in session.posargs else ["-D", "plot_gallery=False"]
     session.run("python", "-m", "sphinx", "-W", "-q", "-b", "html", *gallery, "docs", "build/html")
 

@@ -27,7 +27,7 @@ FRACTIONS = (0.0, 0.5, 0.75, 0.95, 0.98, 0.99)
 class Setting:
     """How one network is trained; `init`, `inputs` and `kl_weight` are as for ``pyro-bnn train``."""
 
-    prior: str | None = None  # as for ``pyro-bnn train``; None trains one network by maximum likelihood
+    prior: str | None = None  # as for ``pyro-bnn train``; with None, maximum likelihood
     init: str = "network:0.02"
     inputs: str = "raw"
     kl_weight: str = "1"

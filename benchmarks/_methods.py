@@ -154,7 +154,7 @@ class Fit:
 class PointSetting:
     """How a deterministic network is trained."""
 
-    # standard deviation of the weights' prior, which acts like weight decay; None is maximum likelihood
+    # standard deviation of the weights' prior, which acts like weight decay; with None, maximum likelihood
     prior_scale: float | None = None
     lr: float = 1e-3  # initial learning rate of Adam; it falls to 0 along a cosine
 

@@ -129,7 +129,7 @@ class BatchEnsemble(PointSetting, Method):
     """Four members that share weight matrices, up to factors of rank one."""
 
     name: ClassVar[str] = "batch-ensemble"
-    factor_scale: float | None = None  # standard deviation of the initial factors around 1; None is random signs
+    factor_scale: float | None = None  # standard deviation of the initial factors around 1; with None, random signs
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:

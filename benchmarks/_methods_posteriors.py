@@ -51,7 +51,7 @@ class MeanField(Method):
     estimator: ClassVar[Callable[[], Estimator] | None] = None
     kl_weight: float  # weight of the KL term; below 1 the posterior is cold
     lr: float  # initial learning rate; it falls to 0 along a cosine
-    prior_scale: float | None = None  # standard deviation of the weights' prior; None is the network's prior
+    prior_scale: float | None = None  # standard deviation of the weights' prior; with None, the network's prior
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
@@ -265,8 +265,8 @@ class KroneckerLaplace(PointSetting, Method):
     """Laplace's method around the deterministic network, with Kronecker factors of the Gauss-Newton matrix."""
 
     name: ClassVar[str] = "laplace-kronecker"
-    # precisions of the prior: "evidence" chooses one for each layer, None takes those of the prior with which the
-    # network was trained
+    # precisions of the prior: with "evidence", one is chosen for each layer; with None, those of the prior with
+    # which the network was trained
     prior_precision: Literal["evidence"] | None = None
 
     @classmethod

@@ -122,9 +122,9 @@ class Budget:
 
     steps: int = 3000  # optimisation steps of each fit; also the steps of each chain of SGHMC
     batch_size: int = 1500  # rows of a step, at most; a smaller data set uses all its rows
-    # draws of each chain of NUTS, which is also the number of warm-up draws; None depends on the data set
+    # draws of each chain of NUTS, which is also the number of warm-up draws; with None, it depends on the data set
     draws: int | None = None
-    depth: int | None = None  # largest depth of the trees of NUTS; None depends on the data set
+    depth: int | None = None  # largest depth of the trees of NUTS; with None, it depends on the data set
     chains: int = 4  # number of chains of NUTS and SGHMC
     predictive_draws: int = 200  # number of weight draws of a prediction, or of all stored draws if there are fewer
     compile: bool = True  # whether to run NUTS in C
@@ -157,7 +157,7 @@ class Method(ABC):
         grid: Settings that are compared.
         most_searched: Largest number of splits on whose validation rows the grid is searched.
         most_rows: Largest number of training rows with which the method is run.
-        tuned_as: The method for which the grid is searched; None searches it for this method.
+        tuned_as: The method for which the grid is searched; with None, this method.
     """
 
     name: str

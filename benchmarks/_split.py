@@ -48,7 +48,7 @@ class Setting:
     num_warmup: int = 0  # number of first steps of each task over which the rate of natural gradients rises
     first_scale: float = 0.01  # initial standard deviation of the weights
     epochs: int = 10  # passes over the images of a task
-    batch_size: int | None = 256  # number of images in a step; None uses all
+    batch_size: int | None = 256  # number of images in a step; with None, all
     # number of epochs of maximum likelihood before the first task, whose means start at the result
     first_epochs: int = 0
     # number of images of each task that are kept for later, chosen at random. Before a prediction for a task, a copy of

@@ -40,7 +40,7 @@ class Setting:
     is_conv: bool = False
     batch_size: int = 128  # rows of a step
     num_steps: int = 20  # steps of a burst, and batches of the data
-    num_data: float | None = None  # size of the data set in the ELBO; None uses the number of rows
+    num_data: float | None = None  # size of the data set in the ELBO; with None, the number of rows
     device: str = "cpu"  # where to compute
 
     def net(self) -> nn.Sequential:
@@ -250,9 +250,9 @@ class FitSVI:
         elbo: Class of the ELBO.
         estimator: Gradient estimator.
         make_guide: Function from the model to its guide.
-        optimizer: Function from parameters to an optimizer; None uses the default of all contenders.
+        optimizer: Function from parameters to an optimizer; with None, the default of all contenders.
         in_batches: Whether `fit_svi` gets a list of batches instead of the two tensors.
-        execution: How steps are computed; None records them on a GPU.
+        execution: How steps are computed; with None, they are recorded on a GPU.
     """
 
     def __init__(

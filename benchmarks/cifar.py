@@ -43,7 +43,7 @@ class Task:
 
     method: str  # a name in `SETTINGS`
     seed: int
-    num_train: int | None  # None uses all images
+    num_train: int | None  # with None, all images
     validation: int  # number of training images to report on instead of the test images; 0 uses the test images
     width: int  # channels of the first stage
     setting: Setting

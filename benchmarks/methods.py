@@ -49,7 +49,7 @@ class Table(Generic[D]):
         out: The folder.
         echo: Prints a line.
         device: Where the methods are fitted.
-        point: The setting of one network and of ensembles; None chooses it on validation images.
+        point: The setting of one network and of ensembles; with None, it is chosen on validation images.
     """
 
     def __init__(

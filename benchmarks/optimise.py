@@ -107,7 +107,7 @@ METHODS: dict[str, Fit | None] = {
     "Sobol": None,
     "fully Bayesian GP": fully_bayesian,
 }
-"""What chooses the points; None is the Sobol sequence."""
+"""What chooses the points; with None, the Sobol sequence."""
 
 LOOKS = {
     "network": {"marker": "o", "color": plotting.PALETTE[0]},

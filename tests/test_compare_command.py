@@ -5,15 +5,19 @@
 import functools
 import json
 import re
+import time
 
 import pytest
 import torch
 
 from pyro_bnn.app import demo
 from pyro_bnn.app.beside import side_by_side
+from pyro_bnn.app.cli.compare import expected_time
+from pyro_bnn.inference.mcmc import Draws, Kernel, Sampler, seconds_of_step
 from pyro_bnn.inference.posterior import Status
 from pyro_bnn.results.comparison import Comparison, Estimate, Scores
 
+from .cases import small_model
 from .own_data import houses, scores_in, write_table
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 
@@ -51,7 +55,7 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     code, printed, err = pyro_bnn("compare", run, "--num-samples", 40, "--seed", 7)
     assert (code, err) == (0, "")
     assert printed.startswith(
-        "NUTS draws four chains of 40 draws each (and as many of warm-up) for 48 rows, with seed 7 ..."
+        "NUTS draws four chains of 40 draws each (and as many of warm-up) for 48 rows, with seed 7 ...\nThis takes a"
     )
     assert "test rows; the last 6 rows compare with NUTS:" in printed
     verdict = re.search("Not decided|The run (predicts|does not predict) like", printed).start()
@@ -89,6 +93,48 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
     ]:
         code, _, err = pyro_bnn("compare", *arguments)
         assert (code, message in err) == (2, True)
+
+
+class Sleepy(Sampler):
+    """A sampler whose draws take 0.01 s: 2 steps of the first chain, and 3 of the second."""
+
+    def kernel(self, value_and_grad, z, *, compile=False):
+        return SleepyKernel(value_and_grad, z)
+
+
+class SleepyKernel(Kernel):
+    def draw(self):
+        time.sleep(0.01)
+        steps, ends = torch.tensor([2, 3, 999]), torch.tensor([True, True, False])
+        return Draws(ends, self.inverse_mass, steps, None, None, ~ends, steps)
+
+
+def test_the_steps_of_chains_are_timed():
+    model, x, y = small_model(num_data=6)
+    assert 0.002 <= seconds_of_step(model, (x, y), Sleepy(), num_chains=3) < 0.02  # at least 0.01 s for 5 steps
+
+
+def test_a_short_comparison_tells_no_number():
+    assert expected_time(9.9, 400) == "This takes a few seconds."
+
+
+@pytest.mark.parametrize(
+    ("seconds", "num_samples", "said", "remedy"),
+    [
+        (12.34, 400, "12 s", None),
+        (118, 400, "2 min", None),
+        (847, 400, "14 min", "draw less (--num-samples 100), or compare a run with fewer training rows: "),
+        (847, 100, "14 min", "draw less (--num-samples 40), or compare a run with fewer training rows: "),
+        (20_000, 40, "5 h 33 min", "compare a run with fewer training rows: "),
+    ],
+)
+def test_a_long_comparison_says_how_to_be_faster(seconds, num_samples, said, remedy):
+    found = expected_time(seconds, num_samples)
+    start = f"This takes at most about {said} at the present speed of this machine."
+    if remedy is None:
+        assert found == start
+    else:
+        assert found.startswith(f"{start} If that is too long, stop with Ctrl-C; then {remedy}")
 
 
 @pytest.mark.parametrize("error", [1.0, 3.0])

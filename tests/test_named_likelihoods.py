@@ -40,7 +40,7 @@ def test_a_number_is_the_noise_scale_and_without_one_it_is_latent():
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_every_name_is_in_the_error(name):
     assert name in LIKELIHOOD_CHOICES
-    with pytest.raises(ValueError, match=f"unknown likelihood 'Normal'; choose .*{name}"):
+    with pytest.raises(ValueError, match=f"unknown likelihood 'Normal'; did you mean 'gaussian'. Choose .*{name}"):
         make_likelihood("Normal")
 
 
@@ -52,7 +52,7 @@ def test_every_name_is_in_the_error(name):
         ("gaussian:-1", "`scale` must be a finite number above 0"),
         ("mixture:1.5", "`num_components` must be a whole number"),
         ("poisson:2", "must have no number: write 'poisson'"),
-        (3, "unknown likelihood 3"),
+        (3, "unknown likelihood int; choose categorical"),
     ],
 )
 def test_what_cannot_be_made_is_told(spec, message):

@@ -17,7 +17,7 @@ from pyro_bnn import data
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyro_bnn"
-SESSIONS = ("lint", "types", "fast", "tests", "docs", "picture", "wheel")
+SESSIONS = ("lint", "types", "fast", "tests", "nightly", "docs", "picture", "wheel")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_the_description_has_no_links_that_work_only_in_the_repository(archives)
     assert "| `BNNRegressor()`, `BNNClassifier()` |" in metadata  # the words of a link in a table stay
     assert "<!--" not in metadata
     assert not re.search(r"(?m)^## More|^\*Left:", metadata)  # no sections of links, and no caption without its picture
-    text = re.sub(r"(?s)<!-- only in.*?<!-- end of what is only.*?-->", "", (ROOT / "README.md").read_text())
+    text = re.sub(r"(?s)<!-- begin: repository.*?<!-- end: repository -->", "", (ROOT / "README.md").read_text())
     prose = re.sub(r"(?m)^\|.*", "", text)
     pointers = [" ".join(words.split()) for words in re.findall(r"\[([^]]+)\]\((?!https:)", prose)]
     assert len(pointers) > 5
@@ -174,13 +174,13 @@ class SessionError(Exception):
     """As nox stops a session."""
 
 
-@pytest.mark.parametrize("name", ["tests", "docs"])
+@pytest.mark.parametrize("name", ["tests", "nightly", "docs"])
 def test_a_session_whose_packages_are_missing_names_the_command_that_installs_them(name, noxfile, monkeypatch):
     def stop(message):
         raise SessionError(message)
 
     monkeypatch.setattr(noxfile, "find_spec", {}.get)
-    extra = {"tests": "test"}.get(name, name)
+    extra = "docs" if name == "docs" else "test"
     with pytest.raises(SessionError, match=rf"pip install -e '\.\[{extra}\]'"):
         getattr(noxfile, name)(SimpleNamespace(posargs=[], run=print, error=stop))
 

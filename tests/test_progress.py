@@ -19,6 +19,7 @@ from pyro_bnn.app.datasets import Dataset, Facts
 from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.tracking import FitProgress
+from pyro_bnn.auto import choosing
 from pyro_bnn.auto.choosing import Deadline
 from pyro_bnn.inference.history import History
 
@@ -72,6 +73,19 @@ def test_the_bar_of_chains_says_what_its_draws_are(shown_on):
     with pytest.warns(pb.ConvergenceWarning):
         pb.fit_nuts(model, (x, y), num_chains=2, num_warmup=4, num_samples=4, progress=True, compile=False, seed=0)
     assert re.search(r"draw 16/16 \S+ of 2 chains, with warm-up 00:", written.getvalue())
+
+
+def test_a_comparison_of_networks_counts_its_fits(shown_on, monkeypatch):
+    monkeypatch.setattr(choosing._budget, "FEWEST_SECONDS", 0.5)
+    monkeypatch.setattr(choosing._budget, "MOST_DESCENT", 20)
+    monkeypatch.setattr(choosing._budget, "MOST_STEPS", 20)
+    monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 20)
+    written = shown_on(Terminal)
+    x, y = small_model(num_data=12)[1:]
+    candidates = {name: lambda num_data: small_model(num_data=num_data)[0] for name in "ab"}
+    choosing.fit_best(candidates, (x, y), progress=True, seed=0)
+    shown = re.findall(r"comparing 2 networks: fit (\d)/6 .{10,12} 00:\d\d, [\d:?]+ left", written.getvalue())
+    assert (shown[0], shown[-1]) == ("0", "6")
 
 
 def test_a_file_gets_a_line_every_ten_seconds(shown_on, monkeypatch):

@@ -56,7 +56,13 @@ def test_a_sum_of_columns_begins_the_report_and_problems_come_before_notes(pyro_
     rows = [[*numbers.integers(1, 100, 2).tolist(), repr(numbers.normal())] for _ in range(100)]
     table = write_table(tmp_path / "t.csv", [[a, b, c, a + b] for a, b, c in rows], ("casual", "member", "wind", "all"))
     options = ("--target", "all", "--epochs", 3, "--kl-weight", 0.5, "--ignore", "wind")
-    assert pyro_bnn("train", table, *options, "--out", tmp_path / "run")[0] == 0
+    code, trained, printed = pyro_bnn("train", table, *options, "--out", tmp_path / "run", "--json")
+    hint = (
+        "Linear regression is almost exact: columns casual and member add up to the target. If these columns are "
+        "unknown when you predict, train without them (--ignore wind,casual,member)."
+    )
+    assert (code, json.loads(trained)["notes"].count(hint)) == (0, 1)
+    assert f"\n{hint} See pyro-bnn report {tmp_path / 'run'}\n" in printed
     found = json.loads(pyro_bnn("report", tmp_path / "run", "--json")[1])
     said = "columns casual and member add up to the target (leave them out: --ignore wind,casual,member)"
     assert found["headline"].startswith(f"Not usable as it is: {said}. Other faults: ")
@@ -64,3 +70,21 @@ def test_a_sum_of_columns_begins_the_report_and_problems_come_before_notes(pyro_
     assert levels == sorted(levels, key=("problem", "note", "good").index)
     assert {"problem", "note"} <= {*levels}
     assert found["verdicts"][0]["text"].startswith("Columns casual and member add up to the target: ")
+
+
+def test_one_command_has_the_changes_of_all_verdicts(pyro_bnn, tmp_path):
+    numbers = np.random.default_rng(0).integers(1, 100, (100, 2))
+    table = write_table(tmp_path / "t.csv", [[a, b, a + b] for a, b in numbers.tolist()], ("casual", "member", "all"))
+    assert pyro_bnn("train", table, "--target", "all", "--epochs", 3, "--out", tmp_path / "run")[0] == 0
+    _, found, printed = pyro_bnn("report", tmp_path / "run", "--json")
+    changed = [verdict for verdict in json.loads(found)["verdicts"] if verdict["changes"]]
+    changes = {name: value for verdict in changed for name, value in verdict["changes"].items()}
+    assert changes.keys() == {"ignore", "epochs", "calibrate"}
+    [command] = {verdict["command"] for verdict in changed}
+    for option in ("--ignore casual,member", "--calibrate 0.2", f"--epochs {changes['epochs']}", "--target all"):
+        assert f" {option} " in command
+    assert command.endswith(f" --out {tmp_path / 'run-2'}")
+    said = "To train again with all the changes that these verdicts suggest:"
+    assert f"\n\n{said}\n{command}\n\nReport, with" in printed
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert (printed.count("pyro-bnn train"), page.count(f"<p>{said}</p>\n<pre>{command}</pre>")) == (1, 1)

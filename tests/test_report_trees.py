@@ -13,7 +13,7 @@ from pyro_bnn.app.reports.drivers import Leak
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section
-from pyro_bnn.app.reports.page.section import UNSURE, Verdict, first_line
+from pyro_bnn.app.reports.page.section import NEITHER, UNSURE, Verdict, first_line
 from pyro_bnn.app.reports.page.verdicts import of_baseline
 from pyro_bnn.app.reports.scores import scores_of
 from pyro_bnn.app.reports.trained import LINEAR, TREES
@@ -83,14 +83,32 @@ def test_trees_are_compared_by_their_mistakes():
     assert "better than those of logistic regression" in " ".join(v.text for v in section.verdicts)
 
 
-def test_the_decision_on_a_run_with_wrong_uncertainty_names_better_trees():
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_run_with_wrong_uncertainty_that_trees_beat_is_not_usable(share):
     found = regressed().regressed
-    section = errors_section(with_trees(found.y + 0.5 * (found.prediction.mean - found.y)))
+    section = errors_section(with_trees(found.y + share * (found.prediction.mean - found.y)))
     wide = Verdict("problem", "uncertainty", "95 % intervals too wide", "", "")
-    tied = Verdict("note", "baseline", "not clearly better than a line", "", "")
-    line = first_line([wide, tied, *section.verdicts], "RMSE 2")
-    start = f"{UNSURE}; for predictions alone, take gradient-boosted trees."
-    assert line == f"{start} 95 % intervals too wide; not clearly better than a line. RMSE 2."
+    line = first_line([wide, *section.verdicts], "RMSE 2")
+    if share == 1.0:  # the trees are not better
+        assert line == f"{UNSURE}. 95 % intervals too wide. RMSE 2."
+        return
+    theirs, own = re.search(r"RMSE (\S+), this run ([\d.]+)\.", verdict_on(section, "Trees of").text).groups()
+    assert float(theirs) < float(own)
+    beaten = f"gradient-boosted trees predict better (RMSE {theirs} against {own})"
+    assert line == f"{NEITHER}: {beaten}; 95 % intervals too wide."
+    short = Verdict("note", "fit", "chains too short", "", "", is_cause=True)
+    assert first_line([wide, *section.verdicts, short], "") == f"{line} Other faults: chains too short."
+    early = Verdict("note", "limit", "stopped too early", "", "", is_cause=True)
+    said = f"Not usable as it is: stopped too early. Other faults: {beaten}; 95 % intervals too wide."
+    assert first_line([wide, *section.verdicts, early], "") == said
+
+
+@pytest.mark.parametrize("unbeaten", ["", "RMSE"])
+def test_a_run_with_wrong_uncertainty_that_a_baseline_beats_in_its_errors_is_not_usable(unbeaten):
+    little = of_baseline("a line", -5.46, -5.4, 0.01, points="", is_nearer=False, unbeaten=unbeaten)
+    wide = Verdict("problem", "uncertainty", "95 % intervals too wide", "", "")
+    start = f"{UNSURE}; beaten by a line in NLL, not in RMSE. " if unbeaten else f"{NEITHER}: beaten by a line; "
+    assert first_line([wide, little], "").startswith(f"{start}95 % intervals too wide.")
 
 
 def test_an_nll_above_that_of_the_mean_of_the_targets_names_both():

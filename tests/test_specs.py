@@ -68,7 +68,7 @@ def test_numbers_have_as_many_digits_as_they_need():
     assert numbers.with_error(1.112, 0.113) == "1.112 ± 0.113"
     assert numbers.with_error(-0.00043, 0.00102, "+") == "-0.00043 ± 0.00102"
     assert [scores.shown_name(name) for name in ("rmse", "coverage_68.3")] == ["RMSE", "in 68.3 %"]
-    assert [section.in_series(words) for words in (["a"], ["a", "b", "c"])] == ["a", "a, b and c"]
+    assert [numbers.in_series(words) for words in (["a"], ["a", "b", "c"])] == ["a", "a, b and c"]
     assert section.wilson(100, 100) == (pytest.approx(0.963, abs=5e-4), 1.0)
     assert AccuracyCurve((0.9,), (0.8,)).table().splitlines() == [
         "accuracy at mean weights        train      test",

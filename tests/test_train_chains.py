@@ -174,14 +174,27 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
     first, again = draws_of(made[0] / "run"), draws_of(tmp_path / "again")
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert pyro_bnn("evaluate", tmp_path / "again")[0] == 0
-    rmse = {
-        name.removeprefix("baseline: "): number(each["rmse"]) for name, each in scores_in(tmp_path / "again").items()
-    }
-    others = [name for name in rmse if name != "one draw" and not name.startswith("ensemble")]
+    assert f"\n{brief_of(tmp_path / 'again')}\nThe network is trained" in out  # the good news comes first
+
+
+def brief_of(run):
+    """What `train` says of the test rows, from the scores that `evaluate` wrote."""
+    rmse = {name.removeprefix("baseline: "): number(each["rmse"]) for name, each in scores_in(run).items()}
+    others = [name for name in rmse if name not in ("one draw", "mean weights") and not name.startswith("ensemble")]
     own = next(rmse[name] for name in rmse if name.startswith("ensemble"))
     compared = ", ".join(f"{name} {rmse[name]}" for name in others)
-    assert f" test rows: {own} ({compared}).\nThe network is trained" in out  # the good news comes first
     assert len(others) == 3
+    return f"RMSE on 12 test rows: {own} ({compared})."
+
+
+def test_a_variational_fit_is_also_compared_with_baselines(pyro_bnn, tmp_path):  # noqa: F811
+    code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--method", "svi", "--epochs", 30)
+    assert code == 0
+    assert pyro_bnn("evaluate", tmp_path / "run")[0] == 0
+    assert f"\n{brief_of(tmp_path / 'run')}\n" in out
+    assert "Linear regression is almost exact" not in out
+    code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--method", "svi", "--epochs", 2, "--test-fraction", 0, out="all")
+    assert (code, "test rows:" in out) == (0, False)
 
 
 @pytest.mark.parametrize(

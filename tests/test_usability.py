@@ -5,8 +5,8 @@ import pytest
 from pyro_bnn.app.reports.page.section import USABLE, Verdict, first_line, usability
 
 
-def fault(level, about):
-    return Verdict(level, about, "a fault", "A fault.", "")
+def fault(level, about, beaten=""):
+    return Verdict(level, about, "a fault", "A fault.", "", beaten=beaten)
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,13 @@ def fault(level, about):
         ([("note", "fit")], "usable with notes", "Usable"),
         ([("problem", "baseline")], "usable with notes", "Usable, but a fault"),
         ([("problem", "uncertainty"), ("note", "fit")], "usable for predictions only", "Usable for its predictions,"),
+        ([("problem", "uncertainty"), ("note", "baseline", "trees")], "not usable", "Not usable as it is, neither"),
+        ([("note", "baseline", "trees")], "usable with notes", "Usable, but a fault"),
+        (
+            [("note", "unclear"), ("note", "baseline", "x"), ("problem", "uncertainty")],
+            "too few rows to tell",
+            "Too few",
+        ),
         ([("note", "unclear"), ("problem", "uncertainty")], "too few rows to tell", "Too few rows to tell whether"),
         ([("problem", "predictions"), ("note", "unclear")], "not usable", "Not usable as it is"),
         ([("problem", "fit")], "not usable", "Not usable as it is"),

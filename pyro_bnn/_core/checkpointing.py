@@ -48,7 +48,7 @@ class Checkpoint:
 
 
 def renamed(checkpoint: str | Path | Checkpoint | None, rename: Callable[[str | Path], Path]) -> Checkpoint | None:
-    """Replace the path of a checkpoint by the path that `rename` returns for it; None stays None."""
+    """Replace the path of a checkpoint by the path that `rename` returns for it. Without a checkpoint, return None."""
     if checkpoint is None:
         return None
     given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)

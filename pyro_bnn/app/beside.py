@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..inference.mcmc import fit_nuts
+from ..inference.mcmc import NUTS, fit_nuts, seconds_of_step
 from ..inference.posterior import Status
 from ..results.comparison import Comparison, Estimate, Scores, cells_of, compare
 from ..scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
@@ -46,14 +46,22 @@ def compare_with_chains(
     *,
     num_samples: int,
     seed: int = 0,
+    expect: Callable[[float], None],
     report: Callable[[str, Status], None],
 ) -> Comparison:
-    """Sample the exact posterior of a run with four chains, and compare their predictions with those of the run."""
+    """Sample the exact posterior of a run with four chains, and compare their predictions with those of the run.
+
+    Before the first draw, `expect` is called with the largest number of seconds that the chains may take at the present
+    speed of the machine. After the last draw, `report` is called with the name and the status of each fit.
+    """
     model, posterior = load_run(run, rows)
     model.requires_grad_(False)  # parameters without a posterior, such as a noise scale, keep what the run learned
+    data = (rows.x_train, rows.y_train)
+    seconds = seconds_of_step(model, data, NUTS(MAX_TREE_DEPTH), num_chains=NUM_CHAINS)
+    expect(2 * NUM_CHAINS * num_samples * (2**MAX_TREE_DEPTH - 1) * seconds)
     chains = fit_nuts(
         model,
-        (rows.x_train, rows.y_train),
+        data,
         max_tree_depth=MAX_TREE_DEPTH,
         num_samples=num_samples,
         num_chains=NUM_CHAINS,

@@ -180,8 +180,8 @@ class RunConfig:
     )
     likelihood: str = setting(
         OWN,
-        "For classes: categorical. For numbers: gaussian (learns one noise scale for all rows), gaussian:SCALE (a "
-        "known noise scale, in units of the target), heteroscedastic (noise that depends on the inputs) or "
+        "For classes: categorical. For numeric targets: gaussian (learns one noise scale for all rows), gaussian:SCALE "
+        "(a known noise scale, in units of the target), heteroscedastic (noise that depends on the inputs) or "
         "mixture[:COMPONENTS]. For counts: poisson.",
         default="categorical",
         shown="guessed from the target; a message says which",

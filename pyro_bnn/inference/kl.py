@@ -172,8 +172,8 @@ def divergence(
         closed_form: Whether to use a closed form if there is one; if false, the divergence is always estimated.
         num_samples: Number S of draws of a Monte Carlo estimate. The draws are made in chunks, so memory grows with S
             only if gradients are needed.
-        seed: Seed that makes the estimate repeatable and leaves torch's generators unchanged; None uses torch's
-            generators.
+        seed: Seed that makes the estimate repeatable and leaves torch's generators unchanged; with ``None``, torch's
+            generators are used.
 
     Returns:
         The divergence, with one value per element of the batch shape. A value is infinite if p has draws outside the

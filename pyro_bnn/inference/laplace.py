@@ -179,7 +179,7 @@ def fit_laplace(
         model: The model; its learnable parameters do not change.
         data: A tuple (x, y) with all rows, or a loader of such pairs. All rows are read into memory.
         max_iterations: Largest number of L-BFGS iterations.
-        dtype: Dtype of the computation; None uses that of the model. The draws always have the dtype of the model.
+        dtype: Dtype of the computation; with ``None``, that of the model. The draws always have the dtype of the model.
         init: Posterior from which the start of the search is drawn, for example that of a fitted
             :class:`~pyro_bnn.DeltaGuide`. By default, the search starts at the network's own weights.
         progress: Whether to show a progress bar that counts evaluations of the potential; see :func:`~pyro_bnn.fit_svi`

@@ -85,8 +85,8 @@ class StoredPosterior(Posterior):
         Args:
             posterior: The posterior, or any Pyro guide.
             num_samples: Number of draws S. S numbers are stored for each weight.
-            seed: Seed that makes the draws repeatable and leaves torch's generator unchanged; None uses torch's
-                generator.
+            seed: Seed that makes the draws repeatable and leaves torch's generator unchanged; with ``None``, torch's
+                generator is used.
 
         Raises:
             ValueError: If predictions with the posterior are linearised. Linearised predictions need a median, which

@@ -183,7 +183,7 @@ class WandB(HistoryWriter):
     points for each step that the interrupted fit made after the checkpoint.
 
     Args:
-        run: The run; None means the run that ``wandb.init`` started last.
+        run: The run; with ``None``, the run that ``wandb.init`` started last.
         every_step: Whether to write ELBO, NLL and KL also for each step, as ``step_per_row/elbo`` and so on.
 
     Raises:
@@ -229,7 +229,7 @@ class MLflow(HistoryWriter):
     same run, steps after the checkpoint have two points.
 
     Args:
-        run_id: Identifier of the run; None means the active run.
+        run_id: Identifier of the run; with ``None``, the active run.
         every_step: Whether to write ELBO, NLL and KL also for each step, as ``step_per_row/elbo`` and so on.
 
     Raises:

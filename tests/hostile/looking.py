@@ -24,8 +24,8 @@ from .table import (
 NOT_ROWS = {
     "None": None,
     "text": "a",
-    "a number": 0,
-    "a list": [0],
+    "a fraction": 0.5,
+    "a list of text": ["a"],
     "backwards": slice(None, None, -1),
     "of text": slice("a", "b"),
     "without a step": slice(0, 2, 0),

@@ -21,7 +21,10 @@ EXAMPLES = (
     "pyro-bnn compare houses",
 )
 
-NUM_STEPS, NUM_SAMPLES, NUM_SAMPLES_OF_RUN = 3000, 500, 400
+NUM_STEPS, NUM_SAMPLES, NUM_SAMPLES_OF_RUN, FEWEST_SAMPLES = 3000, 500, 400, 40
+SHORT, LONG, FEWER = 10.0, 120.0, 4
+"""Heuristic: seconds below which no number is told, since the preparation then takes most of the time; seconds above
+which the command says how to be faster; and by which factor fewer draws are then better."""
 
 
 def compare(
@@ -36,7 +39,7 @@ def compare(
         int | None,
         typer.Option(
             help="Number of draws in each of the four NUTS chains. Each warm-up has the same number of draws.",
-            min=40,
+            min=FEWEST_SAMPLES,
             show_default=f"{NUM_SAMPLES}, for a run {NUM_SAMPLES_OF_RUN}",
         ),
     ] = None,
@@ -55,7 +58,8 @@ def compare(
 
     With a run, the command draws chains from the exact posterior of the run's network. The command then predicts the
     test rows with the chains and with the run, and compares the predictions. NUTS uses all rows in every step, so it
-    suits at most a few thousand rows and a few thousand weights. The progress bar shows the time that is left.
+    suits at most a few thousand rows and a few thousand weights. The command first says how long NUTS takes at most,
+    and what to do if that is too long. The progress bar shows the time that is left.
 
     Without a run, the command compares seven methods with NUTS on a noisy sine with a gap in its data. The command
     prints how far the predictions of each method are from the predictions of NUTS near the data, in the gap, and
@@ -119,7 +123,15 @@ def compare(
                 output.say(
                     f"The run has a cold posterior (--kl-weight {config.kl_weight}), but the chains have KL weight 1."
                 )
-            result = compare_with_chains(run, config, rows, num_samples=count, seed=seed, report=tell)
+            result = compare_with_chains(
+                run,
+                config,
+                rows,
+                num_samples=count,
+                seed=seed,
+                expect=lambda seconds: output.say(expected_time(seconds, count)),
+                report=tell,
+            )
             verdict, text = agreement(result, NUM_CHAINS), side_by_side(result)
             result = without_unknown_errors(result)
             shown = rows.x_train, rows.facts.target.in_units(rows.y_train)
@@ -159,6 +171,23 @@ def compare(
         statuses=statuses,
         verdict=verdict,
         rows=result.rows(),
+    )
+
+
+def expected_time(seconds: float, num_samples: int) -> str:
+    """Say how long the chains of NUTS take at most and, if that is long, how to make them faster."""
+    from ..._core.summary import in_time  # imported late: importing takes long
+
+    if seconds < SHORT:
+        return "This takes a few seconds."
+    said = f"This takes at most about {in_time(float(f'{seconds:.2g}'))} at the present speed of this machine."
+    if seconds <= LONG:
+        return said
+    fewer = max(num_samples // FEWER, FEWEST_SAMPLES)
+    draws = f"draw less (--num-samples {fewer}), or " if fewer < num_samples else ""
+    return (
+        f"{said} If that is too long, stop with Ctrl-C; then {draws}compare a run with fewer training rows: "
+        "`pyro-bnn train --test-fraction 0.9` trains on a tenth of the rows."
     )
 
 

@@ -3,7 +3,8 @@
 The JSON of `report` has `folder`, `page` (the path of the page), `headline` (the first line of the report), `usability`
 (the text in `USABLE` that says whether the run is usable), and the list `verdicts`. A verdict has `level` (good, note
 or problem), `about` (predictions, uncertainty, fit or baseline), `short`, `text` and `rule`. It also has `changes`
-(settings that may mend the fault) and `command` (the command that trains with these settings); both may be empty.
+(settings that may mend the fault), `command` (the command that trains with the changes of all verdicts) and `beaten`
+(which other method has smaller errors); these three may be empty.
 """
 
 from pathlib import Path
@@ -71,8 +72,10 @@ def report(
     output.say(headline, style="bold")
     for verdict in verdicts:
         output.say(f"{verdict.level + ':':9s} {verdict.text}", indent=10)
-        if verdict.command:
-            output.say(f"{'':10}{verdict.command}", wraps=False)
+    command = next((verdict.command for verdict in verdicts if verdict.command), "")
+    if command:
+        output.say("\nTo train again with all the changes that these verdicts suggest:")
+        output.say(command, wraps=False)
     page_file = out or run / "report.html"
     output.say(f"\nReport, with the thresholds of each verdict, in {page_file}.")
     output.document(folder=run, page=page_file, headline=headline, usability=usability(verdicts), verdicts=verdicts)

@@ -165,6 +165,17 @@ def train(
     seconds = time.perf_counter() - start
     last = known.facts.in_units(posterior.history).epochs[-1] if isinstance(posterior, GuidePosterior) else None
     output.say(sources.trained_on(config, known))
+    if config.kind != "images" and len(known.x_test):
+        from ..reports.drivers import hint_of_leak
+        from ..reports.scores import in_brief
+        from ..reports.trained import Trained
+
+        trained = Trained(model, posterior, known, num_samples=runs.num_draws(posterior, None))
+        with own_code(config.net):
+            output.say(in_brief(trained), style="bold")
+        if hint := hint_of_leak(trained, config.ignore):
+            notes.append(hint)
+            output.say(f"{hint} See pyro-bnn report {place}", style="yellow")
     said = str(posterior.status)
     if not runs.is_chains(posterior):
         said = f"{said[0].upper()}{said[1:]} The fit took {seconds:.0f} s."
@@ -177,13 +188,6 @@ def train(
                 notes.append(length.text)
                 output.say(length.text, style="yellow")
     else:
-        if len(known.x_test):
-            from ..reports.scores import in_brief
-            from ..reports.trained import Trained
-
-            count = runs.num_draws(posterior, None)
-            with own_code(config.net):
-                output.say(in_brief(Trained(model, posterior, known, num_samples=count)), style="bold")
         output.say(in_plain_words(posterior), style="yellow" if has_failed(posterior) else "green")
         output.say(said.replace(". ", ".\n"), style="dim")  # a line for each fact
         output.say(f"Predictions use {runs.num_draws(posterior, None):,} of the {posterior.num_stored:,} draws.")

@@ -144,7 +144,7 @@ def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
 
 
 def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
-    """Return the names of the columns and the cells of a Parquet file, and "" in place of a separator."""
+    """Return the column names, the cells, and "" in place of the separator, since a Parquet file has none."""
     try:
         frame = pd.read_parquet(path)
     except Exception as error:  # a damaged file raises errors of many kinds

@@ -1,5 +1,7 @@
 """Find the columns on which the predictions depend most, and columns that give the target by a linear formula."""
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +12,9 @@ from torch import Tensor
 from ...results.prediction import predict
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from ..own.arrays import input_name
-from .trained import Trained
+from .numbers import in_series
+from .scores import scores_of
+from .trained import LINEAR, Trained
 
 MOST_ROWS = 500  # largest number of test rows to predict, chosen at random
 MOST_COLUMNS = 50  # with more columns, the table would take long and be hard to read
@@ -111,6 +115,37 @@ def leak_of(run: Trained) -> Leak | None:
     if float((y.numpy() - formula.predict(x[:, inputs])).std()) > limit:
         return None
     return Leak((*used,), _is_sum(run, used, torch.from_numpy(formula.coef_)))
+
+
+def is_exact(linear: float, guess: float) -> bool:
+    """Return whether linear regression is almost exact, given its RMSE and the RMSE of the mean of the targets."""
+    return linear <= EXACT * guess
+
+
+def leak_in_words(leak: Leak | None, ignored: Sequence[str]) -> tuple[str, str]:
+    """Return a clause that names the columns of a formula, and the option that leaves these and `ignored` out."""
+    if leak is None:
+        return "a column, or a sum of columns, probably contains the target", "--ignore"
+    names, is_one = in_series(leak.columns), len(leak.columns) == 1
+    kind = f"{'gives' if is_one else 'give'} the target by a linear formula"
+    if leak.is_sum:
+        kind = "equals the target" if is_one else "add up to the target"
+    remedy = f"--ignore {shlex.quote(','.join([*ignored, *leak.columns]))}"
+    return f"column{'' if is_one else 's'} {names} {kind}", remedy
+
+
+def hint_of_leak(run: Trained, ignored: Sequence[str]) -> str:
+    """Return a hint for `train` if linear regression is almost exact, or else an empty text."""
+    if LINEAR not in run.baselines:
+        return ""
+    ways = (run.baselines[name] for name in (LINEAR, "mean of the targets"))
+    if not is_exact(*(scores_of(way, run.rows.facts.target)["rmse"] for way in ways)):
+        return ""
+    finding, remedy = leak_in_words(leak_of(run), ignored)
+    return (
+        f"Linear regression is almost exact: {finding}. If these columns are unknown when you predict, train without "
+        f"them ({remedy})."
+    )
 
 
 def _spread(x: Tensor, slopes: np.ndarray) -> float:

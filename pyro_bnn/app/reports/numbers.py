@@ -1,6 +1,7 @@
-"""Numbers as text, by the same rules in printed tables and on the report's page."""
+"""Numbers and lists as text, by the same rules in printed tables and on the report's page."""
 
 import math
+from collections.abc import Sequence
 
 LARGE, SMALL = 1e7, 1e-4  # numbers of at least the first size, or below the second, are shown as powers of ten
 
@@ -46,3 +47,8 @@ def _magnitude(value: float) -> int:
 def together(text: str) -> str:
     """Make the spaces before `%` and around `±` non-breaking, so that numbers stay on one line."""
     return text.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")
+
+
+def in_series(words: Sequence[str]) -> str:
+    """Return words with commas, and an "and" before the last one."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

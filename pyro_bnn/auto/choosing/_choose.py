@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 
-from ..._core.progress import progress_bar
 from ..._core.scope import silent_fits
 from ...inference.mcmc import MCLMC, Descent, MCMCPosterior, NotInCError, fit_mcmc
 from ...modelling.model import BayesianModel
@@ -21,6 +20,7 @@ from ._chosen import (
     Chosen,
     Rows,
     chosen_from,
+    comparison_bar,
     folds_of,
     log_density,
     not_compared,
@@ -90,8 +90,7 @@ def _compared(
     """Return the mean log-density of held-out rows under each model."""
     folds, reason = folds_of(data[0], seed), UnsuitableError("there is no model")
     scores: dict[str, float] = {}
-    with progress_bar("trial fit", len(candidates) * len(folds), shown=progress) as bar:
-        bar.set_description_str(f" of {len(candidates)} networks, {len(folds)} times each", refresh=False)
+    with comparison_bar(len(candidates), len(candidates) * len(folds), shown=progress) as bar:
         for name, make in candidates.items():
             total, count, share = 0.0, 0, SEARCH / len(candidates) / len(folds)
             try:

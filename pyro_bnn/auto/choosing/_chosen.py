@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
+from ..._core.progress import progress_bar
 from ..._core.summary import counted
 from ...inference.mcmc import MCMCPosterior, in_short
 from ...inference.posterior import Status
@@ -68,6 +70,11 @@ def folds_of(x: Tensor, seed: int) -> Folds:
         held_out = min(round(HELD_OUT * len(x)), MOST_HELD_OUT)
         pairs = [(order[held_out : held_out + MOST_COMPARED], order[:held_out])]
     return [(fitted, _new(x, fitted, held_out)) for fitted, held_out in pairs]
+
+
+def comparison_bar(num_networks: int, num_fits: int, *, shown: bool | None) -> tqdm:
+    """Return the progress bar of a comparison, such as ``comparing 5 networks: fit 4/15``."""
+    return progress_bar(f"comparing {counted(num_networks, 'network')}: fit", num_fits, shown=shown)
 
 
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:

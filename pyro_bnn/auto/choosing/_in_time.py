@@ -7,7 +7,6 @@ from contextlib import suppress
 from itertools import islice
 
 from ..._core.extras import optional
-from ..._core.progress import progress_bar
 from ..._core.scope import silent_fits
 from ...inference.mcmc import ChainLengths, Ends, MCMCPosterior, NotInCError, TimedChains
 from ...modelling.model import BayesianModel
@@ -23,6 +22,7 @@ from ._chosen import (
     Folds,
     Rows,
     chosen_from,
+    comparison_bar,
     folds_of,
     log_density,
     not_compared,
@@ -190,8 +190,7 @@ def _compared(
     num_fits = len(candidates) * len(folds)
     fixed = MORE * (first.seconds * num_fits + first.compile_seconds * (len(candidates) - 1))
     seconds = max((deadline.left(SEARCH) - fixed) / max(num_fits, 1), _trial_seconds(first))
-    with progress_bar("trial fit", num_fits, shown=progress and num_fits > 0) as bar:
-        bar.set_description_str(f" of {len(candidates)} networks, {len(folds)} times each", refresh=False)
+    with comparison_bar(len(candidates), num_fits, shown=progress and num_fits > 0) as bar:
         for name, make in candidates.items():
             total, count = 0.0, 0
             try:

@@ -80,15 +80,16 @@ def fit_gauss_newton(
             or convolutions of one or two dimensions.
         where: Which of the model's random weights stay random: globs or :func:`layers`, as in :class:`BayesianModel`.
             The other weights are fixed at the point. To select the last layer, pass its name, as in ``"net.fc.*"``.
-        prior_precision: Precision (inverse variance) of the prior of each weight. None takes the precisions from the
-            model. A number is the precision of all weights. "evidence" chooses the precisions that maximise Laplace's
-            estimate of the evidence. The prior means always come from the model.
+        prior_precision: Precision (inverse variance) of the prior of each weight. With ``None``, the precisions come
+            from the model. A number is the precision of all weights. "evidence" chooses the precisions that maximise
+            Laplace's estimate of the evidence. The prior means always come from the model.
         per: Which weights share a precision that the evidence chooses: all weights of the "network", of a "layer" or of
             a "parameter". With a full matrix and several groups of weights, each iteration of the search factorises the
             matrix.
         batch_size: Number of rows in each run of the network. A loader has its own batch size.
         init: The point: a posterior with a median, such as that of a fitted :class:`DeltaGuide`, or the values of all
-            latent variables by site. None uses the network's own weights, so the network must be trained.
+            latent variables by site. With ``None``, the point is the network's own weights, so the network must be
+            trained.
         progress: Whether to show a progress bar, which counts the rows of all passes; see :func:`~pyro_bnn.fit_svi`.
         seed: Seed of the random order of a loader. The state of torch's generators does not change.
 

@@ -47,10 +47,10 @@ class BatchEnsembleGuide(FlatGuide):
         num_members: Number K of members.
         init: Initial values of the shared weights, and of each member's other variables. By default these are the
             network's own. The scales of `init` are not used.
-        factor_scale: Standard deviation of the initial factors around 1. None starts each factor at a random sign, with
-            which the members differ most. Under a strong prior, or in a deep network, signs may keep the fit from
-            learning; then use 0.5. For a trained network, use a small number such as 0.1. All guides of the same shape
-            start at the same factors.
+        factor_scale: Standard deviation of the initial factors around 1. With ``None``, each factor starts at a random
+            sign, with which the members differ most. Under a strong prior, or in a deep network, signs may keep the fit
+            from learning; then use 0.5. For a trained network, use a small number such as 0.1. All guides of the same
+            shape start at the same factors.
 
     Raises:
         ValueError: If `num_members` is less than 1, or if the prior is learned.

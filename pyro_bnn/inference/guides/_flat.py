@@ -47,8 +47,8 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         Args:
             joint: The joint density of the model, over the sites of the guide.
             noise: What a gradient estimator gets for each weight in addition to its mean: a deviation or a variance.
-                None means that there is no estimator, and that the network runs with drawn weights. A guide that does
-                not support estimators raises an error if `noise` is given.
+                With ``None``, there is no estimator, and the network runs with drawn weights. A guide that does not
+                support estimators raises an error if `noise` is given.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 

@@ -48,11 +48,12 @@ def batched_observation(
 def draw_batches(
     model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, *, stream: Stream | None = None
 ) -> Iterator[Distribution]:
-    """Yield the distributions of the targets at x for batches of stored draws, ``{site: shape (K, S, *event)}``.
+    """Yield the distributions of the targets at x, for one batch of stored draws after the other.
 
-    Each distribution has batch shape ``(number of draws, N, ...)``. The draws of the first chain come first, then the
-    draws of the second chain, and so on. If the network draws random numbers, they come from the generators in
-    `stream`, or from torch's generators if `stream` is None.
+    The dictionary `samples` has S draws of each of K chains for each site, with the shape ``(K, S, *event)``. Each
+    distribution has the batch shape ``(number of draws in the batch, N, ...)``. The draws of the first chain come
+    first, then the draws of the second chain, and so on. If the network draws random numbers, they come from the
+    generators in `stream`, or from torch's generators if `stream` is None.
 
     Raises:
         ValueError: If the draws or x do not match the model.

@@ -16,6 +16,7 @@ from ._fit import fit_nuts as fit_nuts
 from ._hmc import HMC as HMC
 from ._in_time import ChainLengths as ChainLengths
 from ._in_time import TimedChains as TimedChains
+from ._in_time import seconds_of_step as seconds_of_step
 from ._kernel import MOST_DIVERGING as MOST_DIVERGING
 from ._kernel import ChainStatistics as ChainStatistics
 from ._kernel import Draws as Draws

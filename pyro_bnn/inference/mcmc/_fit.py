@@ -81,8 +81,8 @@ def fit_mcmc(
             :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per chain. With an ensemble or a
             `Descent`, each chain explores its own mode, so the status judges each chain by itself.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
-        dtype: Dtype of the computation; None uses the dtype of the model. The draws are returned in the model's dtype.
-            In C, float32 takes half to two thirds of the time of float64.
+        dtype: Dtype of the computation; with ``None``, the dtype of the model. The draws are returned in the model's
+            dtype. In C, float32 takes half to two thirds of the time of float64.
         compile: Whether to draw in C, which is several times as fast as torch. Drawing in C is possible for a small
             network on a CPU. With HMC, only the gradients are computed in C. If drawing in C is not possible,
             ``compile=True`` raises an error with the reason, and ``compile="auto"`` draws in torch. Compiling takes
@@ -96,8 +96,8 @@ def fit_mcmc(
         resume: Checkpoint of a run with the same arguments, from which this run continues. A resumed run gives bit for
             bit the draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`. The
             additional draws differ from the draws of a single longer run.
-        seed: Seed that makes the run repeatable; None draws a seed from torch's generator. The run itself leaves
-            torch's generators unchanged.
+        seed: Seed that makes the run repeatable; with ``None``, a seed is drawn from torch's generator. The run itself
+            leaves torch's generators unchanged.
 
     Returns:
         The chains, with `status`, `statistics` and `path`. The status judges divergences and, if ArviZ is installed,
@@ -218,13 +218,13 @@ def fit_nuts(
         num_chains: Number K of chains. R-hat shows whether several chains agree.
         init: Distribution of the first points: ``"prior"``, an ``Init``, another posterior, or a ``Descent``.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
-        dtype: Dtype of the computation; None uses the dtype of the model.
+        dtype: Dtype of the computation; with ``None``, the dtype of the model.
         compile: Whether to draw in C, which is several times as fast as torch. If drawing in C is not possible,
             ``compile="auto"`` falls back to torch.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File to which the state of the run is written, so that an interrupted run can be resumed.
         resume: Checkpoint from which to continue. The checkpoint must come from a run with the same arguments.
-        seed: Seed that makes the run repeatable; None draws a seed from torch's generator.
+        seed: Seed that makes the run repeatable; with ``None``, a seed is drawn from torch's generator.
 
     Example:
         >>> import torch

@@ -126,6 +126,24 @@ class TimedChains:
         return with_learned(posterior, self._model)
 
 
+def seconds_of_step(model: BayesianModel, data: tuple[Tensor, Tensor], sampler: Sampler, *, num_chains: int) -> float:
+    """Return the wall time of a step of `fit_mcmc` with ``compile="auto"``, divided by the chains that run together.
+
+    The function compiles the C code, so that a following run need not compile it again.
+    """
+    with torch.no_grad(), Stream(0, model.device):
+        potential = network_potential(model, *pair_of(data, model), torch.float64)
+        z = starting_points(potential, "prior", num_chains)
+        kernel = sampler.kernel(potential.value_and_grad, z, compile="auto")
+        kernel.step_size[:] = TIMED_STEP
+
+        def take_steps() -> int:
+            draws = kernel.draw()
+            return int(draws.num_steps[draws.finished].sum())
+
+        return _seconds_of_step(take_steps)
+
+
 def _seconds_of_step(take_steps: Callable[[], int]) -> float:
     """Return the wall time of a step. `take_steps` takes one or more steps, and returns their number."""
     begin = time.perf_counter()

@@ -57,7 +57,7 @@ class Descent:
         num_steps: Number of steps of Adam, each on all data. In C the steps take seconds; see `compile` of
             :func:`~pyro_bnn.fit_mcmc`.
         learning_rate: The initial learning rate; it falls to 0 along a cosine.
-        init: Distribution of the random points; None is :class:`FreshInit`.
+        init: Distribution of the random points; with ``None``, :class:`FreshInit`.
 
     References:
         Sommer et al. (2025), https://arxiv.org/abs/2502.06335, for chains that start at the members of an ensemble.

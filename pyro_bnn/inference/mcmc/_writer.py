@@ -181,8 +181,9 @@ class Writer:
     ) -> Iterator[list[str]]:
         """Write loops over `axes`, or over all axes if `axes` is None, and yield the index inside the loops.
 
-        A loop over the rows of a block counts up to a C variable, whose name is `rows`. The C variable "rows" is the
-        number of rows in the block. The C variable "room" is the number of rows, rounded up to a multiple of `STEP`.
+        In the C code, a loop over the rows of a block ends at a C variable. The argument `rows` is the name of this
+        variable. The C variable "rows" is the number of rows in the block. The C variable "room" is the number of rows,
+        rounded up to a multiple of `STEP`.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]

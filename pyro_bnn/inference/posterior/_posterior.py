@@ -175,8 +175,8 @@ class Posterior(Advised, Shown, ABC):
 
         Args:
             num_samples: Number S of draws.
-            seed: Seed that makes the draws repeatable and leaves torch's generator unchanged; None uses torch's
-                generator.
+            seed: Seed that makes the draws repeatable and leaves torch's generator unchanged; with ``None``, torch's
+                generator is used.
         """
         count = _checks.at_least("num_samples", num_samples, 1)
         return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
@@ -254,7 +254,7 @@ class Posterior(Advised, Shown, ABC):
                 ``posterior_predictive``, which contains predictions at x.
             x: Inputs, shape (N, ...).
             y: Targets, for the groups ``log_likelihood`` and ``observed_data``.
-            seed: Seed of the draws; torch's generators do not change. None draws a seed.
+            seed: Seed of the draws; torch's generators do not change. With ``None``, a seed is drawn.
 
         Raises:
             ImportError: If ArviZ is not installed.

@@ -59,14 +59,14 @@ def fit_sgmcmc(
         num_epochs: Number of passes of each chain over the data.
         num_samples: Number S of draws that each chain keeps, evenly spaced over the steps at which the chain samples.
             The draws of all chains take 4 S K P bytes in single precision, for P latent numbers.
-        batch_size: Number of rows in each batch; None uses all rows at once.
+        batch_size: Number of rows in each batch; with ``None``, all rows are used at once.
         num_chains: Number of chains, K.
         steps: Plan of step sizes and stages. The default is :class:`~pyro_bnn.inference.sgmcmc.ConstantSteps`, which
             uses the first half of the steps for warm-up.
         init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. The default is
             :class:`NetworkInit`, which starts close to the network's present weights.
-        store: New safetensors file for the draws; None keeps them in memory. The file must exist as long as the
-            posterior is used. A resumed run adds its draws to this file. If the call fails after it has created the
+        store: New safetensors file for the draws; with ``None``, they stay in memory. The file must exist as long as
+            the posterior is used. A resumed run adds its draws to this file. If the call fails after it has created the
             file, the file is removed.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show a progress bar for each chain; see :func:`fit_svi` for the default.
@@ -74,7 +74,7 @@ def fit_sgmcmc(
         checkpoint: File for the state of a chain; see :func:`fit_svi`. With several chains, the number of the chain is
             added to the file's name.
         resume: Checkpoint from which the chains continue.
-        seed: Seed that makes the chains repeatable; None draws a seed.
+        seed: Seed that makes the chains repeatable; with ``None``, a seed is drawn.
 
     Returns:
         The chains, with a status that says whether their predictions agree.

@@ -43,7 +43,7 @@ class Batches:
     ) -> None:
         self._generator, self._processes = generator, processes or Processes()
         self.rows: Tensor | None = None
-        """Indices of the rows in the latest batch, if the data are a tuple. None stands for all rows in their order."""
+        """Indices of the rows in the latest batch, if the data are a tuple; with ``None``, all rows in their order."""
         self.tensors: Batch | None = None
         """The data, if they were given as a tuple with all rows; None for a loader."""
         self._loader: Loader | None = None

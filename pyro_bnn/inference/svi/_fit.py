@@ -100,8 +100,9 @@ def fit_svi(
         num_epochs: Number of passes over the data.
         batch_size: Number of rows in each batch if `data` is a tuple. Several processes share the rows of a batch. If
             `batch_size` is None, each batch has all rows.
-        elbo: One of Pyro's ELBOs; None is ``Trace_ELBO()``.
-        estimator: Gradient estimator that makes gradients less noisy. With None, each weight is drawn once per step.
+        elbo: One of Pyro's ELBOs; with ``None``, ``Trace_ELBO()``.
+        estimator: Gradient estimator that makes gradients less noisy. With ``None``, each weight is drawn once per
+            step.
         kl_weight: Weight of the KL term; 1 gives the ELBO. :mod:`pyro_bnn.kl` has weights that change during a fit.
         callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
@@ -115,7 +116,8 @@ def fit_svi(
         resume: Checkpoint from which to continue; `checkpoint` may be the same path. Pass the other arguments as in the
             interrupted fit; only `num_epochs` may be larger. The result equals the result of an uninterrupted fit, bit
             for bit.
-        seed: Seed that makes the fit repeatable; None draws a seed. The state of torch's generators does not change.
+        seed: Seed that makes the fit repeatable; with ``None``, a seed is drawn. The state of torch's generators does
+            not change.
 
     Returns:
         The fitted guide as a posterior with `history` and `status`; ``history.path`` says how gradients were computed.

@@ -107,7 +107,8 @@ def gradient_noise(
         elbo: The bound; see :func:`svi_step`.
         estimator: Gradient estimator; see :func:`svi_step`.
         kl_weight: Weight of the KL term.
-        seed: Seed of the draws. With a seed, the state of torch's generators does not change; None draws from them.
+        seed: Seed of the draws. With a seed, the state of torch's generators does not change. With ``None``, the draws
+            come from these generators.
 
     Raises:
         ValueError: If the arguments do not match each other.

@@ -51,19 +51,19 @@ def natural_gradient(
         momentum: Decay :math:`\beta_1` of the averaged gradient.
         hessian_decay: Decay :math:`\beta_2` of the averaged Hessian. The average covers about
             :math:`1 / (1 - \beta_2)` steps.
-        initial_hessian: Initial Hessian h of the loss of one row of data: scales start at
-            :math:`(N h / \lambda + P)^{-1/2}`. With None, scales start at those of the guide; a warning says if these
-            are the scales of the prior, so that the first steps are too long.
+        initial_hessian: Initial Hessian h of the loss of one row of data: scales start at :math:`(N h / \lambda +
+            P)^{-1/2}`. With ``None``, scales start at those of the guide; a warning says if these are the scales of the
+            prior, so that the first steps are too long.
         gauss_newton_every: If given, the diagonal of the Gauss-Newton matrix replaces the Hessian, and is estimated in
             one of this number of steps, from simulated targets. `hessian_decay` then refers to estimates. The weights'
-            priors must be Gaussian. None estimates the Hessian from :math:`g\,(w - m)` in each step.
-        clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
+            priors must be Gaussian. With ``None``, the Hessian is estimated from :math:`g\,(w - m)` in each step.
+        clip: Largest change of a mean in a step, divided by `lr`; with ``None``, there is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. Without a warm-up,
             the first step has full length, since M is corrected for its start at 0. Deep or badly initialised networks
             need 50 to several hundred steps.
         others: Function that makes an optimizer for the parameters without a distribution; partly random networks have
-            such parameters. If a schedule changes `lr`, the learning rate of that optimizer changes in proportion. None
-            is Adam with a learning rate of 1e-3.
+            such parameters. If a schedule changes `lr`, the learning rate of that optimizer changes in proportion. With
+            ``None``, it is Adam with a learning rate of 1e-3.
 
     Returns:
         A function that takes parameters and returns an optimizer, for :func:`fit_svi` or :func:`scheduled`.

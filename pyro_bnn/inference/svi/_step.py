@@ -36,8 +36,8 @@ class Execution:
         num_parts: Number of parts into which each batch is cut, to save memory. The gradients of the parts are added
             up. Batch normalisation computes its statistics for each part separately.
         autocast: With ``torch.bfloat16``, the network uses bfloat16 for the operations for which torch considers this
-            dtype safe. Likelihood, guide and prior keep the model's dtype. None computes everything in the model's
-            dtype.
+            dtype safe. Likelihood, guide and prior keep the model's dtype. With ``None``, everything is computed in the
+            model's dtype.
         distributed: Whether the processes of a `torch.distributed` process group, if there is one, share the fit. Each
             process takes its share of the rows and draws its own noise. Gradients are averaged over the processes.
 

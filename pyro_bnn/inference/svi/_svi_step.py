@@ -232,10 +232,10 @@ def svi_step(
             values are written to Pyro's store at the end.
         optimizer: A torch optimizer of parameters of the guide and the model, or a function that takes a list of all
             these parameters and returns an optimizer, such as ``functools.partial(torch.optim.Adam, lr=1e-3)``.
-        elbo: One of Pyro's ELBOs, such as ``Trace_ELBO(num_particles=2)`` for two draws in each step; None is
+        elbo: One of Pyro's ELBOs, such as ``Trace_ELBO(num_particles=2)`` for two draws in each step; with ``None``,
             ``Trace_ELBO()``. `TraceMeanField_ELBO` uses closed-form divergences where they exist.
-        estimator: Gradient estimator, such as ``LocalReparameterization()``, for less noisy gradients; None draws each
-            weight once per step.
+        estimator: Gradient estimator, such as ``LocalReparameterization()``, for less noisy gradients; with ``None``,
+            each weight is drawn once per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO. A call of the step may set another weight for that step.
         execution: How steps are computed, for example in bfloat16 or by several processes; see :class:`Execution`.
 

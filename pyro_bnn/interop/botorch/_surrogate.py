@@ -77,15 +77,15 @@ class Surrogate(EnsembleModel):
             :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`), for targets of shape (N, m).
         posterior: Posterior of the model, from any inference method, or a guide.
         num_outputs: Number m of targets.
-        num_draws: Number S of draws; None is 128, all draws of a posterior that stores fewer, or each member once of an
-            ensemble of points. All draws count equally if S divides the number of samples of an acquisition function,
-            by default 512.
+        num_draws: Number S of draws; with ``None``, 128, or all draws of a posterior that stores fewer, or each member
+            once of an ensemble of points. All draws count equally if S divides the number of samples of an acquisition
+            function, by default 512.
         input_transform: Transform of BoTorch that makes the model's inputs from X, such as `Normalize`.
         outcome_transform: Transform of BoTorch that was applied to the targets of the fit, such as `Standardize`; its
             inverse is applied to the predictions.
         train_X: Points of the fit before the transform, shape (N, d). BoTorch's option `sample_around_best` searches
             near the best of these points.
-        seed: Seed of the draws and of their noise; None draws one from torch's generator.
+        seed: Seed of the draws and of their noise; with ``None``, a seed is drawn from torch's generator.
 
     Raises:
         ValueError: If an argument is of the wrong kind, the likelihood is not Gaussian, the posterior stores fewer

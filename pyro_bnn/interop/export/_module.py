@@ -145,7 +145,7 @@ class PredictiveModule(nn.Module):
             results are compared with those of `predict`.
         num_draws: Number of weight draws, K, at least 2; by default as in :func:`~pyro_bnn.predict`.
             The module stores K numbers for each weight.
-        seed: Seed of the draws; None draws a seed.
+        seed: Seed of the draws; with ``None``, a seed is drawn.
 
     Raises:
         ValueError: If the model, network or likelihood cannot be exported. The message names the reason and a remedy.

@@ -43,8 +43,8 @@ def export_onnx(
     standard deviations may differ by 1e-5 times the largest of these numbers.
 
     The input is named ``x``. If there are several inputs, their names are their keys in a dictionary, or ``x_0``,
-    ``x_1``, ... in a tuple. For numbers, the outputs are ``mean``, ``aleatoric`` and ``epistemic`` (variances). For
-    classes, the outputs are ``probs``, ``aleatoric`` and ``epistemic`` (nats). See also
+    ``x_1``, ... in a tuple. In regression, the outputs are ``mean``, ``aleatoric`` and ``epistemic`` (variances). In
+    classification, the outputs are ``probs``, ``aleatoric`` and ``epistemic`` (nats). See also
     :class:`~pyro_bnn.interop.PredictiveModule`. The number of draws and the seed are in the metadata of the file.
 
     Args:
@@ -54,7 +54,7 @@ def export_onnx(
         x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows.
         num_draws: Number of weight draws, K, at least 2; by default as in :func:`~pyro_bnn.predict`.
             The file has K numbers for each weight, but none for removed weights (see :mod:`pyro_bnn.pruning`).
-        seed: Seed of the draws; None draws a seed.
+        seed: Seed of the draws; with ``None``, a seed is drawn.
 
     Raises:
         ImportError: If `onnx`, `onnxscript` or `onnxruntime` is not installed.

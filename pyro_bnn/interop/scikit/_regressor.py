@@ -68,26 +68,27 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes an activation module.
         prior: Prior of the weights. A distribution of one real number, such as ``dist.Normal(0.0, 1.0)``, is the prior
-            of each weight. None means a Gaussian whose variance is inversely proportional to the number of inputs of
-            the unit.
+            of each weight. With ``None``, the prior is a Gaussian whose variance is inversely proportional to the
+            number of inputs of the unit.
         time_limit: Seconds that ``"auto"`` may take, compilation included. With a limit, the result depends on the
             speed of the machine, and `status_` says what was cut short. Without a limit (None), the number of steps is
             the same on every machine. On two cores, ``"auto"`` then takes about half a minute for a thousand rows.
-        max_iter: Limit of epochs. None means the limit of :func:`~pyro_bnn.fit`. A fit ends earlier if it reaches a
-            plateau. For ``"nuts"`` and ``"mclmc"``, `max_iter` is the number of draws of each chain, and also the
-            number of its warm-up draws. For these two methods, None means 200 draws. The number of warm-up draws is
-            then 200 for ``"nuts"`` and 600 for ``"mclmc"``. For ``"auto"``, each chain makes at most `max_iter` draws
-            after at most `max_iter` warm-up draws.
-        batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
-        learning_rate: Initial learning rate. None means 0.02 for Adam, and 0.1 for natural gradients, where the rate is
-            a fraction of a Newton step.
+        max_iter: Limit of epochs. With ``None``, the limit is that of :func:`~pyro_bnn.fit`. A fit ends earlier if it
+            reaches a plateau. For ``"nuts"`` and ``"mclmc"``, `max_iter` is the number of draws of each chain, and also
+            the number of its warm-up draws. With ``None``, these two methods make 200 draws. The number of warm-up
+            draws is then 200 for ``"nuts"`` and 600 for ``"mclmc"``. For ``"auto"``, each chain makes at most
+            `max_iter` draws after at most `max_iter` warm-up draws.
+        batch_size: Number of rows in a batch; with ``None``, it is chosen from the number of rows. Markov chains use no
+            batches.
+        learning_rate: Initial learning rate. With ``None``, it is 0.02 for Adam, and 0.1 for natural gradients, where
+            the rate is a fraction of a Newton step.
         early_stopping: Whether to hold out rows, and to score the predictions of these rows during the fit. The fit
             keeps the posterior with the best score. Markov chains ignore this argument.
         validation_fraction: Share of the rows that `early_stopping` holds out.
         calibration_fraction: Share of the rows for calibration, which take no part in the fit. They correct the
             intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets
-            of :meth:`BNNClassifier.predict_set`. None leaves intervals uncorrected. This argument cannot be combined
-            with `sample_weight`, :meth:`partial_fit` or several labels for each row.
+            of :meth:`BNNClassifier.predict_set`. With ``None``, intervals stay uncorrected. This argument cannot be
+            combined with `sample_weight`, :meth:`partial_fit` or several labels for each row.
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; below
             1, the posterior is narrower.
         num_samples: Number of weight draws in a prediction. By default (None), ``"ensemble"`` uses each member once,

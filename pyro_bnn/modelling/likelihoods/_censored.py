@@ -112,8 +112,9 @@ class Censored(_CensoredLikelihood):
     the limits.
 
     Args:
-        low: Lower limit l, such as the smallest amount that an instrument can measure; None means no lower limit.
-        high: Upper limit h; None means no upper limit.
+        low: Lower limit l, such as the smallest amount that an instrument can measure; with ``None``, there is no lower
+            limit.
+        high: Upper limit h; with ``None``, there is no upper limit.
         scale: Standard deviation :math:`\sigma`: a number, None to learn it from 1, or a distribution over positive
             numbers, the prior of the latent variable ``likelihood.scale``.
 

@@ -26,8 +26,8 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
     Output and targets have the same shape, (N, O) or (N,).
 
     Args:
-        scale: Standard deviation of the noise. A number fixes the scale. None makes the scale a learnable parameter
-            that starts at 1. A distribution over positive numbers makes the scale a latent variable,
+        scale: Standard deviation of the noise. A number fixes the scale. With ``None``, the scale is a learnable
+            parameter that starts at 1. A distribution over positive numbers makes the scale a latent variable,
             ``likelihood.scale``, with this prior. The distribution is scalar or has the event shape (O,).
 
     Raises:
@@ -87,9 +87,9 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
     Output of shape (N, 2 * O) goes with targets of shape (N, O).
 
     Args:
-        max_scale: Largest standard deviation of the noise, in units of the targets. None is no limit. Without a limit,
-            the noise can become arbitrarily large for inputs that are unlike the training inputs, since it is an
-            exponential of the output.
+        max_scale: Largest standard deviation of the noise, in units of the targets. With ``None``, there is no limit.
+            Without a limit, the noise can become arbitrarily large for inputs that are unlike the training inputs,
+            since it is an exponential of the output.
 
     Raises:
         ValueError: If `max_scale` is not above 0.

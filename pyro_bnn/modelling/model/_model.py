@@ -122,7 +122,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
 
         Args:
             x: Inputs, shape (B, ...).
-            y: Targets, shape (B, ...). With None, ``obs`` is drawn.
+            y: Targets, shape (B, ...). With ``None``, ``obs`` is drawn.
 
         Returns:
             The network's output, shape ``(*draws, B, ...)``.

@@ -99,6 +99,8 @@ class PriorByName(Prior):
         >>> prior = PriorByName(
         ...     {"net.**.bias": NormalPrior(1.0), "**": ScaleMixturePrior()}
         ... )
+        >>> prior.prior_of("net.0.bias")
+        NormalPrior(scale=1.0)
     """
 
     priors: Mapping[str, PriorLike]

@@ -55,8 +55,8 @@ class NormalPrior(_ScalePrior):
         Weight decay adds :math:`\lambda w` to the gradient of all parameters of the optimizer, including biases, as in
         ``torch.optim.SGD(weight_decay=)``. If the loss is a *sum* over the data, pass ``num_data=1``. If the penalty
         has no factor of one half, pass twice the `weight_decay`. For a mean squared error, which is :math:`2 \sigma^2`
-        times a negative log-likelihood, divide it by :math:`2 \sigma^2`. The decoupled decay of `AdamW` corresponds to
-        no prior.
+        times a negative log-likelihood, divide `weight_decay` by :math:`2 \sigma^2`. The decoupled decay of
+        `AdamW` corresponds to no prior.
 
         Args:
             weight_decay: The factor :math:`\lambda`, above 0.

@@ -214,7 +214,7 @@ class AdaptiveIntervals(Shown, Calibration):
     Args:
         level: Share :math:`\ell` of the targets that are to lie in their intervals in the long run.
         rate: Step size :math:`\gamma`. With larger values, intervals follow drift faster, but their widths vary more.
-        num_scores: Number of most recent scores that determine the width; None uses all scores.
+        num_scores: Number of most recent scores that determine the width; with ``None``, all scores.
 
     References:
         Gibbs and Candès (2021), Adaptive Conformal Inference Under Distribution Shift,
@@ -260,9 +260,9 @@ class AdaptiveIntervals(Shown, Calibration):
         return torch.stack([prediction.mean - half, prediction.mean + half])
 
     def update(self, prediction: RegressionPrediction, y: Tensor) -> Tensor:
-        """Return the intervals of rows in the order of time, and update the level after each row.
+        """Return the interval of each row, and update the level after each row.
 
-        The interval of a row depends only on the targets of earlier rows.
+        Sort the rows by time, the earliest first. The interval of a row depends only on the targets of earlier rows.
 
         Args:
             prediction: Prediction of the rows, with one output.

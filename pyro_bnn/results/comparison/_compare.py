@@ -203,10 +203,7 @@ def _cdf_sums(
 
 
 def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
-    """Simulate R observations from each of the S draws, shape ``(R, S, N, *O)``.
-
-    R is the smallest number for which all draws together give at least 1000 observations of each target.
-    """
+    """Simulate at least 1000 observations of each target, R from each of the S draws; shape ``(R, S, N, *O)``."""
     assert prediction.components is not None
     with seeded(seed, prediction.mean.device):
         return prediction.components.sample(torch.Size([-(-NUM_OBSERVATIONS // prediction.num_samples)])).double()
@@ -281,9 +278,9 @@ def compare(
         y: Targets at x, for the NLL and for coverage or accuracy.
         regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.
         num_samples: Number of draws from each posterior. If a posterior stores fewer draws, all of them are used.
-        site: For Pyro models of your own, the observed site whose distribution is compared; None means the only
+        site: For Pyro models of your own, the observed site whose distribution is compared; with ``None``, the only
             observed site.
-        seed: Seed of the draws; torch's generators do not change. None draws a seed.
+        seed: Seed of the draws; torch's generators do not change. With ``None``, a seed is drawn.
 
     Returns:
         Tables and predictions. Print the result, write it with `to_csv` or `to_json`, or draw it with

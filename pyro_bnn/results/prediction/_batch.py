@@ -282,8 +282,8 @@ class Way:
     """Settings that say how a network runs with the draws of a posterior, and what the prediction keeps."""
 
     constant: Collection[str] = ()  # sites with the same value in all draws
-    centers: Sequence[Draw | None] = ()  # points of linearisation, in turn; None runs the network without linearisation
-    keep: bool | None = None  # whether to keep the prediction of each draw; None keeps them if they are few
+    centers: Sequence[Draw | None] = ()  # points of linearisation, in turn; with None, there is no linearisation
+    keep: bool | None = None  # whether to keep the prediction of each draw; with None, only if they are few
     carried: Mapping[str, str] = field(default_factory=dict)  # paths of parameters and buffers in the draws, by name
     num_predictions: int = 1  # number of draws times number of rows
 

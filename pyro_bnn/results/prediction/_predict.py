@@ -90,15 +90,7 @@ def predict(
 
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
 
-    Predictions are accumulated over small blocks of draws. So the memory does not grow with `num_samples`, unless the
-    prediction of each draw is kept (see `keep_draws`). All rows of x get the same draws. The network runs in eval mode,
-    and returns to its former mode afterwards. Computations before the first random parameter run once for each batch of
-    rows. For a small network several draws run at once.
-
-    A Pyro model of your own runs for each draw with all rows at once, as ``model(x)``, or as ``model(*x)`` if x is a
-    tuple. If the model has one observed site, the distribution of this site is predicted. Otherwise the return value is
-    predicted (see `site`). For such a model x cannot be a loader, and `linearised` cannot be true. Since the rows may
-    depend on each other, `batch_size` has no effect.
+    All rows of x get the same draws. The network runs in eval mode, and returns to its former mode afterwards.
 
     Args:
         model: The model, whose learned parameters are used, too.
@@ -107,7 +99,7 @@ def predict(
             is a tuple (not a list) or a dictionary of these. A loader may also take the place of x: its batches are x
             or (x, y), and are moved to the model's device. The targets of a loader are used for the log-density.
         num_samples: Number of weight draws, S. By default there are 100, or all draws of a posterior that stores fewer.
-            Of an ensemble of points (:class:`DeltaGuide`), each member is drawn once.
+            For an ensemble of plain networks (:class:`DeltaGuide`), each member is drawn once.
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
         batch_size: Number of rows in each run of the network. By default (None) there are 10,000 rows. On a CPU a
             network with convolutions gets fewer rows, so that its results fit into the processor's cache.
@@ -121,9 +113,9 @@ def predict(
             result of :func:`fit_laplace` or :func:`fit_gauss_newton` with random weights before the last layer. A
             linearised prediction takes about three times as long.
         site: What a Pyro model of your own predicts: the name of an observed site with one row for each input, or
-            ``"_RETURN"`` for the return value. None takes the observed site if there is exactly one, otherwise the
-            return value.
-        seed: Seed of the prediction; torch's generators do not change. None draws a seed.
+            ``"_RETURN"`` for the return value. With ``None``, the observed site is predicted if there is exactly one,
+            otherwise the return value.
+        seed: Seed of the prediction; torch's generators do not change. With ``None``, a seed is drawn.
 
     Returns:
         A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` for classes, or a
@@ -160,6 +152,16 @@ def predict(
         >>> low, high = prediction.interval(0.9)
         >>> 0.2 < float(high - low) < 0.5
         True
+
+    Notes:
+        *Memory.* Predictions are accumulated over small blocks of draws. So the memory does not grow with
+        `num_samples`, unless the prediction of each draw is kept (see `keep_draws`). Layers before the first random one
+        run once for each batch of rows. For a small network several draws run at once.
+
+        *A Pyro model of your own.* It runs for each draw with all rows at once, as ``model(x)``, or as ``model(*x)`` if
+        x is a tuple. If the model has one observed site, the distribution of this site is predicted. Otherwise the
+        return value is predicted (see `site`). For such a model x cannot be a loader, and `linearised` cannot be true.
+        Since the rows may depend on each other, `batch_size` has no effect.
     """
     if isinstance(posterior, BayesianModel) or (not callable(posterior) and not isinstance(posterior, Posterior)):
         found = _checks.described(posterior)

@@ -129,7 +129,7 @@ def snr_report(
         per: Whether fractions refer to the "network" or to each "layer"; see :func:`prune`.
         where: Glob or globs on site names; see :func:`prune`.
         batch_size: Number of rows in each run of the network; see :func:`predict`.
-        seed: Seed of the draws, the same in every row; None draws a seed.
+        seed: Seed of the draws, the same in every row; with ``None``, a seed is drawn.
 
     Raises:
         ValueError: If `fractions` is empty, or if :func:`prune` or :func:`~pyro_bnn.predict` raises a ValueError.

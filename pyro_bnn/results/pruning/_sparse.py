@@ -98,7 +98,8 @@ def sparse_network(
         model: The model, whose network is copied.
         values: A value for each random parameter, ``{site: shape (*event)}``, and optionally values of the network's
             learned parameters and buffers, ``{"net.PATH": value}``, such as statistics of batch normalisation.
-        max_density: Largest fraction of nonzero weights in a layer that becomes sparse; None leaves all layers dense.
+        max_density: Largest fraction of nonzero weights in a layer that becomes sparse; with ``None``, all layers stay
+            dense.
 
     Returns:
         The network, on the device and in the dtype of the model.

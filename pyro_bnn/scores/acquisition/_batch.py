@@ -35,7 +35,7 @@ def batch_bald(
         pool: Prediction of classes with `keep_draws`, or logits of shape (S, N, C).
         num_rows: Number of rows to choose, B.
         num_combinations: Largest number of combinations of labels. Time and memory are proportional to this number.
-        seed: Seed of the sampled combinations; torch's generators do not change. None draws a seed.
+        seed: Seed of the sampled combinations; torch's generators do not change. With ``None``, a seed is drawn.
 
     Returns:
         Indices of the chosen rows in the order of their choice, and information in nats. Both have the shape (B,).

@@ -242,7 +242,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
     Unlike :func:`bald`, EPIG ignores what a label tells about weights that have no effect on the target rows. Choose
     target rows like the inputs that will be predicted; a hundred rows are usually enough.
 
-    For numbers, a label and a target label are treated as Gaussians. Their correlation :math:`\rho` comes from the
+    In regression, a label and a target label are treated as Gaussians. Their correlation :math:`\rho` comes from the
     draws, and their mutual information is :math:`-\tfrac12 \log(1 - \rho^2)`.
 
     Args:

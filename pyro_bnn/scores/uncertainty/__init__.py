@@ -1,7 +1,7 @@
 """Predictive uncertainty and its parts.
 
-For classes, the total uncertainty is the entropy of the mean probabilities, in nats. The total uncertainty is the
-expected entropy (aleatoric) plus the mutual information between label and weights (epistemic). For numbers, the total
+In classification, the total uncertainty is the entropy of the mean probabilities, in nats. The total uncertainty is the
+expected entropy (aleatoric) plus the mutual information between label and weights (epistemic). In regression, the total
 uncertainty is a variance. Each draw predicts a mean and a variance. The total variance is the average of the draws'
 variances (aleatoric) plus the variance of the draws' means (epistemic). If each draw predicts a mixture, the aleatoric
 part is the variance within the components plus the variance between the components.

@@ -197,7 +197,7 @@ class RegressionPrediction(Prediction):
         Args:
             y: Targets, shape ``(N, *O)``.
         """
-        y, gaussians = self._whole_targets(y), self._gaussians()
+        y, gaussians = self._whole_targets(as_targets("y", y, self.mean)), self._gaussians()
         if gaussians is None:
             return metrics.crps_from_draws(self.sample(CRPS_DRAWS, seed=0), y)
         return metrics.crps_of_normal_mixture(*gaussians, y)
@@ -286,7 +286,7 @@ class RegressionPrediction(Prediction):
 
         Args:
             num_samples: Number of observations.
-            seed: Seed of the draws; torch's generators do not change. None draws a seed.
+            seed: Seed of the draws; torch's generators do not change. With ``None``, a seed is drawn.
         """
         components = self._kept_components()
         num_samples = _checks.at_least("num_samples", num_samples, 1)

@@ -46,10 +46,9 @@ def verdicts_on(subject: Subject) -> tuple[str, list[Verdict], list[Section]]:
     found = [verdict for section in sections for verdict in section.verdicts]
     temperature = () if is_chains(posterior) else of_temperature(posterior.history)
     verdicts = sorted([*temperature, *found], key=lambda verdict: (ORDER.index(verdict.level), not verdict.is_cause))
-    verdicts = [
-        replace(verdict, command=command_with(subject, verdict.changes)) if verdict.changes else verdict
-        for verdict in verdicts
-    ]
+    changes = {name: value for verdict in verdicts for name, value in verdict.changes.items()}
+    command = command_with(subject, changes) if changes else ""  # one command, since several would lack a change each
+    verdicts = [replace(verdict, command=command) if verdict.changes else verdict for verdict in verdicts]
     headline = first_line(verdicts, "; ".join(section.usable for section in sections if section.usable))
     return headline, verdicts, sections
 
@@ -74,11 +73,13 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
     environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": counted, "form": format}
     environment.filters |= {"number": number, "with_error": with_error, "together": together, "change": change_of}
     decision = decision_of(headline)
+    command = next((verdict.command for verdict in verdicts if verdict.command), "")
     return environment.get_template("page.html").render(
         title=title,
         subtitle=subtitle,
         decision=decision,
         reasons=headline.removeprefix(decision),
         verdicts=verdicts,
+        command=command,
         sections=sections,
     )

@@ -8,10 +8,10 @@ import pandas
 
 from ....results import plotting
 from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, Driver
-from ..numbers import number, percent
+from ..numbers import in_series, number, percent
 from ..pictures import Drawing, panels
 from .regression import HEADLINE
-from .section import Section, in_series
+from .section import Section
 from .subject import Classified, Regressed, Subject
 from .verdicts import log_density
 
@@ -68,7 +68,7 @@ def doubt_of(*, is_class: bool) -> str:
 
 
 def change_of(growth: float) -> str:
-    """Return a change in per cent, such as "+50 %" for a growth of 1.5."""
+    """Return a factor as a change in per cent, such as "+50 %" for the factor 1.5."""
     return f"{round(100 * (growth - 1)):+,} %"
 
 

@@ -1,12 +1,11 @@
 """Verdicts that hint at faults in the data. The report on a regression shows them."""
 
 import math
-import shlex
 
-from ..drivers import EXACT
-from ..numbers import number, percent, with_error
+from ..drivers import EXACT, is_exact, leak_in_words
+from ..numbers import in_series, number, percent, with_error
 from ..trained import LINEAR
-from .section import Verdict, in_series, judged, sentence
+from .section import Verdict, judged, sentence
 from .subject import Regressed
 from .verdicts import NUM_ERRORS, mean_and_error
 
@@ -22,28 +21,20 @@ def of_leak(found: Regressed) -> list[Verdict]:
         return []
     means = found.baselines[LINEAR].mean, found.train_mean
     roots = [math.sqrt(float(found.squared_errors(mean).mean())) for mean in means]
-    if roots[0] > EXACT * roots[1]:
+    if not is_exact(*roots):
         return []
+    finding, remedy = leak_in_words(found.leak, found.ignored)
     text = (
-        f"linear regression is almost exact (RMSE {number(roots[0])}, the mean of the targets {number(roots[1])}). If "
-        "these columns are unknown when you predict, train without them"
+        f"{sentence(finding)}: linear regression is almost exact (RMSE {number(roots[0])}, the mean of the targets "
+        f"{number(roots[1])}). If these columns are unknown when you predict, train without them ({remedy})."
     )
     rule = (
         f"Problem: the RMSE of linear regression is at most {EXACT:g} times that of the mean of the training targets."
     )
-    if found.leak is None:
-        short = "columns probably contain the target"
-        text = f"A column, or a sum of columns, probably contains the target: {text} (--ignore)."
-    else:
-        names, is_one = in_series(found.leak.columns), len(found.leak.columns) == 1
-        kind = f"{'gives' if is_one else 'give'} the target by a linear formula"
-        if found.leak.is_sum:
-            kind = "equals the target" if is_one else "add up to the target"
-        remedy = f"--ignore {shlex.quote(','.join([*found.ignored, *found.leak.columns]))}"
-        finding = f"column{'' if is_one else 's'} {names} {kind}"
-        short = f"{finding} (leave {'it' if is_one else 'them'} out: {remedy})"
-        text = f"{sentence(finding)}: {text} ({remedy})."
-    changes = {} if found.leak is None else {"ignore": (*found.ignored, *found.leak.columns)}
+    short, changes = "columns probably contain the target", {}
+    if found.leak is not None:
+        short = f"{finding} (leave {'it' if len(found.leak.columns) == 1 else 'them'} out: {remedy})"
+        changes = {"ignore": (*found.ignored, *found.leak.columns)}
     return [Verdict("problem", "limit", short, text, rule, is_cause=True, changes=changes)]
 
 
@@ -73,7 +64,7 @@ def of_bias(found: Regressed) -> list[Verdict]:
 
 
 def of_negative(found: Regressed, level: float) -> list[Verdict]:
-    """If no training target is below 0, judge whether the intervals of probability `level` reach below 0."""
+    """If no training target is negative, judge whether predicted intervals of the given level reach below 0."""
     shares = (found.interval(level)[0] < 0).double().mean(0).tolist()
     rounding = ROUNDING * found.train_scale.abs()  # targets are stored in single precision
     are_positive = (found.train_least >= -rounding).tolist()

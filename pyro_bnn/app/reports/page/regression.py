@@ -13,13 +13,13 @@ from torch import Tensor
 from ....results import plotting
 from ....scores import metrics
 from ..calibrated import CHANCE
-from ..numbers import number, percent, with_error
+from ..numbers import in_series, number, percent, with_error
 from ..pictures import Drawing, observed_against_predicted, panel
 from ..scores import LEVELS
 from ..trained import TREES
 from .calibration import MOST_ERRORS, limits_by_chance
 from .hints import FEWEST, of_bias, of_leak, of_negative
-from .section import Section, Tile, Verdict, in_series, judged
+from .section import Section, Tile, Verdict, judged
 from .subject import Regressed, Subject
 from .verdicts import (
     IN_A_SENTENCE,

@@ -14,6 +14,8 @@ About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "lim
 every note "unclear", which says that the rows are too few to tell whether the predictions are of use."""
 
 UNSURE = "Usable for its predictions, not for its uncertainty"
+UNUSABLE = "Not usable as it is"
+NEITHER = f"{UNUSABLE}, neither for its predictions nor for its uncertainty"
 UNCLEAR = "Too few rows to tell whether it is usable"
 ELSEWHERE = "in the report"  # where the first line says that more notes are, unless it is on the page itself
 Case: TypeAlias = tuple[bool, Level, str, str]  # whether it holds, its level, and its finding in brief and in sentences
@@ -30,7 +32,8 @@ class Verdict:
     rule: str  # the thresholds
     is_cause: bool = False  # whether this fault, such as a training that is too short, can have caused the others
     changes: Mapping[str, Any] = field(default_factory=dict)  # settings with which another training may mend the fault
-    command: str = ""  # the command that trains with these settings
+    command: str = ""  # the command that trains with the changes of all verdicts, if this one has changes
+    beaten: str = ""  # in brief, by which other method, if predictions alone should come from that method
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ def usability(verdicts: Sequence[Verdict]) -> str:
     cases = (
         (bool(problems & {"predictions", "fit"}), "not usable"),
         (any(verdict.about == "unclear" and verdict.level == "note" for verdict in verdicts), "too few rows to tell"),
+        ("uncertainty" in problems and any(verdict.beaten for verdict in verdicts), "not usable"),
         ("uncertainty" in problems, "usable for predictions only"),
         (any(verdict.level != "good" for verdict in verdicts), "usable with notes"),
     )
@@ -76,15 +80,16 @@ def usability(verdicts: Sequence[Verdict]) -> str:
 
 
 def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
-    """Return the first line of the report: the decision, the reasons, and `usable`, a text with the scores."""
+    """Return the first line of the report: the decision, the reasons, and `usable`, a text with the scores.
+
+    The line on a run that is not usable has no scores.
+    """
+    if usability(verdicts) == "not usable":
+        return _unusable_line(verdicts)
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
     leaks = [verdict for verdict in problems if verdict.is_cause]
     causes = [note for note in notes if note.is_cause]
-    if any(verdict.about in ("predictions", "fit") for verdict in problems):
-        faults = [*leaks, *causes, *(problem for problem in problems if not problem.is_cause)]
-        more = f" Other faults: {'; '.join(fault.short for fault in faults[1:])}." if faults[1:] else ""
-        return f"Not usable as it is: {faults[0].short}.{more}"
     unsure = [verdict for verdict in problems if verdict.about == "uncertainty"]
     unclear = [note for note in notes if note.about == "unclear"]
     of_baseline = [verdict for verdict in verdicts if verdict.about == "baseline" and verdict.level != "good"]
@@ -108,14 +113,27 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     return " ".join(filter(None, [f"{decision}.", why, f"{sentence(usable)}{below}."]))
 
 
+def _unusable_line(verdicts: Sequence[Verdict]) -> str:
+    """Return the first line on a run that is not usable: why not, and other faults."""
+    problems = [verdict for verdict in verdicts if verdict.level == "problem"]
+    causes = [verdict for verdict in verdicts if verdict.is_cause and verdict.level != "good"]
+    causes = sorted(causes, key=lambda cause: cause.level != "problem")
+    start, first, reasons = UNUSABLE, causes, []
+    if not any(problem.about in ("predictions", "fit") for problem in problems):  # neither part should be used
+        first = [cause for cause in causes if cause.about == "limit"]
+        reasons = [verdict for verdict in reversed(verdicts) if verdict.beaten]
+        reasons += [problem for problem in problems if problem.about == "uncertainty"]
+        start = UNUSABLE if first else NEITHER
+    rest = [fault for fault in [*causes, *problems] if fault not in (*first, *reasons)]
+    briefs = [fault.beaten if fault in reasons and fault.beaten else fault.short for fault in (*first, *reasons, *rest)]
+    num_first = len(reasons) if start == NEITHER else 1
+    more = f" Other faults: {'; '.join(briefs[num_first:])}." if briefs[num_first:] else ""
+    return f"{start}: {'; '.join(briefs[:num_first])}.{more}"
+
+
 def sentence(text: str) -> str:
     """Return the text with a capital first letter."""
     return text[:1].upper() + text[1:]
-
-
-def in_series(words: Sequence[str]) -> str:
-    """Return words with commas, and an "and" before the last one."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -84,7 +85,7 @@ def of_baseline(
         better, by_guess = [name, guess[0]], f"{by_guess} and {number(-guess[1])}"
         beats = f"{beats} So does {guess[0]}, which ignores all inputs: NLL {number(-guess[1])}."
     about: About = "baseline" if is_tied or (is_beaten and gain > -LARGE_LOSS) else "predictions"
-    return judged(
+    verdict = judged(
         "uncertainty" if is_beaten and is_nearer else about,
         "The baseline with the lowest NLL is compared. Problem: its NLL is lower than that of the network by more than "
         f"{NUM_ERRORS:g} standard errors of the difference, and by more than {SMALL_GAIN:g} nats per row. If it is "
@@ -95,6 +96,7 @@ def of_baseline(
         (is_nearer, "problem", f"probabilities worse than those of {' and of '.join(better)} (NLL {by_guess})", worse),
         (True, "problem", f"beaten by {' and '.join(better)}{where}", beats),
     )
+    return replace(verdict, beaten="" if not is_beaten or is_nearer or unbeaten else verdict.short)
 
 
 def of_ways(
@@ -158,17 +160,17 @@ def of_trees(found: Classified | Regressed) -> list[Verdict]:
         f"{sentence(TREES)} are more accurate here: {score} {values[1]}, this run {values[0]}. If you need predictions "
         "only, and no uncertainty, take scikit-learn's HistGradientBoosting with its defaults."
     )
-    return [
-        judged(
-            "baseline",
-            "Trees of scikit-learn with default settings are fitted to the same training rows. Note: their mean error "
-            f"(squared error of a number, mistakes for a class) is lower by more than {NUM_ERRORS:g} standard errors "
-            "of the difference.",
-            (is_tied, "good", "", f"The network is as accurate as {TREES}, within chance ({numbers})."),
-            (gain > 0, "good", "", f"The network is more accurate than {TREES} ({numbers})."),
-            (True, "note", f"for predictions alone, take {TREES}", better),
-        )
-    ]
+    verdict = judged(
+        "baseline",
+        "Trees of scikit-learn with default settings are fitted to the same training rows. Note: their mean error "
+        f"(squared error of a number, mistakes for a class) is lower by more than {NUM_ERRORS:g} standard errors "
+        "of the difference.",
+        (is_tied, "good", "", f"The network is as accurate as {TREES}, within chance ({numbers})."),
+        (gain > 0, "good", "", f"The network is more accurate than {TREES} ({numbers})."),
+        (True, "note", f"for predictions alone, take {TREES}", better),
+    )
+    brief = f"{TREES} predict better ({score} {values[1]} against {values[0]})"
+    return [replace(verdict, beaten=brief if verdict.level == "note" else "")]
 
 
 def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
