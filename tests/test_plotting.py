@@ -9,6 +9,7 @@ from scipy import integrate, stats
 
 import pyro_bnn as pb
 from pyro_bnn import metrics, plotting, pruning
+from pyro_bnn.inference.history import EpochRecord, History
 
 from .cases import small_model
 
@@ -26,6 +27,27 @@ def test_loss_curves_show_what_was_recorded(history):
         expected = [sign * getattr(record, column) / 6 for record in history.epochs]
         np.testing.assert_allclose(ax.lines[0].get_ydata(), expected)
         assert ax.get_ylabel() == "nats per row"
+
+
+@pytest.mark.parametrize(("start", "is_cut"), [(-40.0, True), (-1.2, False)])
+def test_the_end_of_a_loss_curve_can_be_read(start, is_cut):
+    ends = [-0.5 - 0.2 * 0.5**epoch for epoch in range(20)]
+    elbos = [start * (20 - epoch) / 20 + ends[0] * epoch / 20 for epoch in range(20)] + ends
+    records = [EpochRecord(epoch, elbo, elbo, 0.0, 1.0, 0.01, 0.0) for epoch, elbo in enumerate(elbos)]
+    low, high = plotting.loss_curves(History(1, epochs=records))[0].get_ylim()
+    assert low < min(ends) < max(ends) < high
+    assert (low > min(elbos)) == is_cut
+    assert (high - low < 3.2 * (max(ends) - min(ends))) == is_cut
+
+
+def test_histograms_have_fewer_bins_than_weights_and_bars_of_possible_values():
+    mean, scale = {"one": torch.tensor([0.3]), "many": torch.randn(61)}, {"one": torch.tensor([0.03])}
+    axes = plotting.weight_histograms(mean, scale | {"many": torch.rand(61) + 0.1})
+    (bar,) = [patch for patch in axes[0, 1].patches if patch.get_height()]
+    assert 0 < bar.get_x() < 0.03 < bar.get_x() + bar.get_width() < 0.06
+    assert axes[0, 1].get_xlim()[0] > 0
+    density = plotting.signal_to_noise({"w": torch.rand(61) + 0.1})[0]
+    assert len(axes[1, 0].patches) == len(density.patches) == 8  # Rice's rule, 2 * 61 ** (1 / 3) = 7.9
 
 
 def test_accuracy_curves_show_what_was_recorded():

@@ -16,7 +16,7 @@ FAR_LARGER = 3.0
 """Heuristic: a predicted sd that exceeds the sd of the training targets by this factor gets a note."""
 
 
-def note_on_unlike_rows(sd: np.ndarray, scale: Sequence[float], names: Sequence[object]) -> str:
+def note_on_unlike_rows(sd: np.ndarray, scale: np.ndarray | Sequence[float], names: Sequence[object]) -> str:
     """Return a note if rows have a far larger standard deviation than the training targets, or an empty text.
 
     Args:
@@ -27,7 +27,7 @@ def note_on_unlike_rows(sd: np.ndarray, scale: Sequence[float], names: Sequence[
     unlike = np.flatnonzero((sd > FAR_LARGER * np.asarray(scale)).any(1))
     if not len(unlike):
         return ""
-    rows = f"{counted(len(unlike), 'row')} ({few(str(names[i]) for i in unlike)})"
+    rows = f"{counted(len(unlike), 'row')} ({few(str(names[i]) for i in unlike.tolist())})"
     return (
         f"The predicted standard deviation of {rows} is more than {FAR_LARGER:g} times that of the training targets. "
         "Such rows are unlike the training rows; do not rely on their predictions."

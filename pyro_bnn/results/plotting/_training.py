@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -14,6 +15,9 @@ from ._figures import BLACK, BLUE, VERMILION, Width, one_axes, panels, styled
 FEW = 40
 """A curve with fewer epochs than this number has markers."""
 
+FEWEST_CUT, FAR_WIDER = 10, 5
+"""Heuristic: with this many epochs, a curve that is this factor higher than its second half is cut off."""
+
 
 @explained("loss_curves(posterior)")
 @styled
@@ -21,6 +25,9 @@ def loss_curves(
     history: History | Posterior, axes: Sequence[Axes] | None = None, *, width: Width = "page"
 ) -> Sequence[Axes]:
     """Draw the ELBO and its two terms against the epoch, on three axes, in nats per row of the data.
+
+    If a curve changes far more in the first half of the epochs than in the second half, its axis shows the values of
+    the second half, and the curve begins outside the axes.
 
     Args:
         history: The record of a fit, or a posterior that has such a record.
@@ -64,9 +71,25 @@ def loss_curves(
         ax.plot(epochs, values, linestyle="-", marker="." if len(epochs) < FEW else None, color=color)
         ax.set(title=title, xlabel="epoch", ylabel=unit)
         ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        _show_end(ax)
         if is_stacked:
             ax.label_outer()
     return axes
+
+
+def _show_end(ax: Axes) -> None:
+    """Limit the axis of values to the second halves of all curves, with as much space above and below.
+
+    Curves whose first halves need little more space are shown as a whole.
+    """
+    curves = [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
+    ends = np.concatenate([curve[len(curve) // 2 :] for curve in curves])
+    every = np.concatenate(curves)
+    if len(every) < FEWEST_CUT or not np.isfinite(every).all():
+        return
+    low, high, span = ends.min(), ends.max(), np.ptp(ends)
+    if 0 < FAR_WIDER * span < np.ptp(every):
+        ax.set_ylim(max(low - span, every.min() - 0.1 * span), min(high + span, every.max() + 0.1 * span))
 
 
 def _history_of(posterior: Posterior) -> History:

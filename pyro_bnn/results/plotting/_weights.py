@@ -1,5 +1,6 @@
 """Pictures of the posterior of weights, and of the cost of removing weights."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,9 @@ MOST_DRAWN = 2000
 
 FEW = 500
 """Largest number of weights for which a histogram has a linear scale. For more weights, the scale is logarithmic."""
+
+SAME = 1e-6
+"""Values whose range is a smaller share of their size count as equal in a histogram."""
 
 
 @explained("signal_to_noise(posterior)")
@@ -73,7 +77,7 @@ def signal_to_noise(
     every = torch.cat([part for parts in layers.values() for part in parts])
     positive = decibel(every[every > 0]).numpy()
     if len(positive):
-        axes[0].hist(positive, bins=100, density=True, color=SKY)
+        axes[0].hist(positive, bins=_edges(positive, 100), density=True, color=SKY)
         left, right = np.quantile(positive, 0.001) - 1, positive.max() + 1  # a few means are near zero by chance
         for ax in axes:
             ax.set_xlim(left, right)
@@ -88,6 +92,18 @@ def signal_to_noise(
     axes[1].set(xlabel="signal-to-noise ratio (dB)", ylabel="share of weights below", ylim=(0, 1.02))
     axes[1].legend(loc="upper left", title="layer (weights)", title_fontsize=7)
     return axes
+
+
+def _edges(values: np.ndarray, most: int) -> list[float]:
+    """Return the edges of the bins of a histogram: by Rice's rule 2 N^(1/3) bins for N values, but at most `most`."""
+    if not len(values):
+        return [0.0, 1.0]
+    low, high = float(values.min()), float(values.max())
+    if high - low <= SAME * max(abs(low), abs(high)):  # one bar in the middle, on one side of 0
+        width = abs(low) or 1.0
+        return [low + width * step for step in (-1 / 2, -1 / 6, 1 / 6, 1 / 2)]
+    edges: list[float] = np.linspace(low, high, min(most, math.ceil(2 * np.cbrt(len(values)))) + 1).tolist()
+    return edges
 
 
 def _moments_of_weights(posterior: Posterior) -> Moments:
@@ -319,7 +335,7 @@ def weight_histograms(
         for ax, values, color in columns:
             shown = values[kept].detach().cpu().numpy()
             is_many = len(shown) > FEW
-            ax.hist(shown, bins=60 if is_many else 20, color=color, alpha=0.8, log=is_many)
+            ax.hist(shown, bins=_edges(shown, 60), color=color, alpha=0.8, log=is_many)
             if not is_many:
                 ax.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
         axes[row, 0].set_title(f"{site}: {counted(int(kept.sum()), 'weight')}", loc="left")
