@@ -77,7 +77,7 @@ def of_baseline(
         equal = f"probabilities not clearly better than those of {name} ({scores}), while the errors are smaller"
     worse = f"The network has smaller errors than {name}, but its probabilities are worse ({numbers})."
     is_beaten = gain < 0 and not is_tied
-    where = f" in NLL, not in {unbeaten}" if unbeaten else ""
+    where = f" in NLL, not clearly in {unbeaten}" if unbeaten else ""
     lead = f"{sentence(name)} {'has the lower NLL' if unbeaten else 'predicts better'}"
     beats = f"{lead}: NLL {number(-theirs)}, this run {number(-own)} ({difference}; {points})."
     better, by_guess = [name], f"{number(-own)} against {number(-theirs)}"
