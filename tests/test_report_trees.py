@@ -107,7 +107,8 @@ def test_a_run_with_wrong_uncertainty_that_trees_beat_is_not_usable(share):
 def test_a_run_with_wrong_uncertainty_that_a_baseline_beats_in_its_errors_is_not_usable(unbeaten):
     little = of_baseline("a line", -5.46, -5.4, 0.01, points="", is_nearer=False, unbeaten=unbeaten)
     wide = Verdict("problem", "uncertainty", "95 % intervals too wide", "", "")
-    start = f"{UNSURE}; beaten by a line in NLL, not clearly in RMSE. " if unbeaten else f"{NEITHER}: beaten by a line; "
+    in_part = f"{UNSURE}; beaten by a line in NLL, not clearly in RMSE. "
+    start = in_part if unbeaten else f"{NEITHER}: beaten by a line; "
     assert first_line([wide, little], "").startswith(f"{start}95 % intervals too wide.")
 
 

@@ -317,7 +317,8 @@ def test_a_network_that_a_baseline_beats_by_little_is_usable():
     assert first_line([little], "99 % right") == "Usable, but beaten by a line. 99 % right."
     assert first_line([much], "99 % right") == "Not usable as it is: beaten by a line."
     level = of_baseline("a line", -5.46, -5.4, 0.01, points="", is_nearer=False, unbeaten="accuracy")
-    assert first_line([level], "99 % right") == "Usable, but beaten by a line in NLL, not clearly in accuracy. 99 % right."
+    found = first_line([level], "99 % right")
+    assert found == "Usable, but beaten by a line in NLL, not clearly in accuracy. 99 % right."
 
 
 def test_a_guess_that_also_beats_the_network_is_named():
