@@ -202,7 +202,6 @@ def test_lengths_follow_from_the_time(monkeypatch):
     ("settings", "message"),
     [
         ({"time_limit": 0}, "`time_limit` must be a finite number above 0"),
-        ({"time_limit": 9, "method": "svi"}, '`time_limit` needs method="auto"'),
         ({"method": "best"}, "`method` must be one of 'auto', 'svi'"),
         ({"activation": "step"}, "`activation` must be 'relu'"),
     ],

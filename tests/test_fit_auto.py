@@ -307,6 +307,6 @@ def test_with_too_little_time_the_fit_is_variational_and_ends_at_the_limit(monke
         "Variational inference was used in place of chains. Not converged: cut short by the time limit, after"
     )
     assert len(warned) == 1
-    assert "of the 0.5 s of the time limit are left, too few for C code" in posterior.status.message
+    assert "s of the time limit are left, but chains need about" in posterior.status.message
     assert "cut short by the time limit, after" in posterior.status.message
     assert len(posterior.history.epochs) >= 200

@@ -23,7 +23,6 @@ from .table import (
 
 NOT_ROWS = {
     "None": None,
-    "text": "a",
     "a fraction": 0.5,
     "a list of text": ["a"],
     "backwards": slice(None, None, -1),
