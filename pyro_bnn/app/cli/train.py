@@ -165,8 +165,7 @@ def train(
     seconds = time.perf_counter() - start
     last = known.facts.in_units(posterior.history).epochs[-1] if isinstance(posterior, GuidePosterior) else None
     output.say(sources.trained_on(config, known))
-    is_narrow = known.x_test[:1].numel() <= MOST_COMPARED
-    if config.kind != "images" and len(known.x_test) and is_narrow:
+    if config.kind != "images" and len(known.x_test):
         from ..reports.drivers import hint_of_leak
         from ..reports.scores import in_brief
         from ..reports.trained import Trained
@@ -222,10 +221,6 @@ def train(
         accuracy=curve,
         pictures=pictures,
     )
-
-
-MOST_COMPARED = 500
-"""Heuristic: largest number of inputs with which `train` fits baselines; more would take long and much memory."""
 
 
 def _completed(dataset: str | None, out: Path | None, given: Collection[str]) -> str:

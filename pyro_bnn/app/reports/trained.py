@@ -21,6 +21,7 @@ from ..datasets import Dataset
 TREES = "gradient-boosted trees"  # a baseline that is compared by its errors only
 LINEAR = "linear regression"  # the linear baseline for numbers
 MOST_NUMBERS = 4_000_000  # heuristic: inputs (rows times columns) to which linear methods are fitted in about a second
+MOST_COLUMNS = 2_000  # heuristic: for linear regression with standard deviations, which need a matrix of this size
 MOST_HISTOGRAMS, MOST_TREE_NUMBERS = 100, 1_000_000
 """Heuristic: largest columns * outputs, and rows * columns * outputs, for trees, which then take a second or two."""
 
@@ -55,8 +56,10 @@ def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Predicti
         if has_trees:
             rates[TREES] = _by_column(HistGradientBoostingRegressor(loss="poisson", random_state=0), x, y, x_test)
         return {name: _counts(rate.clamp_min(SMALLEST), y_test) for name, rate in rates.items()}
-    pairs = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
-    moments = {guess: (mean, scale), LINEAR: torch.from_numpy(np.stack(pairs, -1)).unbind()}
+    moments = {guess: (mean, scale)}
+    if x.shape[1] <= MOST_COLUMNS:
+        pairs = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
+        moments[LINEAR] = torch.from_numpy(np.stack(pairs, -1)).unbind()
     found: dict[str, Prediction] = {name: _normal(m, s.clamp_min(SMALLEST), y_test) for name, (m, s) in moments.items()}
     if has_trees:
         found[TREES] = _mean_only(_by_column(HistGradientBoostingRegressor(random_state=0), x, y, x_test), y_test)
