@@ -91,6 +91,14 @@ def test_trees_are_left_out_where_their_fit_would_take_long(limit, monkeypatch):
         assert (TREES in baselines_of(dataset(LABELS, CLASSES))) == is_fitted
 
 
+def test_linear_regression_is_left_out_for_many_columns(monkeypatch):
+    for largest, is_fitted in ((2, True), (1, False)):
+        monkeypatch.setattr(trained, "MOST_COLUMNS", largest)
+        found = baselines_of(dataset(X[:, :1].copy(), NUMBERS))
+        assert ("linear regression" in found) == is_fitted
+        assert "mean of the targets" in found
+
+
 def test_a_linear_method_is_fitted_to_as_many_rows_as_it_can_be_in_seconds(monkeypatch):
     monkeypatch.setattr(trained, "MOST_NUMBERS", 60)  # 30 of 45 rows
     found = baselines_of(dataset(LABELS, CLASSES))["logistic regression"]
