@@ -59,7 +59,8 @@ def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Predicti
     moments = {guess: (mean, scale)}
     if x.shape[1] <= MOST_COLUMNS:
         pairs = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
-        moments[LINEAR] = torch.from_numpy(np.stack(pairs, -1)).unbind()
+        means, deviations = torch.from_numpy(np.stack(pairs, -1))
+        moments[LINEAR] = means, deviations
     found: dict[str, Prediction] = {name: _normal(m, s.clamp_min(SMALLEST), y_test) for name, (m, s) in moments.items()}
     if has_trees:
         found[TREES] = _mean_only(_by_column(HistGradientBoostingRegressor(random_state=0), x, y, x_test), y_test)
