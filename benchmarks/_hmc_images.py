@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 import pyro_bnn as pb
 from pyro_bnn import nets
 from pyro_bnn.data import load_images
-from pyro_bnn.inference.mcmc import ChainStatistics
+from pyro_bnn.inference.mcmc import ChainStatistics, Descent
 
 from . import _methods_list as listed
 from . import _methods_posteriors as posteriors
@@ -144,6 +145,39 @@ class Sghmc(Patient, posteriors.Sghmc):
     """One chain with stochastic gradients."""
 
 
+@dataclass(frozen=True)
+class Chains(Method):
+    """The sampler of `fit`, microcanonical Langevin Monte Carlo, with chains that are longer than those of `fit`."""
+
+    name: ClassVar[str] = "mclmc"
+    num_chains: int = 8
+    num_descent: int = 500  # steps of Adam before the warm-up
+    num_steps: int = 1000  # steps of the warm-up, and steps after it
+
+    @classmethod
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        return [cls()]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        begin, per_draw = processor_seconds(), 20
+        model = problem.model(problem.prior)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the page compares the chains with HMC
+            posterior = pb.fit_mcmc(
+                model,
+                problem.data,
+                sampler=pb.MCLMC(steps_per_draw=per_draw),
+                init=Descent(num_steps=self.num_descent),
+                num_chains=self.num_chains,
+                num_warmup=self.num_steps // per_draw,
+                num_samples=self.num_steps // per_draw,
+                dtype=torch.float32,
+                compile="auto",
+                seed=problem.seed,
+            )
+        return Fit(model, posterior, problem.network.draws, processor_seconds() - begin)
+
+
 def grid(method: type[Method], point: PointSetting) -> Sequence[Method]:
     """The settings of a method to search, all with the prior and the temperature of the chains."""
     settings: dict[type[Method], Sequence[Method]] = {
@@ -160,7 +194,7 @@ def grid(method: type[Method], point: PointSetting) -> Sequence[Method]:
         method: [method(PRIOR_SCALE, point.lr)]
         for method in (listed.SmallEnsemble, posteriors.LastLayerLaplace, posteriors.KroneckerLaplace)
     }
-    return (settings | near_a_point)[method]
+    return (settings | near_a_point | {Chains: [Chains()]})[method]
 
 
 METHODS: tuple[type[Method], ...] = (
@@ -173,6 +207,7 @@ METHODS: tuple[type[Method], ...] = (
     Natural,
     posteriors.Swag,
     Sghmc,
+    Chains,
     posteriors.LastLayerLaplace,
     posteriors.KroneckerLaplace,
 )

@@ -57,6 +57,7 @@ TITLES = {
     "swag": "SWAG",
     "multi-swag": "three SWAGs",
     "sghmc": "SGHMC",
+    "mclmc": "chains (MCLMC)",
     "laplace-kronecker": "Laplace, Kronecker",
     "laplace-last-layer": "Laplace, last layer",
 }

@@ -1,4 +1,4 @@
-"""HMC's own predictions of digits as the yardstick of eleven methods: `python -m benchmarks.hmc_images`.
+"""HMC's own predictions of digits as the yardstick of twelve methods: `python -m benchmarks.hmc_images`.
 
 Chains of HMC draw from the posterior of a small LeNet that is trained on 2,000 digits of MNIST. Every other method has
 the same network, prior and likelihood, and its predictions are compared with those of the chains. Settings are chosen
