@@ -46,7 +46,8 @@ def of_methods(page: str, title: str, path: Path) -> None:
         accuracy, error = pair(row["accuracy, %"])
         found[row["method"]] = [pair(row["NLL"]), (100 - accuracy, error), pair(row["training"])]
     panels, several = _methods_tables.panels(), _methods_tables.several(found)
-    _dots.draw(found, panels, path, title=title, reference=ONE, several=several, table=lines)
+    plain = next((name for name in found if name.startswith("plain network")), ONE)
+    _dots.draw(found, panels, path, title=title, reference=plain, several=several, table=lines)
 
 
 def cost(out: Path, _quick: bool) -> None:
@@ -83,13 +84,15 @@ def of_serving(out: Path, _quick: bool) -> None:
 
 def of_coverage(out: Path, _quick: bool) -> None:
     """Coverage of docs/results/coverage.md; the coverage of thirds is in whole per cents, without errors."""
-    expected = {row["data set"]: pair(row["expected"])[0] for row in rows(table("coverage", "data set | expected"))}
-    lines = table("coverage", "data set | intervals")
-    cells = {}
-    for row in rows(lines):
-        thirds = [(value, None) for value in numbers(row["by predicted sd, thirds"])]
-        cells[row["data set"], row["intervals"]] = [pair(row["coverage"]), *thirds]
-    coverage.picture(cells, out / "coverage.png", expected, lines)
+    of_all, of_thirds = table("coverage", "data set | expected"), table("coverage", "data set | width")
+    expected, cells = {}, {}
+    for row, thirds in zip(rows(of_all), rows(of_thirds), strict=True):
+        name = row["data set"]
+        expected[name] = pair(row["expected"])[0]
+        for kind, cell in list(row.items())[2:]:
+            shown = numbers(thirds.get(f"thirds: {kind}", ""))
+            cells[name, kind.strip('`"')] = [pair(cell), *((value, None) for value in shown)]
+    coverage.picture(cells, out / "coverage.png", expected, [*of_all, *of_thirds])
 
 
 def optimisation(out: Path, _quick: bool) -> None:

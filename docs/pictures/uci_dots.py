@@ -29,13 +29,14 @@ BLUE, VERMILION, *_ = plotting.PALETTE
 GREY = "0.5"
 DEFAULT, FIXED, DISAGREE = "BNNRegressor()", "fixed network", "chains disagree"
 OTHER, PUBLISHED = "not a network", "published"
+PLAIN = "plain network (MAP)"
 LOOKS = {
     DEFAULT: {"marker": "D", "color": VERMILION},
     FIXED: {"marker": "o", "color": BLUE},
     DISAGREE: {"marker": "o", "color": BLUE, "markerfacecolor": "white"},
     OTHER: {"marker": "s", "color": GREY},
     PUBLISHED: {"marker": "x", "color": "black"},
-    "MAP": {"marker": "o", "color": GREY},
+    PLAIN: {"marker": "o", "color": GREY},
 }
 COPIES = ("Gaussian process", "wine")
 """A value with a dagger, since many of the test rows are copies of training rows."""
@@ -89,7 +90,7 @@ def uci(out: Path, _quick: bool) -> None:
     axes = plotting.new_axes(1, len(names), size=("page", 5.0))[0]
     for column, (ax, name) in enumerate(zip(axes, names, strict=True)):
         ax.set(title=name, xlim=LIMITS[name], ylim=(len(order) - 0.5, -0.5))
-        ax.axvline(numbers(cells["MAP"][column])[0], color=GREY, linestyle="--", linewidth=0.9, zorder=1.5)
+        ax.axvline(numbers(cells[PLAIN][column])[0], color=GREY, linestyle="--", linewidth=0.9, zorder=1.5)
         ax.axhspan(order.index(DEFAULT) - 0.5, order.index(DEFAULT) + 0.5, color="0.94", linewidth=0, zorder=0)
         shown = {method: some[column] for method, some in cells.items() if some[column]}
         for method, cell in shown.items():
