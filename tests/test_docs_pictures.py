@@ -53,7 +53,7 @@ def test_pictures_are_small_and_not_blank(name):
         assert len(picture.convert("RGB").getcolors(2**24)) > 10
 
 
-PAGES = {"cost": "methods", "cost_lenet": "lenet5"}
+PAGES = {"cost": "methods", "cost_lenet": "lenet5", "hmc_images": "approximations"}
 """Pages whose names differ from those of their pictures."""
 
 

@@ -62,7 +62,7 @@ def cost_lenet(out: Path, _quick: bool) -> None:
 
 def hmc_images(out: Path, _quick: bool) -> None:
     """Total variation from HMC, and CPU seconds."""
-    lines = table("hmc_images", "method | agreement")
+    lines = table("approximations", "method | agreement")
     cells = {row["method"]: row for row in rows(lines)}
     chains = {name: cells.pop(name) for name in [*cells] if name.startswith("HMC")}
     seconds, halves = chains["HMC, 4 chains"]["CPU seconds"], chains["HMC: two chains and the other two"]

@@ -218,7 +218,7 @@ plt.show()
 # network does not detect better, but its probabilities are better. It says that it is unsure, where the plain network
 # names a digit with more than 90 %. On larger images the score matters: with garments as the known and handwritten
 # digits as the unknown images, the AUROC of a Bayesian network is 0.91 with the entropy, and 0.96 with the mutual
-# information (:doc:`/results/fashion_mnist`).
+# information (:doc:`/results/dense_networks`).
 #
 # A rule for work
 # ---------------
