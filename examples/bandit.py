@@ -2,7 +2,8 @@
 ========================================
 
 Thompson sampling, which also tries arms of which the posterior is unsure, is compared with a greedy rule and with
-random choices. The script prints the regret of a step: the expected reward of the best arm minus that of the chosen arm.
+random choices. The script prints the regret of a step: the expected reward of the best arm minus that of the chosen
+arm.
 
 At each step, the program sees a context of two numbers, chooses one of five arms, and sees only the reward of this arm.
 The first arm always pays 0.5. Each of the other four pays 2 near one corner of the square of contexts, and 0 elsewhere.
