@@ -124,8 +124,8 @@ plt.show()
 # Independent Gaussians are cheap, but only a rough approximation. In the first picture of the landing page they are the
 # green band, which hardly widens where there are no data, while the band of the exact posterior does.
 #
-# By default, ``fit`` draws Markov chains for a network of this size. They are often better, but have no guide, and take
-# longer here. ``method="svi"`` chooses a mean-field guide, Adam, and when to end, and reports these in the status.
+# By default, ``fit`` draws Markov chains for a network of this size. They are often better, but have no guide.
+# ``method="svi"`` chooses a mean-field guide, Adam, and when to end, and reports these in the status.
 
 posterior = pb.fit(model, (x, y), method="svi", seed=0)
 print(posterior.status)
