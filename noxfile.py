@@ -32,7 +32,8 @@ FAST = [
     "tests/test_posterior_files.py",
     "tests/test_repr.py",
 ]
-"""Test files that together touch every package and run in less than a minute."""
+"""Test files that together touch every package and run in less than a minute. They are named here, since pytest would
+have to import all test files to find those with a marker."""
 
 
 def require(session: nox.Session, extra: str, *packages: str) -> None:

@@ -1,4 +1,4 @@
-"""All ratios in one table: `python -m benchmarks`. See README.md for what each row means."""
+"""All ratios in one table: `python -m benchmarks`. The module `_rows` says what each row means."""
 
 import argparse
 import json

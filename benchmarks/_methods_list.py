@@ -1,6 +1,17 @@
 """The methods of `benchmarks.methods`: what each trains, how, and the settings that validation images compare.
 
 LeNet-5 has few settings, which were the best of more after ten epochs; they are on the page of its results.
+
+- deterministic: the plain network (MAP) with Adam on a cosine. ensemble-N: N of them. narrow-ensemble: four of half the
+  width. batch-ensemble: `BatchEnsembleGuide` with four members. mc-dropout: dropout after both hidden layers.
+- mean-field, mean-field-lrt: a Gaussian for each weight with Adam, by weight draws or local reparameterisation.
+  natural: the same with natural gradients; for LeNet-5 with Gauss-Newton estimates in every fourth step.
+- swag: SGD with momentum, a point after each epoch of the second half. multi-...: three posteriors around different
+  networks. laplace-...: the last layer, or Kronecker factors of all layers. sghmc: four cycles, 32 draws kept.
+
+Each network trains for the same number of epochs, with batches of 128 (256 for natural gradients on the dense network).
+Predictions use 32 draws, ensembles one for each member. Mean-field, natural and sghmc have prior standard deviations of
+0.4 in the first layer of the dense network and 0.1 in the others, and of 0.2 in LeNet-5. Inputs are standardised.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Active learning on MNIST from 20 images: `python -m benchmarks.active`. See README.md.
+"""Active learning on MNIST from 20 images: `python -m benchmarks.active`.
 
 In each step a network is trained from scratch on the labelled images, its error on the test images is measured, and ten
 images of the pool are labelled. Each step adds a line to FOLDER/active.jsonl; steps in this file are not run again.

@@ -1,4 +1,4 @@
-"""Split MNIST, one task after the other, beside Nguyen et al. (2018): `python -m benchmarks.continual`. See README.md.
+"""Split MNIST, one task after the other, beside Nguyen et al. (2018): `python -m benchmarks.continual`.
 
 Each method and seed adds one line to FOLDER/results.jsonl; existing lines are not computed again. The tables are also
 written to FOLDER/tables.md.

@@ -1,4 +1,4 @@
-"""Coverage and width of 90 % intervals on six UCI data sets: `python -m benchmarks.coverage`. See README.md.
+"""Coverage and width of 90 % intervals on six UCI data sets: `python -m benchmarks.coverage`.
 
 A fifth of the training rows of each split calibrates the intervals of a network that was fitted to the other rows.
 MAPIE calibrates the same network with the same rows. Each split adds a line for each kind of interval to

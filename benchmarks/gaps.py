@@ -1,4 +1,4 @@
-"""Regression where no training row is near: `python -m benchmarks.gaps`. See README.md.
+"""Regression where no training row is near: `python -m benchmarks.gaps`.
 
 For each input there is one split. Its test rows are those in the middle third of that input's distinct values, its
 training rows the others. Each fit adds one line to FOLDER/gaps.jsonl; existing lines are not computed again.

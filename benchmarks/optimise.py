@@ -1,4 +1,4 @@
-"""Bayesian optimisation of four functions: `python -m benchmarks.optimise --out FOLDER`. See README.md.
+"""Bayesian optimisation of four functions: `python -m benchmarks.optimise --out FOLDER`.
 
 All methods of a seed start from the same points of a Sobol sequence, and then choose a few points at a time by the same
 acquisition function. Each run leaves one line in FOLDER/optimise.jsonl; what is there is not run again.

@@ -1,4 +1,4 @@
-"""What a prediction costs, and how many draws it needs: `python -m benchmarks.prediction --data ROOT`. See README.md.
+"""What a prediction costs, and how many draws it needs: `python -m benchmarks.prediction --data ROOT`.
 
 The first table compares `predict` with as many runs of the plain network. The second one compares ways to draw the
 weights of a mean-field posterior of LeNet-5, by their errors against 4096 draws. Everything runs on one thread.

@@ -1,4 +1,4 @@
-"""Latency and throughput of predictions: `python -m benchmarks.serving`. See README.md.
+"""Latency and throughput of predictions: `python -m benchmarks.serving`.
 
 The plain network at the mean weights, `predict`, and exported predictions answer one row and 256 rows, in turn.
 Everything runs on one thread.

@@ -1,4 +1,4 @@
-"""The estimators' defaults on tables beside scikit-learn's estimators: `python -m benchmarks.tables`. See README.md.
+"""The estimators' defaults on tables beside scikit-learn's estimators: `python -m benchmarks.tables`.
 
 Classes: five data sets, stratified splits with a fifth of the rows as test rows. `airfoil` and `bikesharing`: the
 protocol of Sommer et al. (2025), with one split (`random_state=0`), several seeds, and scores in units of the

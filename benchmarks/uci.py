@@ -1,4 +1,4 @@
-"""Regression on six UCI data sets and their published splits: `python -m benchmarks.uci`. See README.md.
+"""Regression on six UCI data sets and their published splits: `python -m benchmarks.uci`.
 
 Each data set, split and method adds one line to FOLDER/results.jsonl, and each setting that is tried on validation rows
 adds one to FOLDER/search.jsonl; existing lines are not computed again. FOLDER/tables.md is written after each line.

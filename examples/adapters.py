@@ -1,15 +1,14 @@
 """Adapters of a language model, with uncertainty
 ==============================================
 
-A language model is adapted to a task by LoRA; only the adapters are random.
+This example adapts a language model to a task by LoRA, with only the adapters random, and compares four methods. It
+prints a table of accuracy, NLL, calibration error and CPU time, with standard errors over seeds.
 
 As in ``transformer.py``, the task is to tell from which library a docstring comes. A small Llama with random weights
-first learns to predict the next word of all training texts, without their labels. The Llama then gets adapters (`peft`)
-and a new head, and learns the task from few labelled texts, in four ways. AdamW finds a point estimate. Adam and
-natural gradients each fit a mean-field posterior of the adapters. Laplace's method puts a Gaussian around the point
-estimate. The table has means over seeds and their standard errors; the seed determines the labelled texts and the
-initial weights. The script needs `transformers` and `peft`, and downloads nothing. The texts and the results depend on
-the installed versions.
+first learns to predict the next word of all training texts. It then gets adapters (`peft`) and a new head, and learns
+the task from few labelled texts. AdamW trains a plain network. Adam and natural gradients each fit a mean-field
+posterior of the adapters. Laplace's method puts a Gaussian around the weights of the plain network. The script needs
+`transformers` and `peft`, and downloads nothing. The results depend on the installed versions.
 """
 
 import argparse

@@ -1,18 +1,15 @@
 """A contextual bandit by Thompson sampling
 ========================================
 
+Thompson sampling, which also tries arms of which the posterior is unsure, is compared with a greedy rule and with
+random choices. The script prints the regret of a step: the expected reward of the best arm minus that of the chosen
+arm.
+
 At each step, the program sees a context of two numbers, chooses one of five arms, and sees only the reward of this arm.
-The first arm always pays 0.5. Each of the other four arms pays 2 near one corner of the square of contexts, and 0
-elsewhere. Rewards have noise.
-
-Thompson sampling draws one network for each context, and takes the arm that is best in this network. So Thompson
-sampling chooses each arm with the probability that this arm is the best. The greedy rule takes the arm with the largest
-expected reward, so it may never try the other arms. Both rules fit the same network to all rewards seen so far, with
-NUTS, after each batch of contexts.
-
-The script prints the regret of a step: the expected reward of the best arm
-minus the expected reward of the chosen arm. The script writes `bandit.png`, a
-picture of the regret summed over the steps.
+The first arm always pays 0.5. Each of the other four pays 2 near one corner of the square of contexts, and 0 elsewhere.
+Rewards have noise. Thompson sampling draws one network for each context, and takes the arm that is best in this
+network. The greedy rule takes the arm with the largest expected reward. Both fit the same network to all rewards seen
+so far, with NUTS, after each batch of contexts. The picture `bandit.png` shows the regret summed over the steps.
 """
 
 import argparse

@@ -1,13 +1,15 @@
 """What the two directions of the KL divergence prefer
 ======================================================
 
-The script fits a Gaussian q to the mixture p = 0.5 N(0, 0.4) + 0.5 N(3, 1); N(m, s) has mean m and sd s. The reverse
-divergence KL(q || p), used in variational inference, is large if q has probability where p has none. If q starts in the
-narrow mode, q stays in this mode. If q starts in the broad mode, q stays near this mode, and becomes wide only because
-the two modes overlap. The forward divergence KL(p || q) is large if q misses a part of p. The best q has the mean and
-variance of p. The script prints both divergences of every fit, with standard errors, and writes `kl_divergence.png`.
-Before the fits, the script computes the divergence of two Gaussians by Monte Carlo and in closed form, and compares the
-two.
+A Gaussian q is fitted to the mixture p = 0.5 N(0, 0.4) + 0.5 N(3, 1), by either direction of the KL divergence. The
+script prints mean, standard deviation and both divergences of each fit, with standard errors, and writes
+`kl_divergence.png`.
+
+N(m, s) has mean m and sd s. The reverse divergence KL(q || p), used in variational inference, is large if q has
+probability where p has none. So q stays in the narrow mode if it starts there. If it starts in the broad mode, it stays
+near this mode, and becomes wide only because the two modes overlap. The forward divergence KL(p || q) is large if q
+misses a part of p. The best q has the mean and variance of p. First the script compares a divergence by Monte Carlo
+with its closed form.
 """
 
 import argparse

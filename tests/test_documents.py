@@ -35,7 +35,7 @@ EXAMPLES = {
     ),
     "transformer.py": (
         ["--texts", "200", "--epochs", "10"],
-        r"point +[3-6]\d\.\d% +[12]\.\d+ +0\.(1[2-9]|[23]\d)\d .*\nposterior +[3-6]\d\.\d% +[01]\.\d+ +0\.(0\d|10)\d ",
+        r"plain +[3-6]\d\.\d% +[12]\.\d+ +0\.(1[2-9]|[23]\d)\d .*\nposterior +[3-6]\d\.\d% +[01]\.\d+ +0\.(0\d|10)\d ",
     ),
     "adapters.py": (
         ["--texts", "100", "--labelled", "20", "--pretraining", "1", "--epochs", "10", "--seeds", "2"],

@@ -124,9 +124,8 @@ plt.show()
 # Independent Gaussians are cheap, but only a rough approximation. In the first picture of the landing page they are the
 # green band, which hardly widens where there are no data, while the band of the exact posterior does.
 #
-# ``fit`` with ``method="svi"`` chooses a mean-field guide, Adam, and when to end, and reports these in the status.
-# (With ``fit_svi`` you choose all of them. Without `method`, ``fit`` runs Markov chains if possible. Chains are often
-# better, but have no guide.)
+# By default, ``fit`` draws Markov chains for a network of this size. They are often better, but have no guide.
+# ``method="svi"`` chooses a mean-field guide, Adam, and when to end, and reports these in the status.
 
 posterior = pb.fit(model, (x, y), method="svi", seed=0)
 print(posterior.status)
@@ -240,3 +239,4 @@ plt.show()
 # 3. Learn the noise, with ``GaussianLikelihood()``. Is it close to 1?
 # 4. Open a gap, ``data.regression_problem(200, noise=1.0, gap=0.5)``. Is the network less certain in the gap? The
 #    third tutorial measures whether it is uncertain *enough*.
+# 5. Draw Markov chains, ``pb.fit(model, (x, y), seed=0)``. Where do their bands differ from those of the guide?

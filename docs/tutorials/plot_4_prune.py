@@ -29,12 +29,13 @@ model = pb.BayesianModel(
     likelihood=pb.CategoricalLikelihood(),
     num_data=len(digits.x_train),
 )
-
-
 posterior = pb.fit(model, train, method="svi", seed=0)
 print(posterior.status)
 
 # %%
+# Pruning needs a mean and a standard deviation for each weight, and a guide that can be trained further. So the fit is
+# variational (``method="svi"``), instead of the Markov chains that ``fit`` draws by default.
+#
 # Signal and noise
 # ----------------
 # The signal-to-noise ratio of a weight is ``|mean| / sd``, often given in decibel: 0 dB is a ratio of 1, 10 dB a ratio
