@@ -12,7 +12,7 @@ from ....scores import metrics
 from ..calibrated import CHANCE, BeforeAndAfter, before_and_after
 from ..numbers import percent, with_error
 from ..pictures import Drawing
-from .section import Section, Tile, Verdict, judged
+from .section import FEWEST, Section, Tile, Verdict, judged
 from .subject import Subject
 from .verdicts import NUM_ERRORS
 
@@ -30,7 +30,7 @@ def calibration_section(subject: Subject) -> Section | None:
     probs = subject.classified.prediction.probs.cpu()
     found = calibration_of(probs, y, seed=subject.seed)
     bins = metrics.calibration_bins(probs, y, num_bins=NUM_BINS)
-    remark = f"a calibrated one would show {percent(found['usual'])} by chance"
+    remark = f"mean gap between confidence and accuracy; {percent(found['usual'])} by chance"
     columns = zip(*(part.tolist() for part in (bins.counts, bins.confidence, bins.accuracy)), strict=True)
     return Section(
         "Calibration",
@@ -65,6 +65,7 @@ def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
     chance = metrics.calibration_error_by_chance(probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed)
     confidence = probs.double().amax(-1)
     return {
+        "rows": len(y),
         "error": metrics.expected_calibration_error(probs, y, num_bins=NUM_BINS),
         "usual": float(chance.mean()),
         "limit": float(chance.quantile(LIMIT)),
@@ -86,12 +87,15 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
     direction = "in some places too high and in others too low" if is_even else more
     is_right = error <= found["limit"] and abs(gap) <= MOST_ERRORS * gap_error
     good = f"The probabilities are calibrated, within chance ({numbers})."
+    few = f"Too few rows to judge the calibration: {found['rows']}, fewer than {FEWEST} ({numbers})."
+    is_few = is_right and found["rows"] < FEWEST
     text = f"The probabilities are {off} ({numbers}): they are {direction}."
     return judged(
-        "uncertainty",
+        "limit" if is_few else "uncertainty",
         f"Problem: the calibration error exceeds the {percent(LIMIT)} quantile of simulations with calibrated "
         f"probabilities, or the mean confidence is more than {MOST_ERRORS:g} standard errors from the accuracy. Note: "
         f"so it is, but the error is less than {100 * SMALL_EXCESS:.0f} point above the mean of the simulations.",
+        (is_few, "note", "too few rows to judge the calibration", few),
         (is_right, "good", "", good),
         (True, "note" if is_slight else "problem", f"probabilities {short}", text),
     )
@@ -139,10 +143,13 @@ def _of_sets(found: BeforeAndAfter) -> Verdict:
         for row, low in zip(rows, lows, strict=True)
     )
     is_right = all(row["inside"] >= low for row, low in zip(rows, lows, strict=True))
+    few = f"Too few rows to judge the sets: {found.num_test}, fewer than {FEWEST} ({numbers})."
+    is_few = is_right and found.num_test < FEWEST
     return judged(
-        "uncertainty",
+        "limit" if is_few else "uncertainty",
         f"Problem: the calibrated sets of {found.levels} contain a smaller share of the labels than correct sets do in "
         f"{percent((1 + CHANCE) / 2)} of the cases.",
+        (is_few, "note", "too few rows to judge the sets", few),
         (is_right, "good", "", f"The sets contain the promised share of the labels ({numbers})."),
         (True, "problem", "sets miss too many labels", f"The sets miss too many labels ({numbers})."),
     )
