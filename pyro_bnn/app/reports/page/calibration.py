@@ -9,7 +9,7 @@ from torch import Tensor
 from ....results import plotting
 from ....results.calibration import rank_of
 from ....scores import metrics
-from ..calibrated import CHANCE, BeforeAndAfter, before_and_after
+from ..calibrated import CHANCE, LEVEL, BeforeAndAfter, before_and_after
 from ..numbers import percent, with_error
 from ..pictures import Drawing
 from .section import FEWEST, Section, Tile, Verdict, judged
@@ -119,9 +119,11 @@ def calibrated_section(subject: Subject) -> Section | None:
     if classified is not None and classified.calibration is not None:
         y = classified.y.to(classified.prediction.probs.device)
         found = before_and_after(classified.prediction, y, classified.calibration, is_count=False)
-        row = found.rows[-1]
-        name = f"In the calibrated {percent(row['level'], 0)} set"
-        return _section(found, (_of_sets(found),), (Tile(name, percent(row["inside"]), "of the test labels"),))
+        row = next(row for row in found.rows[1::2] if row["level"] == LEVEL)
+        name = f"Inside their calibrated {percent(LEVEL, 0)} set"
+        return _section(
+            found, (_of_sets(found),), (Tile(name, percent(row["inside"]), f"of {len(y):,} {classified.test_name}"),)
+        )
     if regressed is not None and regressed.calibration is not None:  # the section on intervals has verdict and tile
         y = regressed.y.to(regressed.prediction.mean)
         found = before_and_after(regressed.prediction, y, regressed.calibration, is_count=regressed.is_count)

@@ -105,7 +105,8 @@ def surprises_section(subject: Subject) -> Section | None:
     if found is None or not found.rows:
         return None
     scores = -log_density(found.prediction)
-    worst = scores.argsort(descending=True, stable=True)[:MOST_SURPRISES].tolist()
+    most = min(MOST_SURPRISES, -(-len(scores) // 4))  # of few rows, a quarter
+    worst = scores.argsort(descending=True, stable=True)[:most].tolist()
     cells = _of_classes(found, worst) if isinstance(found, Classified) else _of_numbers(found, worst)
     inputs = [] if subject.inputs is None else [driver.name for driver in subject.drivers[:MOST_INPUTS]]
     shown = [

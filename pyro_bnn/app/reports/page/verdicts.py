@@ -196,5 +196,5 @@ def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
 
 def density_tile(found: Classified | Regressed, name: str, baseline: Prediction, *, of: str, noun: str) -> Tile:
     """Make a tile with the mean NLL of the ensemble and of a baseline. `of` names the target."""
-    remark = f"per {noun}, lower is better; {name}: {number(-_mean_density(baseline))} nats"
-    return Tile(f"NLL{of}", f"{number(-_mean_density(found.prediction))} nats", remark)
+    remark = f"nats per {noun}, lower is better; {name}: {number(-_mean_density(baseline))}"
+    return Tile(f"NLL{of}", number(-_mean_density(found.prediction)), remark)
