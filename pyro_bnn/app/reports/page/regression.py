@@ -271,9 +271,9 @@ def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
     limit = f"; chance gives up to ± {max(group['limits'][1] for group in groups) - 1:.2f}"
     numbers = f"ratio {ratios}{', from the surest rows to the least sure' if len(groups) > 1 else ''}"
     wrong = " and ".join(f"too {side} in {len(off)} of {len(groups)}" for side, off in sides.items() if off)
-    wrong = f"{wrong} quarters of the rows" if len(groups) > 1 else wrong.removesuffix(" in 1 of 1")
-    short = f"predicted sd {wrong}"
-    text = f"The predicted sd is {wrong}: RMSE / predicted sd should be 1 within chance ({numbers})."
+    where = f"{wrong} quarters of the rows" if len(groups) > 1 else wrong.removesuffix(" in 1 of 1")
+    short = f"predicted sd {where}"
+    text = f"The predicted sd is {where}: RMSE / predicted sd should be 1 within chance ({numbers})."
     return judged(
         "uncertainty",
         f"Note: in some quarter of the rows, RMSE / predicted sd differs from 1 by more than {MOST_ERRORS:g} standard "

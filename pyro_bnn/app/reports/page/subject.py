@@ -153,7 +153,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
         choice = runs.load_choice(run)
         x_train = rows.x_train.to(found.model.device)  # `train` judges predictions of the same rows
         modes = modes_of_predictions(found.model, found.posterior.chains, x_train)
-        by_chain = _by_chain(found, classified, regressed)
+        by_chain = _by_chain(found, classified or regressed)
     else:
         history = rows.facts.in_units(found.posterior.history)
     return Subject(
@@ -176,22 +176,23 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
     )
 
 
-def _by_chain(run: Trained, classified: Classified | None, regressed: Regressed | None) -> tuple[Tensor, Tensor]:
+def _by_chain(run: Trained, measured: Classified | Regressed | None) -> tuple[Tensor, Tensor]:
     """Choose a few test rows, and average over each chain: the first output, or the probability of the likely class."""
-    if regressed is not None:
-        assert regressed.prediction.components is not None
-        order = regressed.prediction.mean[:, 0].argsort()
-        chosen = order[torch.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).long()]
-        draws = regressed.prediction.components.mean[:, chosen, 0]  # (S, R)
+    assert measured is not None
+    assert runs.is_chains(run.posterior)
+    prediction = measured.prediction
+    size = prediction.mean[:, 0] if isinstance(prediction, RegressionPrediction) else prediction.max_probability
+    order = size.argsort()
+    chosen = order[torch.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).long()]
+    if isinstance(prediction, RegressionPrediction):
+        assert prediction.components is not None
+        draws = prediction.components.mean[:, chosen, 0]  # (S, R)
     else:
-        assert classified is not None
-        labels, order = classified.prediction.labels, classified.prediction.max_probability.argsort()
-        chosen = order[torch.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).long()]
-        few = predict(
-            run.model, run.posterior, run.test[0][chosen], num_samples=run.num_samples, keep_draws=True, seed=run.seed
-        ).as_kind(ClassificationPrediction)
-        assert few.logits is not None
-        draws = few.logits.softmax(-1)[:, torch.arange(len(chosen)), labels[chosen]]
+        x = run.test[0][chosen]
+        few = predict(run.model, run.posterior, x, num_samples=run.num_samples, keep_draws=True, seed=run.seed)
+        logits = few.as_kind(ClassificationPrediction).logits
+        assert logits is not None
+        draws = logits.softmax(-1)[:, torch.arange(len(chosen)), prediction.labels[chosen]]
     parts = draws.tensor_split(run.posterior.num_chains)  # draws come one chain after the other
     return chosen, torch.stack([part.mean(0) for part in parts])
 
