@@ -61,7 +61,8 @@ def test_trees_are_compared_by_their_errors(share, level, text):
     if level == "note":
         assert line.startswith("Usable, but for predictions alone, take gradient-boosted trees. RMSE ")
         assert re.search(r"RMSE [\d.]+ \(gradient-boosted trees: 0\.\d+\)", line)
-        assert section.tiles[0].remark == f"in the unit of the target; {TREES}: {line.partition('trees: ')[2].partition(')')[0]}"
+        least = line.partition("trees: ")[2].partition(")")[0]
+        assert section.tiles[0].remark == f"in the unit of the target; {TREES}: {least}"
     else:
         assert line.startswith("Usable. RMSE")
     words = Page(page_of("", "", "", [], [section])).words
