@@ -190,7 +190,7 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
         "predictions",
         f"Problem: the 90 % interval of a class's recall lies below {percent(MISSED, 0)}. Note: such an interval lies "
         f"more than {100 * BEHIND:.0f} points below the accuracy, or the lowest recall is below {percent(MISSED, 0)}, "
-        f"perhaps by chance, or below {percent(FOUND, 0)}.",
+        f"perhaps by chance, or below {percent(FOUND, 0)}, or such an interval reaches below {percent(MISSED, 0)}.",
         (bool(missed), "problem", f"mostly misses {missed}", f"Mostly missed: {missed}; {numbers}."),
         (bool(behind), "note", f"low recall of {behind}", rarer),
         (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),
