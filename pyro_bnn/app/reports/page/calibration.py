@@ -19,6 +19,7 @@ from .verdicts import NUM_ERRORS
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
 LIMIT = 0.975  # a calibration error is a fault above this quantile of the errors that calibrated networks have
 SMALL_EXCESS = 0.01  # heuristic: such a fault is slight if the error exceeds the mean of those errors by less than this
+COARSE = 0.16  # heuristic: if chance gives a larger calibration error, no error that matters can be found
 MOST_ERRORS = 3.0  # mean confidence and accuracy may differ by this number of standard errors
 
 
@@ -87,8 +88,8 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
     direction = "in some places too high and in others too low" if is_even else more
     is_right = error <= found["limit"] and abs(gap) <= MOST_ERRORS * gap_error
     good = f"The probabilities are calibrated, within chance ({numbers})."
-    few = f"Too few rows to judge the calibration: {found['rows']}, fewer than {FEWEST} ({numbers})."
-    is_few = is_right and found["rows"] < FEWEST
+    few = f"Too few rows ({found['rows']}) to judge the calibration: {numbers}."
+    is_few = is_right and (found["rows"] < FEWEST or found["limit"] > COARSE)
     text = f"The probabilities are {off} ({numbers}): they are {direction}."
     return judged(
         "limit" if is_few else "uncertainty",
