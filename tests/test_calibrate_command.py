@@ -99,7 +99,7 @@ def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place, monkeypatch
     assert "Before and after calibration" in page
     assert "These are the calibrated intervals" in page
     assert "largest sd" in page
-    assert "In the calibrated 95\xa0% interval" in page
+    assert "Inside their calibrated 90\xa0% interval" in page
 
 
 @pytest.mark.parametrize(

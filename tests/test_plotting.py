@@ -88,7 +88,7 @@ def test_reliability_diagram_of_a_calibrated_forecaster_follows_the_diagonal():
     for bin_ends, right, total in zip(
         ends, (bins.accuracy * bins.counts).numpy()[filled], bins.counts.numpy()[filled], strict=True
     ):
-        expected = stats.binomtest(round(right), int(total)).proportion_ci(0.95, method="wilson")
+        expected = stats.binomtest(round(right), int(total)).proportion_ci(0.9, method="wilson")
         np.testing.assert_allclose(bin_ends, expected, atol=1e-9)
     assert [bar.get_height() for bar in counts.patches] == bins.counts.tolist()
     assert f"{metrics.expected_calibration_error(probs, y, num_bins=10):.4f}" in accuracy.get_title()

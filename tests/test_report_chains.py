@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
 
 from .test_report import Page
+from .test_report_verdicts import regressed
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ from .test_report import Page
             [1.0, 1.5],
             2.5,
             "note",
-            "1 of 2 chains is too short to explore its mode: R-hat of a chain's halves is up to 1.50 at training rows.",
+            "1 of 2 chains is too short to explore its mode. The sampler",
             [
                 "few enough",
                 "1 of 2 chains too short to explore a mode",
@@ -144,20 +146,19 @@ def test_the_remedy_for_short_chains_is_a_whole_command(limit, seconds, longer):
     assert "--hidden" not in command
 
 
-@pytest.mark.parametrize("num_chains", [2, 9])
-def test_the_picture_of_chains_says_which_line_is_which(num_chains):
-    density = torch.randn(num_chains, 9)
-    posterior = MCMCPosterior(
-        {"w": torch.zeros(num_chains, 9)}, ChainStatistics(log_density=density), Status(True, "well."), sampler="MCLMC"
-    )
-    (picture,) = chains_section(SimpleNamespace(posterior=posterior, modes=None, choice=None, config=OWN)).values[
-        "pictures"
-    ]
-    legend = picture.ax.get_legend()
-    if num_chains == 9:  # more chains than colours
-        assert legend is None
-    else:
-        assert [text.get_text() for text in legend.get_texts()] == ["chain 1", "chain 2"]
+@pytest.mark.parametrize("is_class", [False, True])
+def test_the_picture_of_chains_shows_what_each_chain_predicts(is_class):
+    posterior = MCMCPosterior({"w": torch.zeros(3, 9)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
+    rows, means = torch.tensor([7, 2]), torch.tensor([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]])
+    found = None if is_class else regressed().regressed
+    run = {"posterior": posterior, "modes": None, "choice": None, "config": OWN, "regressed": found}
+    (picture,) = chains_section(SimpleNamespace(**run, by_chain=(rows, means))).values["pictures"]
+    assert [line.get_ydata().tolist() for line in picture.ax.lines] == means.tolist()
+    if found is not None:
+        ends = [segment[:, 1] for segment in picture.ax.collections[0].get_segments()]
+        np.testing.assert_allclose(ends, found.interval(0.9)[:, rows, 0].T)
+    names = [text.get_text() for text in picture.ax.get_legend().get_texts()]
+    assert names == ["90 % interval of the average", "mean of one chain"][is_class:]
 
 
 @pytest.mark.parametrize(

@@ -179,10 +179,20 @@ def test_calibration_is_judged_by_what_chance_gives():
 
 
 def test_probabilities_that_are_all_too_low_fail_although_chance_gives_as_large_an_error():
-    found = {"error": 0.136, "usual": 0.097, "limit": 0.152, "confidence": 0.72, "accuracy": 0.856, "gap_error": 0.045}
+    found = {
+        "error": 0.136,
+        "usual": 0.097,
+        "limit": 0.152,
+        "confidence": 0.72,
+        "accuracy": 0.856,
+        "gap_error": 0.045,
+        "rows": 61,
+    }
     assert of_calibration(found).level == "problem"
     assert "too low, on average by 13.6" in of_calibration(found).text
     assert of_calibration({**found, "gap_error": 0.046}).level == "good"
+    coarse = of_calibration({**found, "gap_error": 0.046, "limit": 0.2})
+    assert (coarse.level, coarse.short) == ("note", "too few rows to judge the calibration")
 
 
 def test_the_examples_are_the_extremes_of_all():

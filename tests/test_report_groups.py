@@ -1,13 +1,22 @@
-"""The report holds the errors of groups of test rows against their predicted standard deviations."""
+"""The report holds errors against predicted standard deviations, and says where rows are too few to judge."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from pyro_bnn.app.reports.page.regression import of_groups, ranking_of
+from pyro_bnn.app.reports.page import page_of
+from pyro_bnn.app.reports.page.calibration import calibration_section
+from pyro_bnn.app.reports.page.classifier import accuracy_section
+from pyro_bnn.app.reports.page.drivers import surprises_section
+from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, of_groups, ranking_of
+from pyro_bnn.app.reports.page.section import first_line
+from pyro_bnn.app.reports.trained import TREES
 
-from .test_report_verdicts import predicted, regressed
+from .test_report import Page
+from .test_report_classifier import classifier, labelled
+from .test_report_verdicts import Measured, predicted, regressed
 
 
 @pytest.mark.parametrize(
@@ -36,11 +45,73 @@ def test_the_rmse_of_each_group_is_held_against_its_predicted_sd(factors, short)
     )
 
 
-def test_few_rows_do_not_show_that_a_predicted_sd_is_wrong():
+def few_rows(number, *, scale=1.0):
+    """A regression with Gaussian errors of the size 1, and with predicted sds of the given size."""
+    y = torch.linspace(-30, 30, number)[:, None]
+    error = torch.special.ndtri((torch.arange(number) + 0.5) / number)
+    error = error[torch.randperm(number, generator=torch.Generator().manual_seed(0)), None]
+    network = predicted(y - error, scale * torch.ones_like(y), y, num_draws=2)
+    baselines = {"mean of the targets": predicted(0 * y, 18 + 0 * y, y), TREES: predicted(y + error, 1 + 0 * y, y)}
+    found = replace(regressed().regressed, y=y, prediction=network, single=("mean weights", network))
+    return Measured(regressed=replace(found, baselines=baselines, rows=range(number)))
+
+
+@pytest.mark.parametrize("number", [12, 60])
+def test_no_check_of_few_rows_is_called_good_that_could_not_fail(number):
+    subject = few_rows(number)
+    intervals, *others = intervals_section(subject).verdicts
+    of_trees = [verdict for verdict in errors_section(subject).verdicts if "trees" in verdict.text]
+    assert (bool(of_trees), bool(others), intervals.level == "good") == (number == 60,) * 3
+    if number == 12:
+        assert intervals.text.startswith("Too few rows to judge the intervals: 12 test rows, fewer than 50 ")
+        assert first_line([intervals], "RMSE 1") == "Usable, but too few rows to judge the intervals. RMSE 1."
+
+
+def test_an_sd_that_is_far_too_large_is_found_in_few_rows_too():
+    """The 90 % intervals hold all rows, as correct ones may, but the errors are a tenth of the predicted sd."""
+    verdict = intervals_section(few_rows(12, scale=10.0)).verdicts[1]
+    assert (verdict.short, "ratio 0.09)" in verdict.text) == ("predicted sd too large", True)
+
+
+def test_few_rows_do_not_say_whether_probabilities_are_calibrated_or_a_class_is_found():
+    y = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    probs = torch.nn.functional.one_hot(y, 2) * 0.8 + 0.1
+    subject = classifier(probs, y, torch.full((8, 2), 0.5))
+    [calibration] = calibration_section(subject).verdicts
+    assert (calibration.level, calibration.short) == ("note", "too few rows to judge the calibration")
+    recall = accuracy_section(classifier(probs[3:5], y[3:5], torch.full((2, 2), 0.5))).verdicts[1]
+    assert (recall.level, recall.short) == ("note", "too few rows of “a” to judge")
+
+
+def test_residuals_stand_between_lines_at_two_predicted_deviations():
     found = regressed().regressed
-    few = replace(
-        found, y=found.y[:20], prediction=predicted(found.y[:20] - 0.6, torch.ones(20, 1), found.y[:20], num_draws=2)
-    )
-    groups, _ = ranking_of(few, seed=0)
-    assert [group["ratio"] for group in groups] == pytest.approx([0.6] * 4, rel=1e-4)
-    assert of_groups(groups).level == "good"
+    ax = intervals_section(Measured(regressed=found)).values["picture"].ax
+    lines = [line for line in ax.lines if len(line.get_xdata()) == 200]
+    assert [line.get_ydata()[-1] / line.get_xdata()[-1] for line in lines] == [2, -2]
+    sd = found.prediction.total[:, 0].sqrt()
+    assert [lines[0].get_xdata()[end] for end in (0, -1)] == pytest.approx([float(sd.min()), float(sd.max())])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["± 2 predicted sd"]
+
+
+def test_the_cards_name_the_target_and_units_and_intervals_have_one_level():
+    subject = Measured(regressed=replace(regressed().regressed, names=("price",)))
+    sections = [errors_section(subject), intervals_section(subject)]
+    names = [tile.name for section in sections for tile in section.tiles]
+    assert names == ["RMSE of price", "NLL of price", "Inside their 90 % interval"]
+    remarks = [tile.remark for section in sections for tile in section.tiles]
+    assert remarks[0].startswith("in the unit of the target; ")
+    assert remarks[1].startswith("nats per row, ")
+    assert remarks[2] == "of 600 observed values of price"
+    labels = labelled("good")
+    labels.classified = replace(labels.classified, target="kind")
+    accuracy = accuracy_section(labels)
+    assert [tile.name for tile in accuracy.tiles] == ["Accuracy of kind", "Balanced accuracy of kind", "NLL of kind"]
+    words = Page(page_of("", "", "", [], [*sections, accuracy])).words
+    assert "90 % interval" in words
+    assert "95 % interval" not in words
+
+
+def test_of_few_rows_a_quarter_is_surprising():
+    subject = few_rows(12)
+    subject.drivers, subject.inputs, subject.config = (), None, SimpleNamespace(kind="table")
+    assert len(surprises_section(subject).values["rows"]) == 3

@@ -37,7 +37,7 @@ def test_a_wrong_entry_comes_first():
     section = section_of("table", regressed=found)
     (number, (observed, mean, interval, score)), *others = section.values["rows"]
     assert (number, len(others)) == (108, 9)
-    low, high = (float(part[7]) for part in found.interval(0.95))
+    low, high = (float(part[7]) for part in found.interval(0.9))
     assert float(observed) == pytest.approx(float(y[7]), rel=1e-5)
     assert float(mean) == pytest.approx(float(network.mean[7]), abs=0.01)
     assert [float(end) for end in interval.split(" to ")] == pytest.approx([low, high], abs=0.01)
@@ -47,7 +47,7 @@ def test_a_wrong_entry_comes_first():
     assert scores == pytest.approx((-network.log_density).sort(descending=True).values[:10].tolist(), rel=1e-3)
     words = Page(page_of("", "", "", [], [section])).words
     assert "Rows that surprised the model most" in words
-    assert "10 of these 10 targets lie outside their 95 % interval" in words
+    assert "10 of these 10 targets lie outside their 90 % interval" in words
     assert "first row below the names" in words
 
 

@@ -109,7 +109,7 @@ def regressed(kind="good", *, num_outputs=1):
     )
 
 
-WIDE, NARROW = "95 % intervals too wide", "95 % intervals too narrow"
+WIDE, NARROW = "90 % intervals too wide", "90 % intervals too narrow"
 WORSE = "probabilities worse than those of the mean of the targets"
 LARGE, SMALL = (f"predicted sd too {side} in 4 of 4 quarters of the rows" for side in ("large", "small"))
 TIED = "not clearly better than linear regression"
@@ -134,7 +134,7 @@ def test_the_first_line_says_whether_its_intervals_are_calibrated(is_calibrated)
     found = regressed().regressed
     calibration = ConformalIntervals(found.prediction, found.y) if is_calibrated else None
     _, line = judged(Measured(regressed=replace(found, calibration=calibration)))
-    assert re.search("and the (calibrated )?95 % intervals hold", line)[1] == ("calibrated " if is_calibrated else None)
+    assert re.search("and the (calibrated )?90 % intervals hold", line)[1] == ("calibrated " if is_calibrated else None)
 
 
 def test_intervals_of_one_level_are_found_fault_with():
@@ -288,7 +288,7 @@ def test_counts_are_held_against_what_their_intervals_promise(observed, short):
         (-5.0, 0.1, "good", "probabilities are better than those of a line (NLL 5.000 against 5.434 nats"),
         (-5.455, 0.03, "note", "not clearly better than those of a line (NLL 5.455 against 5.434"),
         (-5.455, 0.005, "problem", "A line predicts better: NLL 5.434, this run 5.455 (nats per row, gain"),
-        (-5.430, 0.001, "note", "gain +0.00400 ± 0.00100, where ± is the standard error; RMSE 2 against 1"),
+        (-5.430, 0.001, "note", "gain +0.00400 ± 0.00100; RMSE 2 against 1"),
     ],
 )
 def test_a_baseline_is_compared_by_the_standard_error_of_the_difference(own, error, level, words):

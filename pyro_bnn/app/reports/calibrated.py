@@ -13,7 +13,7 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ..runs import RunCalibration
 from .numbers import number, percent
 
-LEVEL = 0.9  # of the intervals in the picture of `pyro-bnn evaluate`
+LEVEL = 0.9  # of the intervals in pictures, cards and sentences
 COMPARED = (0.9, 0.95)  # levels of the intervals and sets
 CHANCE = 0.99  # probability of the range of chance; tests of several levels err in less than one in twenty
 OWN = "network"  # name of the intervals and sets before calibration

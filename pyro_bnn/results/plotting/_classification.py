@@ -152,7 +152,7 @@ def reliability_diagram(
 ) -> Sequence[Axes]:
     """Plot the accuracy against the confidence, and in a second panel the number of inputs in each bin.
 
-    Each point is a bin, and shows the mean confidence, the accuracy, and the 95 % Wilson interval of the accuracy.
+    Each point is a bin, and shows the mean confidence, the accuracy, and the 90 % Wilson interval of the accuracy.
     Perfectly calibrated bins lie on the diagonal. A bin whose interval does not reach the diagonal is probably not
     calibrated.
 
@@ -185,7 +185,7 @@ def reliability_diagram(
     edges, number = bins.edges.numpy(), bins.counts.cpu().numpy()
     filled = number > 0
     confidence, accuracy, low, high = (
-        part.cpu().numpy()[filled] for part in (bins.confidence, bins.accuracy, *bins.accuracy_interval(0.95))
+        part.cpu().numpy()[filled] for part in (bins.confidence, bins.accuracy, *bins.accuracy_interval(0.9))
     )
     accuracies.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1, label="perfectly calibrated")
     accuracies.errorbar(
@@ -198,7 +198,7 @@ def reliability_diagram(
         elinewidth=0.8,
         clip_on=False,  # so that marks at 0 and 1 are not cut
         zorder=3,
-        label="accuracy, 95 % interval",
+        label="accuracy, 90 % interval",
     )
     error = expected_calibration_error(probs, y, num_bins=num_bins, equal_mass=equal_mass)
     start = np.floor(10 * edges[0]) / 10 if equal_mass else 0.0  # most confidences are just below 1

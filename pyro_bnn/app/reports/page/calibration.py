@@ -9,16 +9,17 @@ from torch import Tensor
 from ....results import plotting
 from ....results.calibration import rank_of
 from ....scores import metrics
-from ..calibrated import CHANCE, BeforeAndAfter, before_and_after
+from ..calibrated import CHANCE, LEVEL, BeforeAndAfter, before_and_after
 from ..numbers import percent, with_error
 from ..pictures import Drawing
-from .section import Section, Tile, Verdict, judged
+from .section import FEWEST, Section, Tile, Verdict, judged
 from .subject import Subject
 from .verdicts import NUM_ERRORS
 
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
 LIMIT = 0.975  # a calibration error is a fault above this quantile of the errors that calibrated networks have
 SMALL_EXCESS = 0.01  # heuristic: such a fault is slight if the error exceeds the mean of those errors by less than this
+COARSE = 0.16  # heuristic: if chance gives a larger calibration error, no error that matters can be found
 MOST_ERRORS = 3.0  # mean confidence and accuracy may differ by this number of standard errors
 
 
@@ -30,7 +31,7 @@ def calibration_section(subject: Subject) -> Section | None:
     probs = subject.classified.prediction.probs.cpu()
     found = calibration_of(probs, y, seed=subject.seed)
     bins = metrics.calibration_bins(probs, y, num_bins=NUM_BINS)
-    remark = f"a calibrated one would show {percent(found['usual'])} by chance"
+    remark = f"mean gap between confidence and accuracy; {percent(found['usual'])} by chance"
     columns = zip(*(part.tolist() for part in (bins.counts, bins.confidence, bins.accuracy)), strict=True)
     return Section(
         "Calibration",
@@ -65,6 +66,7 @@ def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
     chance = metrics.calibration_error_by_chance(probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed)
     confidence = probs.double().amax(-1)
     return {
+        "rows": len(y),
         "error": metrics.expected_calibration_error(probs, y, num_bins=NUM_BINS),
         "usual": float(chance.mean()),
         "limit": float(chance.quantile(LIMIT)),
@@ -86,12 +88,15 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
     direction = "in some places too high and in others too low" if is_even else more
     is_right = error <= found["limit"] and abs(gap) <= MOST_ERRORS * gap_error
     good = f"The probabilities are calibrated, within chance ({numbers})."
+    few = f"Too few rows ({found['rows']}) to judge the calibration: {numbers}."
+    is_few = is_right and (found["rows"] < FEWEST or found["limit"] > COARSE)
     text = f"The probabilities are {off} ({numbers}): they are {direction}."
     return judged(
-        "uncertainty",
+        "limit" if is_few else "uncertainty",
         f"Problem: the calibration error exceeds the {percent(LIMIT)} quantile of simulations with calibrated "
         f"probabilities, or the mean confidence is more than {MOST_ERRORS:g} standard errors from the accuracy. Note: "
         f"so it is, but the error is less than {100 * SMALL_EXCESS:.0f} point above the mean of the simulations.",
+        (is_few, "note", "too few rows to judge the calibration", few),
         (is_right, "good", "", good),
         (True, "note" if is_slight else "problem", f"probabilities {short}", text),
     )
@@ -115,9 +120,11 @@ def calibrated_section(subject: Subject) -> Section | None:
     if classified is not None and classified.calibration is not None:
         y = classified.y.to(classified.prediction.probs.device)
         found = before_and_after(classified.prediction, y, classified.calibration, is_count=False)
-        row = found.rows[-1]
-        name = f"In the calibrated {percent(row['level'], 0)} set"
-        return _section(found, (_of_sets(found),), (Tile(name, percent(row["inside"]), "of the test labels"),))
+        row = next(row for row in found.rows[1::2] if row["level"] == LEVEL)
+        name = f"Inside their calibrated {percent(LEVEL, 0)} set"
+        return _section(
+            found, (_of_sets(found),), (Tile(name, percent(row["inside"]), f"of {len(y):,} {classified.test_name}"),)
+        )
     if regressed is not None and regressed.calibration is not None:  # the section on intervals has verdict and tile
         y = regressed.y.to(regressed.prediction.mean)
         found = before_and_after(regressed.prediction, y, regressed.calibration, is_count=regressed.is_count)
@@ -139,10 +146,13 @@ def _of_sets(found: BeforeAndAfter) -> Verdict:
         for row, low in zip(rows, lows, strict=True)
     )
     is_right = all(row["inside"] >= low for row, low in zip(rows, lows, strict=True))
+    few = f"Too few rows to judge the sets: {found.num_test}, fewer than {FEWEST} ({numbers})."
+    is_few = is_right and found.num_test < FEWEST
     return judged(
-        "uncertainty",
+        "limit" if is_few else "uncertainty",
         f"Problem: the calibrated sets of {found.levels} contain a smaller share of the labels than correct sets do in "
         f"{percent((1 + CHANCE) / 2)} of the cases.",
+        (is_few, "note", "too few rows to judge the sets", few),
         (is_right, "good", "", f"The sets contain the promised share of the labels ({numbers})."),
         (True, "problem", "sets miss too many labels", f"The sets miss too many labels ({numbers})."),
     )

@@ -1,10 +1,7 @@
-"""The report's section on chains: their diagnostics, and the log-density along each chain."""
+"""The report's section on chains: their diagnostics, and what each chain predicts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-
-from torch import Tensor
 
 from ...._core.summary import counted
 from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Modes
@@ -13,6 +10,7 @@ from ...chains import fault_of, finding_on, has_one_mode
 from ...config import RunConfig
 from ...remedies import longer_chains, longer_limit
 from ...runs import is_chains
+from ..calibrated import LEVEL
 from ..numbers import percent
 from ..pictures import Drawing, panel
 from .section import Section, Verdict, judged, sentence
@@ -20,35 +18,39 @@ from .subject import Subject
 
 
 def chains_section(subject: Subject) -> Section | None:
-    """Make the section on chains: their choice, their diagnostics, and the log-density along each chain."""
+    """Make the section on chains: their choice, their diagnostics, and what each chain predicts."""
     posterior = subject.posterior
     if not is_chains(posterior):
         return None
-    density, has_one = posterior.statistics.log_density, has_one_mode(subject.config)
+    picture = _chains_apart(subject)
     values = {
         "chosen": "" if subject.choice is None else subject.choice.sentence,
         "status": posterior.status.message,
-        "diagnostics": diagnostics_of(posterior, subject.modes, has_one_mode=has_one),
+        "diagnostics": diagnostics_of(posterior, subject.modes, has_one_mode=has_one_mode(subject.config)),
         "num_chains": posterior.num_chains,
         "num_draws": posterior.num_stored // posterior.num_chains,
         "seconds": posterior.seconds or 0.0,
-        "pictures": [] if density is None else [Drawing(_traces(density))],
+        "pictures": [] if picture is None else [picture],
     }
     return Section("Chains", "chains.html", values, (of_chains(subject.config, posterior, subject.modes),))
 
 
-def _traces(density: Tensor) -> Any:
-    """Draw the log-density along each chain, shape (K, S), and return the axes."""
-    ax = panel()
-    names = [f"chain {number + 1}" for number in range(len(density))]
-    ax.plot(density.T.cpu().numpy(), linewidth=0.6, linestyle="-", label=names)
-    ax.set(xlabel="draw", ylabel="log-density (nats)")
-    if len(names) <= len(plotting.PALETTE):  # with more chains, several have the same colour
-        with plotting.style():
-            legend = ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4)
-        for line in legend.get_lines():
-            line.set_linewidth(1.5)
-    return ax
+def _chains_apart(subject: Subject) -> Drawing | None:
+    """Draw what each chain predicts for a few test rows, beside the interval of the average over all chains."""
+    if subject.by_chain is None:
+        return None
+    rows, means = (part.cpu() for part in subject.by_chain)
+    ax, places, found = panel(), range(len(rows)), subject.regressed
+    if found is not None:
+        low, high = found.interval(LEVEL)[:, rows, 0].cpu().numpy()
+        ax.vlines(places, low, high, color="0.8", linewidth=6, label=f"{percent(LEVEL, 0)} interval of the average")
+    ax.plot(places, means.T.numpy(), "o", markersize=3, color=plotting.PALETTE[0], alpha=0.6)
+    ax.lines[0].set_label("mean of one chain")
+    name = "probability of the\nmost probable class" if found is None else f"predicted {found.names[0]}"
+    ax.set(xlabel="test rows, by their prediction", ylabel=name, xticks=[])
+    with plotting.style():
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # above the data
+    return Drawing(ax)
 
 
 def diagnostics_of(
@@ -100,7 +102,6 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
     count, share = counted(posterior.num_chains, "chain"), posterior.statistics.share_diverging
     diverged = "the sampler does not report divergences" if share is None else f"{percent(share)} of the draws diverged"
     level, finding = fault_of(posterior)[0], finding_on(modes, has_one_mode=has_one_mode(config))
-    least = "" if modes is None else f": R-hat of a chain's halves is up to {modes.within.max():.2f} at training rows"
     apart = "the chains are too short: they disagree, but a linear model has one mode"
     between = "" if modes is None else f" (R-hat between chains is {modes.between:.2f})"
     few = "" if modes is None else modes.unexplored
@@ -115,9 +116,9 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
         rule,
         (level == "problem", "problem", "the chains are in trouble", posterior.status.message),
         (finding == "unknown", "note", unknown, f"{sentence(unknown)}. {more}"),
-        (finding == "short", "note", few, f"{few}{least}. {more}"),
+        (finding == "short", "note", few, f"{few}. {more}"),
         (finding == "disagreeing", "note", apart, f"{sentence(apart)}{between}. {more}"),
-        (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode{least}."),
+        (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode."),
     )
     if verdict.level != "note":
         return verdict

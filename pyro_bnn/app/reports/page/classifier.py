@@ -34,7 +34,7 @@ from .verdicts import (
 MOST_CLASSES = 20  # of more, only those of lowest recall are listed, without a confusion matrix
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)  # of the test rows that the network classifies; a human gets the least certain ones
 MISSED, FOUND, BEHIND = 0.5, 0.75, 0.1
-"""Heuristic: a class is mostly missed if the 95 % interval of its recall lies below `MISSED`. The recall of a class is
+"""Heuristic: a class is mostly missed if the 90 % interval of its recall lies below `MISSED`. The recall of a class is
 low if it is below `FOUND`, or if the upper end of this interval is more than `BEHIND` below the accuracy."""
 
 FEWEST = 5  # heuristic: wrong rows, and right rows, to judge whether the uncertainty detects errors
@@ -53,6 +53,7 @@ def accuracy_section(subject: Subject) -> Section | None:
     found = subject.classified
     if found is None:
         return None
+    of = f" of {found.target}" if found.target else ""
     y, labels = found.y.cpu(), found.prediction.labels.cpu()
     is_right, matrix = labels == y, confusion_matrix(y, labels, labels=range(len(found.classes)))
     num_right, num_rows = int(is_right.sum()), len(y)
@@ -91,9 +92,13 @@ def accuracy_section(subject: Subject) -> Section | None:
         },
         tuple(verdicts),
         (
-            Tile("Accuracy", percent(accuracy), f"95 % interval {percent(low)} to {percent(high)}"),
-            Tile("Balanced accuracy", percent(balanced), "mean of the classes' recalls"),
-            density_tile(found, name, baseline, noun=found.noun),
+            Tile(
+                f"Accuracy{of}",
+                percent(accuracy),
+                f"of {num_rows:,} {found.test_name}; 90 % interval {percent(low)} to {percent(high)}",
+            ),
+            Tile(f"Balanced accuracy{of}", percent(balanced), "mean share of each class that is found"),
+            density_tile(found, name, baseline, of=of, noun=found.noun),
         ),
         usable=f"{percent(accuracy)} right ({IN_A_SENTENCE.get(nearest, nearest)}: {percent(shares[nearest])})"
         f"{_deferred(accuracy, certainty if is_useful else (), found.noun)}",
@@ -146,7 +151,7 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
     guess, often = float(shares.max()), found.classes[int(shares.argmax())]
     accuracy, (low, high) = num_right / num_rows, wilson(num_right, num_rows)
     text = (
-        f"{percent(accuracy)} of {num_rows:,} {found.test_name} are right (95 % interval {percent(low)} to "
+        f"{percent(accuracy)} of {num_rows:,} {found.test_name} are right (90 % interval {percent(low)} to "
         f"{percent(high)}); always saying “{often}” would be right for {percent(guess)}"
     )
     no_better = f"no better than always saying “{often}”"
@@ -170,6 +175,7 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
     missed = ", ".join(name for name, limit in limits.items() if limit < MISSED)
     behind = ", ".join(name for name, limit in limits.items() if limit < accuracy - BEHIND)
     name = f"“{lowest['name']}”"
+    rarest = min(classes, key=lambda row: wilson(row["hits"], row["rows"])[0])
     numbers = (
         f"balanced accuracy {percent(balanced)}, lowest recall {percent(lowest['recall'])} ({name}, {lowest['hits']} "
         f"of {lowest['rows']})"
@@ -178,15 +184,18 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
     share, highest = percent(1 - lowest["recall"], 0), max(classes, key=lambda row: row["recall"])
     often = f"{share} of {name} are missed, and {percent(1 - highest['recall'], 0)} of “{highest['name']}”; {numbers}."
     few = f"Too few rows of {name} to tell whether it is found: {numbers}."
+    unsure = f"Too few rows of “{rarest['name']}” ({rarest['rows']}) to tell whether it is found: {numbers}."
+    is_few = wilson(rarest["hits"], rarest["rows"])[0] < MISSED
     return judged(
         "predictions",
-        f"Problem: the 95 % interval of a class's recall lies below {percent(MISSED, 0)}. Note: such an interval lies "
+        f"Problem: the 90 % interval of a class's recall lies below {percent(MISSED, 0)}. Note: such an interval lies "
         f"more than {100 * BEHIND:.0f} points below the accuracy, or the lowest recall is below {percent(MISSED, 0)}, "
-        f"perhaps by chance, or below {percent(FOUND, 0)}.",
+        f"perhaps by chance, or below {percent(FOUND, 0)}, or such an interval reaches below {percent(MISSED, 0)}.",
         (bool(missed), "problem", f"mostly misses {missed}", f"Mostly missed: {missed}; {numbers}."),
         (bool(behind), "note", f"low recall of {behind}", rarer),
         (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),
         (lowest["recall"] < FOUND, "note", f"misses {share} of {name}", often),
+        (is_few, "note", f"too few rows of “{rarest['name']}” to judge", unsure),
         (True, "good", "", f"Every class is mostly found: {numbers}."),
     )
 

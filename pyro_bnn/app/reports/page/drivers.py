@@ -7,10 +7,10 @@ from contextlib import suppress
 import pandas
 
 from ....results import plotting
+from ..calibrated import LEVEL
 from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, Driver
 from ..numbers import in_series, number, percent
 from ..pictures import Drawing, panels
-from .regression import HEADLINE
 from .section import Section
 from .subject import Classified, Regressed, Subject
 from .verdicts import log_density
@@ -105,7 +105,8 @@ def surprises_section(subject: Subject) -> Section | None:
     if found is None or not found.rows:
         return None
     scores = -log_density(found.prediction)
-    worst = scores.argsort(descending=True, stable=True)[:MOST_SURPRISES].tolist()
+    most = min(MOST_SURPRISES, -(-len(scores) // 4))  # of few rows, a quarter
+    worst = scores.argsort(descending=True, stable=True)[:most].tolist()
     cells = _of_classes(found, worst) if isinstance(found, Classified) else _of_numbers(found, worst)
     inputs = [] if subject.inputs is None else [driver.name for driver in subject.drivers[:MOST_INPUTS]]
     shown = [
@@ -124,7 +125,7 @@ def surprises_section(subject: Subject) -> Section | None:
             "num_outside": sum(is_outside for _, _, is_outside in shown),
             "num_test": len(found.rows),
             "mean": float(scores.mean()),
-            "level": HEADLINE,
+            "level": LEVEL,
         },
     )
 
@@ -148,7 +149,7 @@ def _rounded(text: str) -> str:
 
 def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], bool]]:
     """Return each row's cells, and whether the row's target lies outside the interval."""
-    mean, y, (low, high) = found.prediction.mean, found.y, found.interval(HEADLINE)
+    mean, y, (low, high) = found.prediction.mean, found.y, found.interval(LEVEL)
     # Of several targets, a row shows the one with the largest error in predicted standard deviations.
     outputs = ((y - mean).abs() / found.prediction.total.sqrt()).argmax(-1).tolist()
     widths = (high - low).median(0).values.tolist()

@@ -5,11 +5,10 @@ import math
 from ..drivers import EXACT, is_exact, leak_in_words
 from ..numbers import in_series, number, percent, with_error
 from ..trained import LINEAR
-from .section import Verdict, judged, sentence
+from .section import FEWEST, Verdict, judged, sentence
 from .subject import Regressed
 from .verdicts import NUM_ERRORS, mean_and_error
 
-FEWEST = 20  # heuristic: test rows for a verdict on the mean error, or on whether the uncertainty ranks errors
 NOTABLE_BIAS = 0.1  # heuristic: a mean error is notable above this share of the RMSE
 NOTABLE_SHARE = 0.05  # heuristic: impossible numbers are notable in the intervals of more rows than this share
 ROUNDING = 1e-5  # a target is 0 up to rounding at this share of the sd of the targets

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from ....results import plotting
 from ....scores import metrics
-from ..calibrated import CHANCE
+from ..calibrated import CHANCE, LEVEL
 from ..numbers import in_series, number, percent, with_error
 from ..pictures import Drawing, observed_against_predicted, panel
 from ..scores import LEVELS
 from ..trained import TREES
 from .calibration import MOST_ERRORS, limits_by_chance
-from .hints import FEWEST, of_bias, of_leak, of_negative
-from .section import Section, Tile, Verdict, judged
+from .hints import of_bias, of_leak, of_negative
+from .section import FEWEST, Section, Tile, Verdict, judged
 from .subject import Regressed, Subject
 from .verdicts import (
     IN_A_SENTENCE,
@@ -33,7 +33,6 @@ from .verdicts import (
     scores_of_ways,
 )
 
-HEADLINE = 0.95  # level of the interval that is drawn, as by `pyro-bnn predict`
 SMALL_MISS = 0.05  # heuristic: intervals are slightly wrong if the error of their coverage is less
 GROUPS = 4  # of rows by the predicted uncertainty
 WEAK_RANKING = 0.5  # heuristic: share of the rank correlation of correct sds, below which sds rank errors weakly
@@ -63,7 +62,7 @@ def errors_section(subject: Subject) -> Section | None:
         *of_leak(found),
         *of_bias(found),
     ]
-    low, high = found.interval(HEADLINE)
+    low, high = found.interval(LEVEL)
     held = metrics.interval_coverage(low, high, found.y)
     calibrated = "" if found.calibration is None else "calibrated "
     return Section(
@@ -77,12 +76,15 @@ def errors_section(subject: Subject) -> Section | None:
                 (output, *_root(squared[:, i]), math.sqrt(float(guessed[:, i].mean())))
                 for i, output in enumerate(found.names)
             ],
-            "level": HEADLINE,
+            "level": LEVEL,
             "pictures": [_predicted_and_observed(found, i) for i in range(min(len(found.names), MOST_OUTPUTS))],
         },
         tuple(verdicts),
-        (Tile("RMSE", number(root), f"{least} for {nearest}"), density_tile(found, name, baseline, noun="row")),
-        usable=f"RMSE {number(root)} ({nearest}: {least}), and the {calibrated}{percent(HEADLINE, 0)} "
+        (
+            Tile(f"RMSE of {found.title}", number(root), f"in the unit of the target; {nearest}: {least}"),
+            density_tile(found, name, baseline, of=f" of {found.title}", noun="row"),
+        ),
+        usable=f"RMSE {number(root)} ({nearest}: {least}), and the {calibrated}{percent(LEVEL, 0)} "
         f"intervals hold {percent(held)} of {len(found.y):,} rows",
     )
 
@@ -122,8 +124,8 @@ def _root(squared: Tensor) -> tuple[float, float]:
 def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
     """Plot the observed against the predicted values of one output. Return the plot and the values for its caption."""
     mean, y, name = found.prediction.mean[:, output], found.y[:, output], found.names[output]
-    low, high = found.interval(HEADLINE)[..., output]
-    ax, num_drawn = observed_against_predicted(mean, y, low, high, name=name, level=HEADLINE)
+    low, high = found.interval(LEVEL)[..., output]
+    ax, num_drawn = observed_against_predicted(mean, y, low, high, name=name, level=LEVEL)
     inside = float(((y >= low) & (y <= high)).double().mean())
     return {"address": Drawing(ax), "name": name, "inside": inside, "num_drawn": num_drawn}
 
@@ -135,12 +137,14 @@ def intervals_section(subject: Subject) -> Section | None:
         return None
     rows = [_coverage(found, level) for level in LEVELS]
     groups, ranking = ranking_of(found, seed=subject.seed)
+    of_sds, is_few = of_groups(groups), len(found.y) < FEWEST
     verdicts = [
-        _of_intervals(rows, is_calibrated=found.calibration is not None),
-        *([of_ranking(ranking), of_groups(groups)] if len(found.y) >= FEWEST else []),
-        *of_negative(found, HEADLINE),
+        _of_intervals(rows, len(found.y), is_calibrated=found.calibration is not None),
+        *([] if is_few else [of_ranking(ranking)]),
+        *([] if is_few and of_sds.level == "good" else [of_sds]),
+        *of_negative(found, LEVEL),
     ]
-    headline = next(row for row in rows if row["level"] == HEADLINE)
+    headline = next(row for row in rows if row["level"] == LEVEL)
     scale = found.prediction.total[:, 0].sqrt()
     kind = "" if found.calibration is None else "calibrated "
     return Section(
@@ -159,7 +163,13 @@ def intervals_section(subject: Subject) -> Section | None:
             "picture": _residuals(found),
         },
         tuple(verdicts),
-        (Tile(f"In the {kind}{percent(HEADLINE, 0)} interval", percent(headline["held"]), "of the test targets"),),
+        (
+            Tile(
+                f"Inside their {kind}{percent(LEVEL, 0)} interval",
+                percent(headline["held"]),
+                f"of {len(found.y):,} observed values of {found.title}",
+            ),
+        ),
     )
 
 
@@ -184,7 +194,7 @@ def _coverage(found: Regressed, level: float) -> dict[str, Any]:
     }
 
 
-def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> Verdict:
+def _of_intervals(rows: Sequence[Mapping[str, Any]], num_rows: int, *, is_calibrated: bool) -> Verdict:
     wrong = [row for row in rows if not row["limits"][0] <= row["held"] <= row["limits"][1]]
     misses = [row["held"] - row["promised"] for row in wrong]
     numbers = ", ".join(f"{percent(row['held'])} for {percent(row['promised'], 0)}" for row in rows)
@@ -193,8 +203,8 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
         kind = "too wide" if max(misses, default=0) > 0 else "too narrow"
     is_large = max(map(abs, misses), default=0) >= SMALL_MISS
     kind = kind if is_large else f"slightly {kind}"
-    named = next((row for row in wrong if row["level"] == HEADLINE), None)
-    short = f"{percent(HEADLINE, 0)} intervals {kind}"  # the first line of the report also has their share
+    named = next((row for row in wrong if row["level"] == LEVEL), None)
+    short = f"{percent(LEVEL, 0)} intervals {kind}"  # the first line of the report also has their share
     if wrong and named is None:
         worst = max(wrong, key=lambda row: abs(row["held"] - row["promised"]))
         short = f"{percent(worst['level'], 0)} intervals {kind} ({percent(worst['held'])} inside)"
@@ -202,13 +212,15 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], *, is_calibrated: bool) -> 
     good = f"The intervals hold the promised shares of the targets, within chance (share inside: {numbers})."
     remedy = "" if is_calibrated else " Train with --calibrate 0.2 to correct the widths with held-out rows."
     text = f"The {levels} intervals are {kind}: the share of the targets inside is {numbers}.{remedy}"
+    few = f"Too few rows to judge the intervals: {num_rows} test rows, fewer than {FEWEST} (share inside: {numbers})."
     is_cautious = len(wrong) < len(rows) and all(miss > 0 for miss in misses)
     verdict = judged(
-        "uncertainty",
+        "uncertainty" if wrong or num_rows >= FEWEST else "limit",
         f"Each of the intervals of {', '.join(percent(row['level'], 0) for row in rows)} is judged. Problem: the "
         f"share of targets in one of them occurs by chance in less than {percent(1 - CHANCE, 0)} of the cases, and "
         f"differs from the promised share by {100 * SMALL_MISS:.0f} points or more. Note: it differs by less, or some "
         "intervals hold more than they promise and the others are right.",
+        (not wrong and num_rows < FEWEST, "note", "too few rows to judge the intervals", few),
         (not wrong, "good", "", good),
         (True, "problem" if is_large and not is_cautious else "note", short, text),
     )
@@ -221,7 +233,7 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
     variances = (found.prediction.total, found.prediction.epistemic, found.squared_errors(found.prediction.mean))
     scale, epistemic, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)
     groups: list[dict[str, Any]] = []
-    for rows in filter(len, torch.tensor_split(scale.argsort(), GROUPS)):
+    for rows in filter(len, torch.tensor_split(scale.argsort(), GROUPS if len(scale) >= FEWEST else 1)):
         predicted, (error, its_error) = float(scale[rows].square().mean().sqrt()), _root(size[rows].square())
         # a few small errors have too small a standard error: Gaussian errors of the predicted sd have at least this
         relative = max(its_error / predicted, 1 / math.sqrt(2 * len(rows)))
@@ -257,12 +269,11 @@ def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
     }
     ratios = in_series([format(group["ratio"], ".2f") for group in groups])
     limit = f"; chance gives up to ± {max(group['limits'][1] for group in groups) - 1:.2f}"
-    numbers = f"ratio {ratios}, from the surest rows to the least sure"
+    numbers = f"ratio {ratios}{', from the surest rows to the least sure' if len(groups) > 1 else ''}"
     wrong = " and ".join(f"too {side} in {len(off)} of {len(groups)}" for side, off in sides.items() if off)
-    short = f"predicted sd {wrong} quarters of the rows"
-    text = (
-        f"The predicted sd is {wrong} quarters of the rows: RMSE / predicted sd should be 1 within chance ({numbers})."
-    )
+    where = f"{wrong} quarters of the rows" if len(groups) > 1 else wrong.removesuffix(" in 1 of 1")
+    short = f"predicted sd {where}"
+    text = f"The predicted sd is {where}: RMSE / predicted sd should be 1 within chance ({numbers})."
     return judged(
         "uncertainty",
         f"Note: in some quarter of the rows, RMSE / predicted sd differs from 1 by more than {MOST_ERRORS:g} standard "
@@ -334,7 +345,12 @@ def _residuals(found: Regressed) -> Drawing:
     residual = (found.y - found.prediction.mean)[:, 0].cpu()
     ax = panel(3.1)
     ax.plot(scale.numpy(), residual.numpy(), "o", markersize=3, color=plotting.PALETTE[0], alpha=0.6)
-    ax.axhline(0, color="black", linewidth=1, linestyle="--")
+    ax.axhline(0, color="black", linewidth=1, linestyle="-")
+    grid = np.linspace(float(scale.min()), float(scale.max()), 200)  # curves on a logarithmic axis
+    for sign, label in ((2, "± 2 predicted sd"), (-2, None)):
+        ax.plot(grid, sign * grid, color=plotting.PALETTE[1], linewidth=1, linestyle="--", label=label)
+    with plotting.style():
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1))  # above the data
     ax.set(xlabel=f"predicted sd of {name}", ylabel=f"observed minus predicted {name}")
     if float(scale.max()) > 20 * float(scale.median()) > 0:
         ax.set_xscale("log")

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from scipy.stats import binomtest
 
 from ...._core.summary import counted
+from ..calibrated import LEVEL
 
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear"]
@@ -17,6 +18,7 @@ UNSURE = "Usable for its predictions, not for its uncertainty"
 UNUSABLE = "Not usable as it is"
 NEITHER = f"{UNUSABLE}, neither for its predictions nor for its uncertainty"
 UNCLEAR = "Too few rows to tell whether it is usable"
+FEWEST = 50  # test rows for a verdict that finds no fault: with fewer, 90 % intervals may hold all by chance (0.9^50)
 ELSEWHERE = "in the report"  # where the first line says that more notes are, unless it is on the page itself
 Case: TypeAlias = tuple[bool, Level, str, str]  # whether it holds, its level, and its finding in brief and in sentences
 
@@ -137,6 +139,6 @@ def sentence(text: str) -> str:
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a probability."""
-    found = binomtest(hits, total).proportion_ci(0.95, method="wilson")
+    """Return Wilson's interval of a probability, at `LEVEL`."""
+    found = binomtest(hits, total).proportion_ci(LEVEL, method="wilson")
     return float(found.low), float(found.high)

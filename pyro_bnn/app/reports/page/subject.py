@@ -12,6 +12,7 @@ from ....inference.history import History
 from ....inference.mcmc import Modes, modes_of_predictions
 from ....modelling.likelihoods import PoissonLikelihood
 from ....modelling.model import BayesianModel
+from ....results.prediction import predict
 from ....scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ... import runs
 from ...chains import Choice
@@ -21,6 +22,8 @@ from ..drivers import Driver, Leak, drivers_of, leak_of
 from ..evaluation import Evaluation, evaluate_classifier
 from ..scores import in_units
 from ..trained import Trained
+
+MOST_ROWS = 12  # test rows in the picture of chains
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Classified:
     evaluation: Evaluation
     baselines: Mapping[str, ClassificationPrediction]  # predictions without a network
     calibration: runs.RunCalibration | None = None
+    target: str = ""  # name of the target; empty for image sets
     rows: Sequence[int] = ()  # number of each test row in its file, from 1; empty for image sets
     images: Tensor | None = None  # the test rows as grey images, (N, H, W), if they are images
     unknown: Tensor | None = None  # out-of-domain images, (M, H, W)
@@ -68,6 +72,11 @@ class Regressed:
     leak: Leak | None = None  # columns from which a formula computes the target
     ignored: Sequence[str] = ()  # columns that the user left out
 
+    @property
+    def title(self) -> str:
+        """The target in words."""
+        return self.names[0] if len(self.names) == 1 else f"{len(self.names)} targets"
+
     def squared_errors(self, mean: Tensor) -> Tensor:
         """Return the squared errors, shape (N, O), of predicted means, shape (N, O) or (O,)."""
         return (self.y - mean.to(self.y)).square()
@@ -96,6 +105,7 @@ class Subject:
     choice: Choice | None = None  # of the settings of chains
     inputs: pandas.DataFrame | None = None  # inputs of the test rows as in the file; None for images
     modes: Modes | None = None  # agreement of the predictions of training rows, within and between chains
+    by_chain: tuple[Tensor, Tensor] | None = None  # a few test rows (R,), and what each chain predicts there (K, R)
 
 
 def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: bool = True) -> Subject:
@@ -116,6 +126,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
             evaluate_classifier(found),
             {name: way.as_kind(ClassificationPrediction) for name, way in found.baselines.items()},
             calibration=found.calibration,
+            target="" if is_image else target.name,
             rows=rows.test_rows,
             images=rows.x_test if is_image else None,
             unknown=unknown,
@@ -137,11 +148,12 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
         "classes": ", ".join(rows.classes),
         "checksum of the rows": f"SHA-256 {rows.facts.sha256}",
     }
-    history, choice, modes = None, None, None
+    history, choice, modes, by_chain = None, None, None, None
     if runs.is_chains(found.posterior):
         choice = runs.load_choice(run)
         x_train = rows.x_train.to(found.model.device)  # `train` judges predictions of the same rows
         modes = modes_of_predictions(found.model, found.posterior.chains, x_train)
+        by_chain = _by_chain(found, classified or regressed)
     else:
         history = rows.facts.in_units(found.posterior.history)
     return Subject(
@@ -160,7 +172,29 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
         choice,
         rows.test_inputs,
         modes,
+        by_chain,
     )
+
+
+def _by_chain(run: Trained, measured: Classified | Regressed | None) -> tuple[Tensor, Tensor]:
+    """Choose a few test rows, and average over each chain: the first output, or the probability of the likely class."""
+    assert measured is not None
+    assert runs.is_chains(run.posterior)
+    prediction = measured.prediction
+    size = prediction.mean[:, 0] if isinstance(prediction, RegressionPrediction) else prediction.max_probability
+    order = size.argsort()
+    chosen = order[torch.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).long()]
+    if isinstance(prediction, RegressionPrediction):
+        assert prediction.components is not None
+        draws = prediction.components.mean[:, chosen, 0]  # (S, R)
+    else:
+        x = run.test[0][chosen]
+        few = predict(run.model, run.posterior, x, num_samples=run.num_samples, keep_draws=True, seed=run.seed)
+        logits = few.as_kind(ClassificationPrediction).logits
+        assert logits is not None
+        draws = logits.softmax(-1)[:, torch.arange(len(chosen)), prediction.labels[chosen]]
+    parts = draws.tensor_split(run.posterior.num_chains)  # draws come one chain after the other
+    return chosen, torch.stack([part.mean(0) for part in parts])
 
 
 def _regressed(run: Trained, ignored: Sequence[str]) -> Regressed:

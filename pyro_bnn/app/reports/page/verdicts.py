@@ -10,7 +10,7 @@ from torch import Tensor
 from ....scores.uncertainty import Prediction
 from ..numbers import number, percent, with_error
 from ..trained import TREES
-from .section import About, Level, Tile, Verdict, judged, sentence
+from .section import FEWEST, About, Level, Tile, Verdict, judged, sentence
 from .subject import Classified, Regressed
 
 P = TypeVar("P", bound=Prediction)
@@ -68,7 +68,7 @@ def of_baseline(
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
-    difference = f"nats per row, gain {with_error(gain, error, '+')}, where ± is the standard error"
+    difference = f"nats per row, gain {with_error(gain, error, '+')}"
     scores = f"NLL {number(-own)} against {number(-theirs)}"
     numbers = f"{scores} {difference}; {points}"
     tied = f"The network's probabilities are not clearly better than those of {name} ({numbers})."
@@ -155,6 +155,8 @@ def of_trees(found: Classified | Regressed) -> list[Verdict]:
         score, values = "accuracy", [percent(1 - float(part.mean())) for part in (own, theirs)]
     gain, error = mean_and_error(theirs - own)
     is_tied = not abs(gain) > NUM_ERRORS * error
+    if is_tied and len(own) < FEWEST:
+        return []
     numbers = f"{score} {values[0]}, trees {values[1]}"
     better = (
         f"{sentence(TREES)} are more accurate here: {score} {values[1]}, this run {values[0]}. If you need predictions "
@@ -192,7 +194,7 @@ def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
     ]
 
 
-def density_tile(found: Classified | Regressed, name: str, baseline: Prediction, *, noun: str) -> Tile:
-    """Make a tile with the mean NLL of the ensemble and of a baseline."""
-    remark = f"nats per {noun}, lower is better; {number(-_mean_density(baseline))} for {name}"
-    return Tile("NLL", number(-_mean_density(found.prediction)), remark)
+def density_tile(found: Classified | Regressed, name: str, baseline: Prediction, *, of: str, noun: str) -> Tile:
+    """Make a tile with the mean NLL of the ensemble and of a baseline. `of` names the target."""
+    remark = f"nats per {noun}, lower is better; {name}: {number(-_mean_density(baseline))}"
+    return Tile(f"NLL{of}", number(-_mean_density(found.prediction)), remark)
