@@ -1,4 +1,4 @@
-"""Titles of groups in the sidebar, among the pages of how-to, results and reference.
+"""Titles of groups in the sidebar, among the pages of how-to, explanations, results and reference.
 
 Of the reference, which has two hundred pages, the sidebar lists only those of the present group.
 """
@@ -13,6 +13,7 @@ from sphinx.application import Sphinx
 DOCS = Path(__file__).parents[1]
 LISTS = {
     "how_to/index": "how_to/index.md",
+    "understand/index": "understand/index.md",
     "results/index": "results/index.md",
     "api": "api.rst",
 }

@@ -329,13 +329,15 @@ def trust(out: Path, quick: bool) -> None:
         )
     mean_field = fitted(model, fit.x, fit.y, 30 if quick else 4000)
     laplace = pb.fit_laplace(model, (fit.x, fit.y), seed=0)
-    posteriors = {"NUTS": chains, "mean field": mean_field, "Laplace": laplace}
+    default = pb.fit(model, (fit.x, fit.y), seed=0)
+    posteriors = {"NUTS": chains, "default": default, "mean field": mean_field, "Laplace": laplace}
     print(chains.status)
     print(f"{'epistemic sd':14s}" + "".join(f"{name:>16s}" for name in REGIONS))
     predictions = {}
     for name, posterior in posteriors.items():
         predictions[name] = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
         print(f"{name:14s}{spread(predictions[name], fit)}", flush=True)
+    del predictions["default"]  # near to NUTS, and not drawn
     axes = two_rows(3)
     bands_and_deviations(axes, predictions, fit, left_out, "NUTS")
     one_legend(axes, -2.2, 5.6, range(-2, 5, 2))
