@@ -25,7 +25,7 @@ from ..inference.mcmc import LARGEST_WITHIN, MCMCPosterior, Modes
 from ..inference.posterior import Status
 from ..modelling.model import BayesianModel
 from ..results.prediction import predict
-from ..scores.uncertainty import ClassificationPrediction, RegressionPrediction
+from ..scores.uncertainty import ClassificationPrediction
 from .building import build_model
 from .config import RunConfig
 from .datasets import Dataset
@@ -34,9 +34,11 @@ from .remedies import longer_chains
 from .reports.numbers import percent
 from .specs import make_prior, prior_spec
 
-NUM_CHECKED = 200  # heuristic: rows at which the two halves of the draws are compared
-SETTLED_NUMBERS, SETTLED_CLASSES = 0.1, 0.02
-"""Heuristic: predictions have settled if the two halves of the draws differ by at most this, see `drift`."""
+CLOSE_CLASSES, CLOSE_NUMBERS = 0.05, 0.2
+"""Heuristic: predictions agree if their total variation, or the difference of their means in total standard deviations,
+is at most this large."""
+
+NUM_CHECKED, NUM_DRAWS = 200, 800  # heuristic: rows at which the halves of chains are compared, and most draws for it
 
 OF_NET = ("hidden", "activation")  # settings of fully connected networks, which a user's own network ignores
 
@@ -128,18 +130,19 @@ def has_failed(posterior: MCMCPosterior) -> bool:
 def drift(model: BayesianModel, posterior: MCMCPosterior, x: Tensor) -> float:
     """Return how much the predictions of the first and of the second half of all chains differ at rows of `x`.
 
-    For numbers, this is the root mean square difference of the means, divided by that of the predicted standard
-    deviations. For classes, it is the mean total variation between the probabilities.
+    For numbers, this is the root mean square difference of means over that of the predicted standard deviations. For
+    classes, it is the mean total variation.
     """
+    num_draws = min(NUM_DRAWS // posterior.num_chains * posterior.num_chains, posterior.num_stored)
     rows = x[torch.linspace(0, len(x) - 1, min(len(x), NUM_CHECKED)).long()]
-    found = predict(model, posterior, rows, num_samples=posterior.num_stored, keep_draws=True, seed=0)
+    found: Any = predict(model, posterior, rows, num_samples=num_draws, keep_draws=True, seed=0)
     is_class = isinstance(found, ClassificationPrediction)
-    draws = found.logits if is_class else found.as_kind(RegressionPrediction).components.mean
-    draws = (draws.double().softmax(-1) if is_class else draws.double()).unflatten(0, (posterior.num_chains, -1))
-    first, second = (half.mean((0, 1)) for half in draws.tensor_split(2, dim=1))
+    draws = found.logits if is_class else found.components.mean
+    chains = (draws.double().softmax(-1) if is_class else draws.double()).unflatten(0, (posterior.num_chains, -1))
+    first, second = (half.mean((0, 1)) for half in chains.tensor_split(2, 1))
     if is_class:
         return float(0.5 * (first - second).abs().sum(-1).mean())
-    return float((first - second).square().mean().sqrt() / found.as_kind(RegressionPrediction).total.mean().sqrt())
+    return float((first - second).square().mean().sqrt() / found.total.double().mean().sqrt())
 
 
 def in_plain_words(posterior: MCMCPosterior, change: float, *, is_class: bool = False) -> str:
@@ -152,12 +155,14 @@ def in_plain_words(posterior: MCMCPosterior, change: float, *, is_class: bool = 
         said = "The network is trained, but many steps of the sampler failed."
     elif posterior.modes is None:
         said = "The network is trained, but there are too few draws to check the sampler."
-    elif posterior.status.remedy:
+    elif posterior.modes.num_unexplored:
         size = percent(change, 0 if change >= 0.1 else 1) + ("" if is_class else " of their standard deviation")
         halves = f"those of the two halves of the draws differ by {size}"
-        if change <= (SETTLED_CLASSES if is_class else SETTLED_NUMBERS):
-            return f"The network is trained. Longer sampling would hardly change its predictions: {halves}."
+        if change <= (CLOSE_CLASSES if is_class else CLOSE_NUMBERS):
+            return f"The network is trained. Longer sampling should hardly change its predictions: {halves}."
         said = f"The network is trained. Longer sampling would change its predictions somewhat: {halves}."
+    elif posterior.status.remedy:
+        said = "The network is trained. The sampler would need longer to be exact."
     return f"{said} {posterior.status.remedy}".rstrip()
 
 

@@ -38,8 +38,10 @@ class Output:
 
         If `wraps` is true, break lines at the width of the terminal, or at the variable `COLUMNS` if it is set.
         """
-        if wraps:
-            text = wrapped(text, self._stream, indent=indent)
+        if wraps and (width := self._width()):
+            wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+            wrapper.subsequent_indent = " " * indent
+            text = "\n".join(map(wrapper.fill, together(text).split("\n"))).replace("\xa0", " ")
         if not has_colours(self._stream):
             typer.echo(text, file=self._stream)
             return
@@ -55,12 +57,22 @@ class Output:
                 self.say()
             heading = block.partition("\n")[0]
             is_table = "  " in heading.strip() or heading.endswith(":")
-            if is_table and (width := width_of(self._stream)):
+            if is_table and (width := self._width()):
                 block = fitted(block, width)
             heading, _, rows = block.partition("\n")
             self.say(heading, style="bold" if is_table else "dim", wraps=not is_table)
             if rows:
                 self.say(rows, style="" if is_table else "dim", wraps=not is_table)
+
+    def _width(self) -> int:
+        """Return the environment variable COLUMNS, or else the terminal's width; 0 if lines may have any width."""
+        if os.environ.get("COLUMNS"):
+            return shutil.get_terminal_size().columns
+        if not self._stream.isatty():
+            return 0
+        with suppress(OSError):  # the stream is no file
+            return os.get_terminal_size(self._stream.fileno()).columns or UNKNOWN_WIDTH
+        return UNKNOWN_WIDTH
 
     def document(self, **content: Any) -> None:
         """Write the JSON document if the user asked for it. Numbers that are not finite become null in JSON."""
@@ -69,26 +81,6 @@ class Output:
 
             whole = {"command": self._command, "version": pyro_bnn.__version__, **content}
             typer.echo(to_json(whole, indent=1, inf_nan_mode="null").decode())
-
-
-def width_of(stream: TextIO) -> int:
-    """Return the environment variable COLUMNS, or else the terminal's width; 0 if lines may have any width."""
-    if os.environ.get("COLUMNS"):
-        return shutil.get_terminal_size().columns
-    if not stream.isatty():
-        return 0
-    with suppress(OSError):  # the stream is no file
-        return os.get_terminal_size(stream.fileno()).columns or UNKNOWN_WIDTH
-    return UNKNOWN_WIDTH
-
-
-def wrapped(text: str, stream: TextIO, *, indent: int = 0) -> str:
-    """Break lines at the width of a stream. Lines after the first are indented."""
-    if not (width := width_of(stream)):
-        return text
-    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
-    wrapper.subsequent_indent = " " * indent
-    return "\n".join(map(wrapper.fill, together(text).split("\n"))).replace("\xa0", " ")
 
 
 def has_colours(stream: TextIO) -> bool:

@@ -15,7 +15,7 @@ import pyro_bnn
 
 from ..._core.names import nearest
 from . import compare, demo, evaluate, options, predict, prune, report, train, weights
-from .output import has_colours, wrapped
+from .output import Output
 from .stopping import INTERRUPTED, stoppable
 
 COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
@@ -126,10 +126,7 @@ def _did_you_mean(near: str) -> str:
 
 
 def _fail(message: str, code: int) -> None:
-    said = wrapped(f"error: {' '.join(message.split())}", sys.stderr)
-    if has_colours(sys.stderr):
-        said = typer.style("error:", fg="red", bold=True) + said.removeprefix("error:")
-    typer.echo(said, err=True)
+    Output("", as_json=False, only_notes=True).say(f"error: {' '.join(message.split())}", style="red")
     sys.exit(code)
 
 

@@ -8,6 +8,7 @@ from ..reports.numbers import percent
 from ..reports.weights import SMALL_LOSS, Change, PruningGains
 from .output import aligned
 
+NUM_ERRORS = 2.0  # standard errors by which a change must differ from the limit
 SLOWER = 1.1  # heuristic: a sparse network is slower if it takes more than this multiple of a dense one's time
 
 
@@ -77,8 +78,8 @@ def _can_go(report: pruning.PruningReport, change: Change | None) -> list[str]:
         f"the NLL changes by {change.mean:+.4f} ± {change.standard_error:.4f} nats per row (the limit is a rise by "
         f"{SMALL_LOSS:g}; ± is the standard error over {report.num_data:,} rows)."
     )
-    if not change.is_sure:
+    if not abs(change.mean - SMALL_LOSS) > NUM_ERRORS * change.standard_error:
         return [f"{report.num_data:,} rows are too few to say how many weights can be removed. Without {share}, {size}"]
-    if change.is_small:
+    if change.mean <= SMALL_LOSS:
         return [f"{share} can be removed: {size}"]
     return [f"No share of the weights in the table can be removed. Without {share}, {size}"]

@@ -198,8 +198,7 @@ def train(
             output.say(length.text, style="yellow" if length.level != "good" else "green")
     else:
         with own_code(config.net):
-            change = drift(model, posterior, known.x_train)
-        said = in_plain_words(posterior, change, is_class=known.facts.target.is_class)
+            said = in_plain_words(posterior, drift(model, posterior, known.x_train), is_class=bool(known.classes))
         output.say(said, style="yellow" if has_failed(posterior) else "green")
     if last is not None:
         nll, kl, cost = (value / len(known.x_train) for value in (-last.expected_log_likelihood, last.kl, -last.elbo))

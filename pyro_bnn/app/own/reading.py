@@ -193,10 +193,9 @@ def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str
         notes = [f"Rows left out because they lack {what}: {lacking.sum()} ({noun} {rows})."]
     if lacking.mean() >= MANY:
         gaps = missing[where].sum().sort_values(ascending=False)[:MOST_NAMED]
-        notes = [
-            f"{WARNING} {100 * lacking.mean():.0f} % of the rows ({lacking.sum():,} of {len(table):,}) are left out "
-            f"because they lack {what}. Gaps by column: {', '.join(f'{name!r} {gap:,}' for name, gap in gaps.items())}."
-        ]
+        by_column = ", ".join(f"{name!r} {gap:,}" for name, gap in gaps.items())
+        rows = f"{100 * lacking.mean():.0f} % of the rows ({lacking.sum():,} of {len(table):,})"
+        notes = [f"{WARNING} {rows} are left out because they lack {what}. Gaps by column: {by_column}."]
     return replace(table.rows(~lacking), notes=(*table.notes, *notes))
 
 

@@ -134,7 +134,6 @@ def _summary(site: str, loc: Tensor, scale: Tensor, ratio: Tensor) -> SiteSummar
 PRUNING_FILES = ("pruning.csv", "pruning.json", "pruning.png", "snr.png")  # all that are written
 TIMED_IMAGES = 1000  # rows that a timed call predicts
 SMALL_LOSS = 0.01  # heuristic: a rise of the NLL by this number, in nats per row, counts as no loss
-NUM_ERRORS = 2.0  # standard errors by which a change must differ from this number to be told from it
 
 
 @dataclass(frozen=True)
@@ -160,16 +159,6 @@ class Change:
         """Make a change from the rise of each row's NLL."""
         error = float(rises.std()) / math.sqrt(len(rises)) if len(rises) > 1 else math.nan
         return cls(fraction, float(rises.mean()), error)
-
-    @property
-    def is_small(self) -> bool:
-        """Whether the NLL rises by no more than `SMALL_LOSS`."""
-        return self.mean <= SMALL_LOSS
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether there are enough rows to tell the change from `SMALL_LOSS`."""
-        return abs(self.mean - SMALL_LOSS) > NUM_ERRORS * self.standard_error
 
 
 @dataclass(frozen=True)
@@ -223,13 +212,11 @@ def report_pruning(
 def judged_share(report: pruning.PruningReport) -> float | None:
     """Return the largest share whose removal raises the NLL by at most `SMALL_LOSS`, or else the smallest share.
 
-    Return None unless the report has scores with all weights, and also scores with fewer weights.
+    Return None if the report lacks scores with all weights, or scores with fewer weights.
     """
     whole, *others = sorted(report.rows, key=lambda row: row.fraction)
-    if whole.fraction > 0 or not others:
-        return None
-    kept = list(takewhile(lambda row: row.nll <= whole.nll + SMALL_LOSS, others))
-    return (kept[-1] if kept else others[0]).fraction
+    kept = [*takewhile(lambda row: row.nll <= whole.nll + SMALL_LOSS, others)] or others[:1]
+    return kept[-1].fraction if kept and not whole.fraction else None
 
 
 def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningReport:
