@@ -16,6 +16,7 @@ import time
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -128,7 +129,9 @@ def train(
         from ..processes import joined, run_folder, shared
 
         deadline = Deadline.after(given.get("time_limit") or None)
-        deadline = deadline and replace(deadline, begin=begin)  # it counts the imports
+        if deadline is not None:
+            deadline = replace(deadline, begin=begin)  # it counts the imports
+            import_module("..reports.page", __package__)  # needed after the fit, when the time is over
     output = Output("train", as_json=as_json)
     with ExitStack() as stack:
         processes, device = stack.enter_context(joined(options.check_device(device)))
