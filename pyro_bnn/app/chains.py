@@ -35,8 +35,7 @@ from .reports.numbers import percent
 from .specs import make_prior, prior_spec
 
 CLOSE_CLASSES, CLOSE_NUMBERS = 0.05, 0.2
-"""Heuristic: predictions agree if their total variation, or the difference of their means in total standard deviations,
-is at most this large."""
+"""Heuristic: predictions agree up to this total variation, or difference of means in total standard deviations."""
 
 NUM_CHECKED, NUM_DRAWS = 200, 800  # heuristic: rows at which the halves of chains are compared, and most draws for it
 
@@ -146,10 +145,7 @@ def drift(model: BayesianModel, posterior: MCMCPosterior, x: Tensor) -> float:
 
 
 def in_plain_words(posterior: MCMCPosterior, change: float, *, is_class: bool = False) -> str:
-    """Say how the fit went and what may improve it, for readers who do not know Markov chains.
-
-    `change` is the :func:`drift` of the chains.
-    """
+    """Say how the fit went and what may improve it, in words for everybody. `change` is the :func:`drift`."""
     said = "The network is trained, and the sampler ran long enough."
     if posterior.statistics.has_many_diverging:
         said = "The network is trained, but many steps of the sampler failed."

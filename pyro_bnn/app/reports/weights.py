@@ -210,10 +210,7 @@ def report_pruning(
 
 
 def judged_share(report: pruning.PruningReport) -> float | None:
-    """Return the largest share whose removal raises the NLL by at most `SMALL_LOSS`, or else the smallest share.
-
-    Return None if the report lacks scores with all weights, or scores with fewer weights.
-    """
+    """Return the largest share whose removal costs at most `SMALL_LOSS`, or else the smallest; None without any."""
     whole, *others = sorted(report.rows, key=lambda row: row.fraction)
     kept = [*takewhile(lambda row: row.nll <= whole.nll + SMALL_LOSS, others)] or others[:1]
     return kept[-1].fraction if kept and not whole.fraction else None
