@@ -59,7 +59,7 @@ def test_rows_keep_their_order_and_their_identifiers(pyro_bnn, place):  # noqa: 
     assert f"5 predictions in {out}." in err
     assert "Scores of 5 rows: RMSE" in err
     found = predictions_in(out)
-    assert list(found[0]) == ["row", "id", "mean", "sd", "aleatoric_sd", "epistemic_sd", "lower_95", "upper_95"]
+    assert list(found[0]) == ["row", "id", "mean", "sd", "aleatoric_sd", "epistemic_sd", "lower_90", "upper_90"]
     assert [(row["row"], row["id"]) for row in found] == [(str(i + 1), f"n{i}") for i in range(5)]
     code, said, _ = pyro_bnn("predict", place / "run", rows)
     assert (code, said) == (0, out.read_text())  # to standard output if no file is named
@@ -81,7 +81,7 @@ def test_a_terminal_shows_an_aligned_and_rounded_table(pyro_bnn, place, monkeypa
         assert ("2 more columns; --out FILE writes all." in printed) == (columns == 40)
         cells = torch.tensor([float(cell) for cell in re.findall(r"-?\d+\.?\d*", printed)])
         for row in predictions_in(out):
-            exact = torch.tensor([float(row[name]) for name in ("mean", "sd", "upper_95")])
+            exact = torch.tensor([float(row[name]) for name in ("mean", "sd", "upper_90")])
             assert bool(((cells - exact[:, None]).abs().amin(1) < 0.01 * exact.abs()).all())
     assert predictions_in(out)[0]["mean"] not in printed
 
@@ -105,7 +105,7 @@ def test_predictions_are_those_of_the_library_in_the_targets_units(pyro_bnn, pla
     for name, value in {
         "mean": mean + scale * expected.mean,
         "sd": scale * expected.total.sqrt(),
-        "lower_95": mean + scale * expected.quantile(0.025),
+        "lower_90": mean + scale * expected.quantile(0.05),
     }.items():
         found = torch.tensor([[float(row[name])] for row in predictions_in(out)])
         torch.testing.assert_close(found, value.double(), rtol=1e-5, atol=1e-4)
@@ -145,7 +145,7 @@ def test_targets_of_standard_deviation_one_are_predicted_around_their_mean(pyro_
     assert pyro_bnn("predict", run, table, "--out", out)[0] == 0
     for row, (_, y) in zip(predictions_in(out), rows, strict=True):
         assert abs(float(row["mean"]) - float(y)) < 2
-        assert float(row["lower_95"]) < float(row["mean"]) < float(row["upper_95"])
+        assert float(row["lower_90"]) < float(row["mean"]) < float(row["upper_90"])
 
 
 @pytest.mark.parametrize(

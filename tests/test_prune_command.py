@@ -1,10 +1,14 @@
 """What `pyro-bnn prune` prints: tables that fit narrow terminals, and how many weights can go."""
 
+import math
+from dataclasses import replace
+
 import pytest
+import torch
 
 from pyro_bnn.app.cli.output import fitted
 from pyro_bnn.app.cli.pruned import conclusions_of, tables_of
-from pyro_bnn.app.reports.weights import Gain, PruningGains
+from pyro_bnn.app.reports.weights import Change, Gain, PruningGains, judged_share
 from pyro_bnn.results.pruning import PruningReport, PruningRow
 
 
@@ -32,17 +36,37 @@ def report(*nlls):
 GAINS = PruningGains((Gain(0.0, 8000, 2e-4, 1e-4), Gain(0.5, 4000, 1e-4, 1e-4)), 301, 8000)
 
 
+@pytest.mark.parametrize(("nlls", "share"), [((2.0, 2.005, 3.0), 0.5), ((2.0, 1.9, 1.8), 0.9), ((2.0, 3.0, 1.8), 0.5)])
+def test_the_largest_share_without_loss_is_judged(nlls, share):
+    assert judged_share(report(*nlls)) == share
+    assert judged_share(replace(report(*nlls), rows=report(*nlls).rows[1:])) is None  # nothing to compare with
+
+
 @pytest.mark.parametrize(
-    ("nlls", "said"),
+    ("mean", "error", "said"),
     [
-        ((2.0, 2.005, 3.0), "50 % of the weights can be removed: the NLL rises by at most 0.01 nats per row (2.0050, "),
-        ((2.0, 1.9, 1.8), "90 % of the weights can be removed"),
-        ((2.0, 3.0, 1.8), "No share of the weights in the table can be removed without a rise of the NLL by more than"),
+        (
+            0.002,
+            0.001,
+            "50 % of the weights can be removed: the NLL changes by +0.0020 ± 0.0010 nats per row (",
+        ),
+        (-0.1, 0.01, "50 % of the weights can be removed: the NLL changes by -0.1000 ± 0.0100 nats per row (the limit"),
+        (0.3, 0.1, "No share of the weights in the table can be removed. Without 50 % of the weights, the NLL changes"),
+        (0.002, 0.02, "301 rows are too few to say how many weights can be removed. Without 50 % of the weights, the"),
+        (0.3, 0.2, "301 rows are too few to say"),
+        (0.002, math.nan, "301 rows are too few to say"),  # a single row has no standard error
     ],
 )
-def test_the_share_that_can_go_is_said(nlls, said):
-    assert conclusions_of(report(*nlls), GAINS).startswith(said)
-    assert said not in tables_of(report(*nlls), GAINS)
+def test_a_share_can_go_only_if_the_rows_suffice_to_say_so(mean, error, said):
+    gains = replace(GAINS, change=Change(0.5, mean, error))
+    assert conclusions_of(report(2.0, 2.0, 2.0), gains).startswith(said)
+    assert not conclusions_of(report(2.0, 2.0, 2.0), GAINS)
+
+
+def test_the_standard_error_is_that_of_the_difference():
+    change = Change.of(0.5, torch.tensor([0.1, 0.3]))
+    assert (change.mean, change.standard_error) == pytest.approx((0.2, 0.1))
+    assert math.isnan(Change.of(0.5, torch.tensor([0.1])).standard_error)
 
 
 @pytest.mark.parametrize(("sparse", "is_slower"), [(2e-4, True), (5e-5, False)])

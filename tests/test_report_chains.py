@@ -1,5 +1,6 @@
 """Verdicts of `pyro-bnn report` on chains, and the command that repeats them."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_bnn.app.chains import Choice, fault_of, has_failed, in_plain_words
+import pyro_bnn as pb
+from pyro_bnn.app.chains import Choice, drift, fault_of, has_failed, in_plain_words
 from pyro_bnn.app.chains import has_one_mode as has_one_mode_of
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.remedies import longer_chains
@@ -211,17 +213,24 @@ def test_the_page_says_whether_the_commands_give_the_same_numbers(limit, made):
     assert ("settings that --method auto chose" in words) == (bool(made) and not limit)
 
 
+HALVES = "those of the two halves of the draws differ"
+HARDLY = f"The network is trained. Longer sampling should hardly change its predictions: {HALVES}"
+SOMEWHAT = f"The network is trained. Longer sampling would change its predictions somewhat: {HALVES}"
+
+
 @pytest.mark.parametrize(
-    ("diverged", "within", "said"),
+    ("diverged", "within", "change", "said"),
     [
-        (0, [1.0, 1.02], "The network is trained, and the sampler ran long enough."),
-        (0, [1.0, 1.5], "The network is trained. The sampler would need longer to be exact."),
-        (30, [1.0, 1.5], "The network is trained, but many steps of the sampler failed."),
+        (0, [1.0, 1.02], 0.3, "The network is trained, and the sampler ran long enough."),
+        (0, [1.0, 1.5], 0.3, f"{SOMEWHAT} by 30 % of their standard deviation. Longer."),
+        (0, [1.0, 1.5], 0.04, f"{HARDLY} by 4.0 % of their standard deviation."),
+        (0, [1.0, 1.02], None, "The network is trained. The sampler would need longer to be exact. Longer."),
+        (30, [1.0, 1.5], 0.04, "The network is trained, but many steps of the sampler failed. Longer."),
     ],
 )
-def test_train_begins_with_a_sentence_without_jargon(diverged, within, said):
+def test_train_begins_with_a_sentence_without_jargon(diverged, within, change, said):
     diverging = (torch.arange(200) < diverged).reshape(2, 100)
-    status = Status(True, "well.", remedy="Longer." if within[1] > 1.1 else "")
+    status = Status(True, "well.", remedy="Longer." if within[1] > 1.1 or change is None else "")
     posterior = MCMCPosterior(
         {"w": torch.zeros(2, 100)},
         ChainStatistics(diverging=diverging),
@@ -230,4 +239,21 @@ def test_train_begins_with_a_sentence_without_jargon(diverged, within, said):
         modes=Modes(torch.tensor(within), 1.0, 0.0),
     )
     assert has_failed(posterior) == ("failed" in said)
-    assert in_plain_words(posterior) == f"{said}{' Longer.' if within[1] > 1.1 else ''}"
+    assert in_plain_words(posterior, change or 0.0) == said
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "num_outputs", "shift", "expected"),
+    [
+        (pb.GaussianLikelihood(1.0), 1, 1.0, 1 / math.sqrt(1 + 50 / 199)),  # the variance of the mean is 50 / 199
+        (pb.GaussianLikelihood(1.0), 1, 0.0, 0.0),
+        (pb.CategoricalLikelihood(), 2, math.log(3), 0.25),  # probabilities 1 / 2 and 3 / 4
+    ],
+)
+def test_a_drift_is_the_difference_of_the_predictions_of_both_halves(likelihood, num_outputs, shift, expected):
+    net = torch.nn.Linear(2, num_outputs)
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=likelihood, num_data=5)
+    chains = {name: torch.zeros(2, 100, *model.initial_value(name).shape) for name in model.site_names}
+    next(value for name, value in chains.items() if name.endswith("bias"))[:, 50:, 0] = shift
+    posterior = MCMCPosterior(chains, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
+    assert drift(model, posterior, torch.randn(5, 2)) == pytest.approx(expected, abs=1e-6)

@@ -96,7 +96,7 @@ def test_every_likelihood_of_numbers_is_trained_evaluated_and_predicts(pyro_bnn,
     for row in predictions_in(out):
         parts = float(row["aleatoric_sd"]) ** 2 + float(row["epistemic_sd"]) ** 2
         assert float(row["sd"]) ** 2 == pytest.approx(parts, rel=1e-5)
-        assert float(row["lower_95"]) <= float(row["mean"]) <= float(row["upper_95"])
+        assert float(row["lower_90"]) <= float(row["mean"]) <= float(row["upper_90"])
 
 
 # --- classification ---------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from ..inference.mcmc import NUTS, fit_nuts, seconds_of_step
 from ..inference.posterior import Status
 from ..results.comparison import Comparison, Estimate, Scores, cells_of, compare
 from ..scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
+from .chains import CLOSE_CLASSES, CLOSE_NUMBERS
 from .config import RunConfig
 from .datasets import Dataset
 from .own.targets import Target
@@ -32,9 +33,8 @@ REASON = (
 RANGE = " 10-90 %"  # name of the row with the range of a ratio
 LENGTHS = ("epistemic sd", "total sd", "rms mean difference", "wasserstein")  # scores in the unit of the target
 
-CLOSE_CLASSES, CLOSE_NUMBERS, CLOSE_SD = 0.05, 0.2, 0.1
-"""Heuristic: predictions agree if their total variation, the difference of their means in total standard deviations,
-and the difference from 1 of the ratio of the standard deviations and of its quantiles are at most this large."""
+CLOSE_SD = 0.1
+"""Heuristic: standard deviations agree if their ratio and its quantiles differ from 1 by at most this."""
 
 FAR = 3  # heuristic: this multiple of the largest difference between chains of NUTS is beyond doubt
 

@@ -5,6 +5,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+import torch
+from torch import Tensor
+
 from .._core.processes import Processes
 from ..auto.choosing import (
     ACTIVATIONS,
@@ -21,6 +24,8 @@ from ..auto.choosing import (
 from ..inference.mcmc import LARGEST_WITHIN, MCMCPosterior, Modes
 from ..inference.posterior import Status
 from ..modelling.model import BayesianModel
+from ..results.prediction import predict
+from ..scores.uncertainty import ClassificationPrediction
 from .building import build_model
 from .config import RunConfig
 from .datasets import Dataset
@@ -28,6 +33,11 @@ from .recipes import CHOSEN
 from .remedies import longer_chains
 from .reports.numbers import percent
 from .specs import make_prior, prior_spec
+
+CLOSE_CLASSES, CLOSE_NUMBERS = 0.05, 0.2
+"""Heuristic: predictions agree up to this total variation, or difference of means in total standard deviations."""
+
+NUM_CHECKED, NUM_DRAWS = 200, 800  # heuristic: rows at which the halves of chains are compared, and most draws for it
 
 OF_NET = ("hidden", "activation")  # settings of fully connected networks, which a user's own network ignores
 
@@ -116,13 +126,37 @@ def has_failed(posterior: MCMCPosterior) -> bool:
     return posterior.statistics.has_many_diverging or posterior.modes is None
 
 
-def in_plain_words(posterior: MCMCPosterior) -> str:
-    """Say how the fit went and what may improve it, for readers who do not know Markov chains."""
+def drift(model: BayesianModel, posterior: MCMCPosterior, x: Tensor) -> float:
+    """Return how much the predictions of the first and of the second half of all chains differ at rows of `x`.
+
+    For numbers, this is the root mean square difference of means over that of the predicted standard deviations. For
+    classes, it is the mean total variation.
+    """
+    num_draws = min(NUM_DRAWS // posterior.num_chains * posterior.num_chains, posterior.num_stored)
+    rows = x[torch.linspace(0, len(x) - 1, min(len(x), NUM_CHECKED)).long()]
+    found: Any = predict(model, posterior, rows, num_samples=num_draws, keep_draws=True, seed=0)
+    is_class = isinstance(found, ClassificationPrediction)
+    draws = found.logits if is_class else found.components.mean
+    chains = (draws.double().softmax(-1) if is_class else draws.double()).unflatten(0, (posterior.num_chains, -1))
+    first, second = (half.mean((0, 1)) for half in chains.tensor_split(2, 1))
+    if is_class:
+        return float(0.5 * (first - second).abs().sum(-1).mean())
+    return float((first - second).square().mean().sqrt() / found.total.double().mean().sqrt())
+
+
+def in_plain_words(posterior: MCMCPosterior, change: float, *, is_class: bool = False) -> str:
+    """Say how the fit went and what may improve it, in words for everybody. `change` is the :func:`drift`."""
     said = "The network is trained, and the sampler ran long enough."
     if posterior.statistics.has_many_diverging:
         said = "The network is trained, but many steps of the sampler failed."
     elif posterior.modes is None:
         said = "The network is trained, but there are too few draws to check the sampler."
+    elif posterior.modes.num_unexplored:
+        size = percent(change, 0 if change >= 0.1 else 1) + ("" if is_class else " of their standard deviation")
+        halves = f"those of the two halves of the draws differ by {size}"
+        if change <= (CLOSE_CLASSES if is_class else CLOSE_NUMBERS):
+            return f"The network is trained. Longer sampling should hardly change its predictions: {halves}."
+        said = f"The network is trained. Longer sampling would change its predictions somewhat: {halves}."
     elif posterior.status.remedy:
         said = "The network is trained. The sampler would need longer to be exact."
     return f"{said} {posterior.status.remedy}".rstrip()

@@ -27,6 +27,7 @@ from .specs import (
 from .validation import checked, parsed
 
 PICTURE_FORMATS = ("png", "pdf", "svg")
+LEVEL = 0.9  # default probability of prediction intervals, in `predict`, in pictures and in reports
 VERSION = 2  # of the format of `config.json`; a file of any other version is refused
 
 
@@ -212,9 +213,9 @@ class RunConfig:
     )
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
-        "Seconds for reading the data and the fit, compilation included. The imports before, and the calibration, "
-        "the scores and the files after the fit, are not counted. The status says what was cut short. The result then "
-        "depends on the speed of the machine.",
+        "Seconds from the start of the command to the end of the fit, imports and compilation included. Scores and "
+        "files then take a few seconds more. The status says what was cut short. The result depends on the speed of "
+        "the machine.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,

@@ -26,7 +26,7 @@ from .own.encoding import has_name_of_identifier, learned_encoding
 from .own.reading import Table, checksum, complete, feature_names, read_table
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 
-MOST_CERTAIN = 0.95  # default level of `pyro-bnn predict`, for which --calibrate must hold out enough rows
+MOST_CERTAIN = 0.95  # largest level that `pyro-bnn evaluate` measures; --calibrate must hold out enough rows for it
 FEWEST_HELD_OUT = fewest_rows(MOST_CERTAIN)
 MOST_NAMED = 8  # largest number of columns of which a sentence gives the numbers of inputs
 
@@ -144,6 +144,14 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     table = complete(table, [config.target], what="the target")
     if config.drop_missing:
         table = complete(table, used)
+    try:
+        return _divided(config, table, names, digest, facts)
+    except ValueError as error:  # the notes may name its cause, such as rows that were left out
+        raise ValueError(" ".join([str(error), *table.notes])) from error
+
+
+def _divided(config: RunConfig, table: Table, names: list[str], digest: str, facts: Facts | None) -> Dataset:
+    """Divide the rows of a table into training, calibration and test rows, and encode them."""
     notes = [*table.notes]
     cells = table.column(config.target)
     labels = target_labels(cells) if config.likelihood == "categorical" else None

@@ -79,7 +79,7 @@ def compare(
         from ..._core.scope import silent_fits
         from ...inference.mcmc import LARGEST_R_HAT, LARGEST_WITHIN, SMALLEST_ESS_PER_CHAIN
         from ...inference.posterior import Status
-        from .. import runs, sources
+        from .. import beside, runs, sources
         from ..beside import NUM_CHAINS, agreement, compare_with_chains, side_by_side, units_of, without_unknown_errors
         from ..demo import RegressionStudy, save_comparison
         from ..folders import creating
@@ -148,6 +148,8 @@ def compare(
         output.say("NLL is in nats per point. The ELBO of a fit, and the log evidence, are in nats for all 92 points.")
     else:
         output.say(units_of(rows.facts.target))
+        others = f" and all {len(rows.x_test):,} test rows" if len(rows.x_test) > beside.MOST_POINTS else ""
+        output.say(f"The NLL of the run may differ from that of `evaluate`, which uses other draws{others}.")
         if config.method == "svi":
             output.say("The seconds of the run are those of its epochs; `train` also counts the preparation.")
     output.say(

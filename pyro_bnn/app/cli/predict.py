@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..config import LEVEL
 from . import options
 from .output import Output, for_terminal
 from .stopping import loading
@@ -43,7 +44,7 @@ def predict(
         typer.Option(
             help="Probabilities of the intervals around predicted numbers, separated by commas. If the run was trained "
             "with --calibrate, they also apply to the sets of classes.",
-            show_default="0.95",
+            show_default=f"{LEVEL}",
         ),
     ] = None,
     keep: Annotated[
@@ -80,7 +81,7 @@ def predict(
     prints scores. A terminal shows a rounded table, and a file or pipe gets all digits. With --json and without --out,
     the JSON document contains the predictions.
     """
-    levels = options.read_numbers(float, "0.95" if level is None else level, "--level")
+    levels = options.read_numbers(float, f"{LEVEL}" if level is None else level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):
         percent = bool(levels) and all(1 < share < 100 for share in levels)
         hint = f"; did you mean {','.join(f'{share / 100:g}' for share in levels)}?" if percent else "."

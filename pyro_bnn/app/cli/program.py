@@ -15,7 +15,7 @@ import pyro_bnn
 
 from ..._core.names import nearest
 from . import compare, demo, evaluate, options, predict, prune, report, train, weights
-from .output import has_colours
+from .output import Output
 from .stopping import INTERRUPTED, stoppable
 
 COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
@@ -126,8 +126,7 @@ def _did_you_mean(near: str) -> str:
 
 
 def _fail(message: str, code: int) -> None:
-    start = typer.style("error:", fg="red", bold=True) if has_colours(sys.stderr) else "error:"
-    typer.echo(f"{start} {' '.join(message.split())}", err=True)
+    Output("", as_json=False, only_notes=True).say(f"error: {' '.join(message.split())}", style="red")
     sys.exit(code)
 
 

@@ -1,7 +1,8 @@
 """`pyro-bnn prune`.
 
 The JSON of `prune` has `folder`, `pictures` (file names), `report`, `gains` and `pruned`. For each share of removed
-weights, `report` has the scores. `gains` has the size in bytes and the times in seconds, as in pruning.json. `pruned`
+weights, `report` has the scores. `gains` has the size in bytes and the times in seconds, as in pruning.json. `change`
+in `gains` has the change of the NLL that the first sentence of the output is about, and its standard error. `pruned`
 has the `folder` and the `status` of the pruned copy, or is null without --keep.
 """
 

@@ -1,22 +1,20 @@
 """The printed tables of `pyro-bnn prune`."""
 
-from itertools import takewhile
-
 import torch
 
 from ..._core.summary import counted
 from ...results import pruning
 from ..reports.numbers import percent
-from ..reports.weights import PruningGains
+from ..reports.weights import SMALL_LOSS, Change, PruningGains
 from .output import aligned
 
-SMALL_LOSS = 0.01  # heuristic: a rise of the NLL by this number, in nats per row, counts as no loss
+NUM_ERRORS = 2.0  # standard errors by which a change must differ from the limit
 SLOWER = 1.1  # heuristic: a sparse network is slower if it takes more than this multiple of a dense one's time
 
 
 def conclusions_of(report: pruning.PruningReport, gains: PruningGains) -> str:
     """Return sentences that say which share of the weights can be removed, and whether this costs speed."""
-    return " ".join([*_can_go(report), *_is_slower(gains)])
+    return " ".join([*_can_go(report, gains.change), *_is_slower(gains)])
 
 
 def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
@@ -71,18 +69,17 @@ def _is_slower(gains: PruningGains) -> list[str]:
     ]
 
 
-def _can_go(report: pruning.PruningReport) -> list[str]:
-    """Say which share of the weights can be removed without loss.
-
-    The list is empty unless the report has scores with all weights, and also scores with fewer weights.
-    """
-    rows = sorted(report.rows, key=lambda row: row.fraction)
-    if rows[0].fraction > 0 or len(rows) < 2:
+def _can_go(report: pruning.PruningReport, change: Change | None) -> list[str]:
+    """Say which share of the weights can be removed without loss, or that there are too few rows to say so."""
+    if change is None:
         return []
-    whole = rows[0].nll
-    kept = list(takewhile(lambda row: row.nll <= whole + SMALL_LOSS, rows))[-1]
-    limit = f"{SMALL_LOSS:g} nats per row"
-    if not kept.fraction:
-        return [f"No share of the weights in the table can be removed without a rise of the NLL by more than {limit}."]
-    scores = f"{kept.nll:.4f}, and {whole:.4f} with all weights"
-    return [f"{100 * kept.fraction:.4g} % of the weights can be removed: the NLL rises by at most {limit} ({scores})."]
+    share = f"{100 * change.fraction:.4g} % of the weights"
+    size = (
+        f"the NLL changes by {change.mean:+.4f} ± {change.standard_error:.4f} nats per row (the limit is a rise by "
+        f"{SMALL_LOSS:g}; ± is the standard error over {report.num_data:,} rows)."
+    )
+    if not abs(change.mean - SMALL_LOSS) > NUM_ERRORS * change.standard_error:
+        return [f"{report.num_data:,} rows are too few to say how many weights can be removed. Without {share}, {size}"]
+    if change.mean <= SMALL_LOSS:
+        return [f"{share} can be removed: {size}"]
+    return [f"No share of the weights in the table can be removed. Without {share}, {size}"]

@@ -15,6 +15,8 @@ import sys
 import time
 from collections.abc import Collection
 from contextlib import ExitStack
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,6 +93,7 @@ def train(
 
     --help-all shows all options: recipes, the columns to use, your own network, calibration, --resume, --json and more.
     """
+    begin = time.perf_counter()
     given = options.read_settings(typed)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
         raise ValueError(
@@ -118,13 +121,17 @@ def train(
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
-        from ..chains import has_failed, in_plain_words
+        from ..chains import drift, has_failed, in_plain_words
         from ..folders import resuming, updating
         from ..manifest import CHECKPOINT
         from ..own.network import own_code
+        from ..own.reading import WARNING
         from ..processes import joined, run_folder, shared
 
-        deadline = Deadline.after(given.get("time_limit") or None)  # it counts everything but imports
+        deadline = Deadline.after(given.get("time_limit") or None)
+        if deadline is not None:
+            deadline = replace(deadline, begin=begin)  # it counts the imports
+            import_module("..reports.page", __package__)  # needed after the fit, when the time is over
     output = Output("train", as_json=as_json)
     with ExitStack() as stack:
         processes, device = stack.enter_context(joined(options.check_device(device)))
@@ -141,15 +148,20 @@ def train(
             place = out
             folder = stack.enter_context(shared(run_folder(place, force=force), processes))
         facts = runs.read_facts(folder.path) if (folder.path / CHECKPOINT).is_file() else None
-        known = sources.load(config, root=data, download=download, facts=facts)
+        try:
+            known = sources.load(config, root=data, download=download, facts=facts)
+        except ValueError:
+            for note in notes:
+                output.say(note)
+            raise
         unused = "" if facts is not None else unused_globs(config, known)
         if unused and "prior" in given:
             raise ValueError(f"{unused}; correct the glob, or leave it out.")
         if unused:
             notes.append(f"{unused[0].upper()}{unused[1:]}: choose another prior with --prior.")
         if processes.is_first:
-            for note in [*notes, *known.notes]:
-                output.say(note)
+            for note in sorted([*notes, *known.notes], key=lambda note: not note.startswith(WARNING)):
+                output.say(note, style="yellow" if note.startswith(WARNING) else "")
             if config.method != "svi" and not config.time_limit and facts is None:
                 seconds = Budget.of_rows(known.facts.num_train).seconds
                 otherwise = ". If chains are impossible, the fit is variational" if config.method == "auto" else ""
@@ -186,9 +198,11 @@ def train(
             length = of_length(config, known.facts.in_units(posterior.history), posterior.status)
             if length.level != "good":
                 notes.append(length.text)
-                output.say(length.text, style="yellow")
+            output.say(length.text, style="yellow" if length.level != "good" else "green")
     else:
-        output.say(in_plain_words(posterior), style="yellow" if has_failed(posterior) else "green")
+        with own_code(config.net):
+            said = in_plain_words(posterior, drift(model, posterior, known.x_train), is_class=bool(known.classes))
+        output.say(said, style="yellow" if has_failed(posterior) else "green")
     if last is not None:
         nll, kl, cost = (value / len(known.x_train) for value in (-last.expected_log_likelihood, last.kl, -last.elbo))
         output.say(

@@ -12,7 +12,8 @@ import pandas as pd
 
 from .cells import Cells, listed, training_without
 
-MOST_NAMED = 5  # largest number of rows in a note
+MOST_NAMED = 5  # largest number of rows or columns in a note
+MANY, WARNING = 0.1, "Warning:"  # heuristic: if this share of the rows is left out, the note begins with this word
 SEPARATORS = ",;\t|"
 WHITE_SPACE = r"\s+"  # as pandas names it
 MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))  # in lower case
@@ -190,6 +191,11 @@ def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str
         rows = listed(table.frame.index[lacking].tolist(), MOST_NAMED)
         noun = "row" if lacking.sum() == 1 else "rows"
         notes = [f"Rows left out because they lack {what}: {lacking.sum()} ({noun} {rows})."]
+    if lacking.mean() >= MANY:
+        gaps = missing[where].sum().sort_values(ascending=False)[:MOST_NAMED]
+        by_column = ", ".join(f"{name!r} {gap:,}" for name, gap in gaps.items())
+        rows = f"{100 * lacking.mean():.0f} % of the rows ({lacking.sum():,} of {len(table):,})"
+        notes = [f"{WARNING} {rows} are left out because they lack {what}. Gaps by column: {by_column}."]
     return replace(table.rows(~lacking), notes=(*table.notes, *notes))
 
 

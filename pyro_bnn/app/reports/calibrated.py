@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ...results.calibration import ConformalIntervals, ConformalSets
 from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
+from ..config import LEVEL as LEVEL
 from ..runs import RunCalibration
 from .numbers import number, percent
 
-LEVEL = 0.9  # of the intervals in pictures, cards and sentences
 COMPARED = (0.9, 0.95)  # levels of the intervals and sets
 CHANCE = 0.99  # probability of the range of chance; tests of several levels err in less than one in twenty
 OWN = "network"  # name of the intervals and sets before calibration

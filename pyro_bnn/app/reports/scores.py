@@ -15,11 +15,12 @@ from ...results import units
 from ...results.prediction import predict
 from ...scores import metrics
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
+from ..config import LEVEL
 from ..folders import Folder
 from ..own.targets import Target
 from ..runs import RunCalibration, RunPosterior, is_chains
 from ..sources import Sample
-from .calibrated import LEVEL, BeforeAndAfter, before_and_after, interval_of, sets_of
+from .calibrated import BeforeAndAfter, before_and_after, interval_of, sets_of
 from .numbers import number, percent
 from .trained import Trained
 
@@ -179,7 +180,7 @@ def table_of_predictions(
     sample: Sample,
     target: Target,
     *,
-    levels: Sequence[float] = (0.95,),
+    levels: Sequence[float] = (LEVEL,),
     num_samples: int = 100,
     seed: int = 0,
     calibration: RunCalibration | None = None,

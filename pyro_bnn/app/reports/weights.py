@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from ...inference.checkpoint import save_posterior
 from ...inference.guides import GuidePosterior
 from ...modelling.model import BayesianModel
 from ...results import plotting, pruning
+from ...results.prediction import predict
 from ...results.pruning import Per, mean_field
 from ..datasets import Dataset
 from ..folders import Folder
@@ -131,6 +133,7 @@ def _summary(site: str, loc: Tensor, scale: Tensor, ratio: Tensor) -> SiteSummar
 
 PRUNING_FILES = ("pruning.csv", "pruning.json", "pruning.png", "snr.png")  # all that are written
 TIMED_IMAGES = 1000  # rows that a timed call predicts
+SMALL_LOSS = 0.01  # heuristic: a rise of the NLL by this number, in nats per row, counts as no loss
 
 
 @dataclass(frozen=True)
@@ -144,12 +147,28 @@ class Gain:
 
 
 @dataclass(frozen=True)
+class Change:
+    """Change of the NLL, in nats per row, if a share of the weights is removed, and its standard error over rows."""
+
+    fraction: float
+    mean: float
+    standard_error: float  # NaN for a single row
+
+    @classmethod
+    def of(cls, fraction: float, rises: Tensor) -> "Change":
+        """Make a change from the rise of each row's NLL."""
+        error = float(rises.std()) / math.sqrt(len(rises)) if len(rises) > 1 else math.nan
+        return cls(fraction, float(rises.mean()), error)
+
+
+@dataclass(frozen=True)
 class PruningGains:
     """What pruning saves for several shares of removed weights, and the size of the file without pruning."""
 
     rows: tuple[Gain, ...]
     num_images: int  # rows predicted in a timed call
     file_bytes: int
+    change: Change | None = None  # for the largest share with a small loss, else for the smallest share
 
 
 def report_pruning(
@@ -168,9 +187,19 @@ def report_pruning(
     report = pruning.snr_report(
         model, posterior, x, y, fractions=fractions, num_samples=num_samples, per=per, seed=seed
     )
+
+    def densities(share: float) -> Tensor:
+        pruned = pruning.prune(posterior, fraction=share, per=per)
+        found = predict(model, pruned, x, y=y, num_samples=num_samples, seed=seed).log_density
+        assert found is not None
+        return found.double()
+
+    share = judged_share(report)
+    change = None if share is None else Change.of(share, densities(0.0) - densities(share))
     report = _in_units(report, data.facts.target)
     rows = tuple(_gain(model, posterior, x[:TIMED_IMAGES], fraction, per) for fraction in fractions)
-    gains = PruningGains(rows, len(x[:TIMED_IMAGES]), _file_bytes(model, GuidePosterior(mean_field(posterior))))
+    file_bytes = _file_bytes(model, GuidePosterior(mean_field(posterior)))
+    gains = PruningGains(rows, len(x[:TIMED_IMAGES]), file_bytes, change)
     with folder.new("pruning.csv") as path:
         report.to_csv(path)
     folder.write_json("pruning.json", {"report": asdict(report), "gains": asdict(gains)})
@@ -178,6 +207,13 @@ def report_pruning(
     ratios = plotting.signal_to_noise(pruning.signal_to_noise(posterior))
     save_picture(folder, "snr.png", ratios[0])
     return report, gains
+
+
+def judged_share(report: pruning.PruningReport) -> float | None:
+    """Return the largest share whose removal costs at most `SMALL_LOSS`, or else the smallest; None without any."""
+    whole, *others = sorted(report.rows, key=lambda row: row.fraction)
+    kept = [*takewhile(lambda row: row.nll <= whole.nll + SMALL_LOSS, others)] or others[:1]
+    return kept[-1].fraction if kept and not whole.fraction else None
 
 
 def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningReport:
