@@ -44,10 +44,14 @@ class NormalPrior(_ScalePrior):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> layer = torch.nn.Linear(100, 10)
-        >>> prior = pb.NormalPrior(0.3)
-        >>> prior.elementwise("weight", layer.weight, layer).scale
-        tensor(0.3000)
+        >>> net, noise = pb.nets.mlp([1, 20, 1]), pb.GaussianLikelihood(0.1)
+        >>> for prior in pb.NormalPrior(0.3), pb.NormalPrior(1.0):
+        ...     model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=9)
+        ...     _ = torch.manual_seed(0)
+        ...     outputs = [model(torch.ones(1, 1)) for _ in range(100)]
+        ...     print(prior, f"sd of outputs: {torch.stack(outputs).std():.1f}")
+        NormalPrior(scale=0.3) sd of outputs: 0.5
+        NormalPrior(scale=1.0) sd of outputs: 4.2
     """
 
     @classmethod

@@ -297,18 +297,13 @@ def compare(
         >>> import torch
         >>> import pyro_bnn as pb
         >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net = torch.nn.Linear(1, 1)
-        >>> prior = pb.NormalPrior()
-        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> prior = pb.NormalPrior(1.0)
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> laplace = pb.fit_laplace(model, (x, 2 * x))
-        >>> start = pb.MeanFieldGuide(model)
-        >>> methods = {"laplace": laplace, "start": start}
-        >>> result = pb.compare(model, methods, x, num_samples=100, seed=0)
-        >>> list(result.predictions)
-        ['laplace', 'start']
-        >>> [*result.pairs[0].scores]
-        ['rms mean difference', 'epistemic sd ratio', 'total sd ratio', 'wasserstein']
+        >>> exact = pb.fit_laplace(model, (x, 2 * x))  # of a linear model
+        >>> kalman = pb.fit_gauss_newton(model, (x, 2 * x), seed=0)
+        >>> methods = {"exact": exact, "diagonal": kalman}
+        >>> print(pb.compare(model, methods, x, num_samples=100, seed=0).verdict)
 
     Notes:
         The standard error of a number about a pair comes from a jackknife over 20 successive groups of draws. The score
