@@ -14,6 +14,7 @@ from .summary import counted
 
 T = TypeVar("T")
 
+
 def plain(value: Any) -> Any:
     """Turn dataclasses at any depth into dictionaries of their fields. Tensors are not copied."""
     if is_dataclass(value) and not isinstance(value, type):

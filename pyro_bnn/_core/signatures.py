@@ -68,7 +68,8 @@ def _problem(
         near = nearest(unknown, parameters)
         return f"{found}; did you mean `{near}`?" if near else f"{found}; its arguments are {joined(parameters)}."
     if num_given > len(by_position):
-        rest = "pass the others by name" if len(by_position) < len(parameters) else hints.get("", "leave the others out")
+        are_more = len(by_position) < len(parameters)
+        rest = "pass the others by name" if are_more else hints.get("", "leave the others out")
         pair = " Inputs and targets are one argument, a pair." if "data" in by_position else ""
         return (
             f"takes {counted(len(by_position), 'argument')} by position ({', '.join(by_position)}), got {num_given}; "
