@@ -53,8 +53,8 @@ class Summary:
         """Return the summary as text. Lines have at most 80 characters, and rows of the table at most 100."""
         lines = wrap(_clipped(self.title, 2 * WIDTH), WIDTH, subsequent_indent="  ")
         for note in self.notes:
-            whole = _on_one_line(note).replace(" %", "\xa0%")  # no line begins with "%"
-            lines += [f"  {line}" for line in wrap(whole, WIDTH - 2)]
+            joined = _on_one_line(note).replace(" %", "\xa0%")  # no line begins with "%"
+            lines += [f"  {line}" for line in wrap(joined, WIDTH - 2)]
         rows = self._table(self.most_lines - len(lines))
         whole = [row for row in rows if len(row) > 1]
         widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
