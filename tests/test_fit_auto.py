@@ -130,7 +130,7 @@ WITHOUT_CHAINS = {
     "learned noise": (
         [],
         {"likelihood": pb.GaussianLikelihood()},
-        r"that have no prior \(likelihood.rho; `GaussianL",
+        r"the noise scale has no prior \(`GaussianLikelihood\(scale=pyro\.distributions\.HalfNormal\(1\.0\)\)`",
     ),
     "learned body": ([], {"where": "net.2.*"}, r"parameters that have no prior \(net.0.weight, net.0.bias\)"),
 }

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -290,6 +291,14 @@ def test_a_damaged_parquet_file_is_named(pyro_bnn, tmp_path):  # noqa: F811
     path = tmp_path / "table.parquet"
     path.write_bytes(b"PAR1" + 50 * b"x" + b"PAR1")
     assert "is not a Parquet file, or is damaged" in refused(pyro_bnn, path, "--target", "y")
+
+
+def test_a_parquet_file_without_pyarrow_names_the_extra(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
+    (tmp_path / "table.parquet").touch()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    code, _, err = pyro_bnn("train", tmp_path / "table.parquet", "--target", "y", "--out", tmp_path / "run")
+    assert (code, err.partition(",")[0]) == (1, "error: this needs PyArrow")
+    assert "run `pip install -e '.[parquet]'`" in err
 
 
 def test_rows_that_lack_values_are_left_out_if_wanted(pyro_bnn, tmp_path):  # noqa: F811

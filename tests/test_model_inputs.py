@@ -37,11 +37,10 @@ def test_a_missing_axis_of_columns_is_told():
     net = nn.Sequential(nn.Linear(1, 5), nn.Tanh(), nn.Linear(5, 1))
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.5), num_data=6)
     x, y = torch.randn(6), torch.randn(6, 1)
-    advice = (
-        r"got \(6, 1\); pass `x\[:, None\]` if `x`, of shape \(6,\), lacks its axis of columns; otherwise call `y.sq"
-    )
-    with pytest.raises(ValueError, match=advice):
-        pb.fit(model, (x, y))
+    advice = r"^`x` is of shape \(6,\); the axis of columns is missing, so pass `x\[:, None\]`\.$"
+    for targets in (y, y[:, 0]):
+        with pytest.raises(ValueError, match=advice):
+            pb.fit(model, (x, targets))
     with pytest.raises(ValueError, match=r"the axis of columns is missing, so pass `x\[:, None\]`\."):
         pb.predict(model, pb.MeanFieldGuide(model), x)
 

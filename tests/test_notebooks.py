@@ -57,14 +57,16 @@ def test_an_estimator_shows_its_network_and_the_status_of_the_fit(kind):
     assert "status" not in estimator._repr_html_()
     estimator.fit(X, y)
     for page in (estimator._repr_html_(), estimator._repr_mimebundle_()["text/html"]):
-        end = page.rpartition("<strong>")[2]
+        line = re.search(r"<summary>Fit: [^<]*, <strong style=.color: #2a9d4a[^>]*>ok</strong></summary>", page)
+        end = page[page.index(line[0]) + len(line[0]) :]
         assert "1 input, 7 + 5 hidden units" in end
         assert "ok: Laplace approximation" in end
-        line = re.search(r"<summary><strong style=.color: #2a9d4a[^>]*>ok</strong> Fit: [^<]*</summary>", page)
+        assert "Fit:" not in end  # once
         assert page.index(line[0]) > page.index("</style>")  # below the HTML of scikit-learn
         assert "1 input" not in line[0]
-    estimator.posterior_.status = pb.Status(False, "The chains disagree.")
-    assert re.search(r'style="color[^"]*">NOT OK: The chains disagree', estimator._repr_html_())
+    estimator.posterior_.status = pb.Status(False, "The chains disagree: see `status_`.")
+    shown = r'style="color[^"]*">NOT OK: The chains disagree: see <code>status_</code>\.'
+    assert re.search(shown, estimator._repr_html_())
 
 
 def test_the_first_clause_of_a_bad_status_is_red():
@@ -74,3 +76,8 @@ def test_the_first_clause_of_a_bad_status_is_red():
     red = re.search(r'<strong style="[^"]*">(.*?)</strong>(.*?)</div>', shown)
     assert red[1] == "NOT OK: it&#x27;s too short, by 0.5;"
     assert red[2] == " see <code>&lt;b&gt;</code>. Sample longer."
+
+
+def test_at_the_prompt_no_line_begins_with_a_percent_sign():
+    text = Summary("title", [f"{'word ' * 15}300 % of all"]).text()
+    assert text.splitlines() == ["title", f"  {' '.join(['word'] * 15)}", "  300 % of all"]

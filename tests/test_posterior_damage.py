@@ -226,9 +226,10 @@ def test_the_same_forger_without_a_change_is_believed(files, tmp_path, name):
     assert pb.load_posterior(tmp_path / "file", make_model(name, seed=1)[0]).sample(2, seed=0)
 
 
-def test_a_file_of_an_earlier_version_lacks_the_size_of_the_trouble(files, tmp_path):
+def test_a_status_must_have_all_its_fields(files, tmp_path):
     forged(files, "nuts", lambda content: inner(content)["status"].pop("is_slight"), tmp_path / "file")
-    assert not pb.load_posterior(tmp_path / "file", make_model("nuts", seed=1)[0]).status.is_slight
+    with pytest.raises(ValueError, match=r"status` must have the fields .*'is_slight'"):
+        pb.load_posterior(tmp_path / "file", make_model("nuts", seed=1)[0])
 
 
 @pytest.mark.parametrize("name", ["mean-field", "pruned"])

@@ -102,3 +102,17 @@ def test_impossible_numbers_are_refused_at_once(make):
 def test_the_default_mixture_is_the_articles():
     prior = pb.ScaleMixturePrior()
     assert (prior.mixing, prior.scale1, prior.scale2) == (0.5, 1.0, math.exp(-6))
+
+
+@pytest.mark.parametrize("kind", [pb.NormalPrior, pb.LaplacePrior])
+def test_a_prior_says_that_its_mean_is_0_where_torch_expects_a_mean(kind):
+    advice = rf"; {kind.__name__}\(scale\) has mean 0\."
+    with pytest.raises(TypeError, match=rf"takes 1 argument by position \(scale\), got 2{advice}"):
+        kind(0, 1)
+    with pytest.raises(TypeError, match=rf"`loc`{advice}"):
+        kind(loc=0, scale=1)
+
+
+def test_arguments_that_cannot_be_named_are_not_to_be_passed_by_name():
+    with pytest.raises(TypeError, match=r"got 2; leave the others out\. Example: FanInNormalPrior\(2\.0\)"):
+        pb.FanInNormalPrior(1.0, 2.0)

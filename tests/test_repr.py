@@ -177,7 +177,7 @@ def test_many_parameters_are_counted_by_kind_of_layer():
         "BayesianModel of Sequential: 1,044 numbers with a prior, 1 learned",
         "  prior: HorseshoePrior(global_scale=1.0, local='unit', slab_scale=None,",
         "  per='layer')",
-        "  likelihood: GaussianLikelihood(learned scale)",
+        "  likelihood: GaussianLikelihood(learned scale), so fit(...) is variational",
         "  data: 10 rows, float64 on cpu",
         "  predictions: predict(model, posterior, x); model(x) only draws from the prior",
         "  layer and parameter  how many         numbers",

@@ -143,6 +143,9 @@ def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
                     table.pop(attribute, None)  # None if already done: a module may have several names
 
 
+NO_COLUMNS = "the axis of columns is missing, so pass `x[:, None]`"
+"""Advice if the network takes inputs of shape (N,) only as a column."""
+
 ONE_ROW = "Expected more than 1 value per channel"
 """Beginning of the message that torch raises if batch normalisation in train mode gets a single row."""
 
@@ -181,11 +184,11 @@ def _remedy(error: Exception, net: nn.Module, tensors: Mapping[str, Tensor], x: 
         return "give floats (1.0 instead of 1, or `x.float()`); whole numbers stay whole, since embeddings need them"
     is_of_shape = any(word in str(error) for word in ("shape", "size", "dim"))
     if is_of_shape and isinstance(x, Tensor) and not net.training:  # in train mode a call may change the network
-        columns = [(x[:, None], "columns is missing, so pass `x[:, None]`")] if x.dim() == 1 else []
-        for whole, remedy in [(x[None], "rows is missing, so pass `x[None]` for a single row"), *columns]:
+        columns = [(x[:, None], NO_COLUMNS)] if x.dim() == 1 else []
+        for whole, remedy in [(x[None], "the axis of rows is missing, so pass `x[None]` for a single row"), *columns]:
             with suppress(Exception), torch.no_grad(), swapped(net, tensors):
                 call_network(net, whole)
-                return f"the axis of {remedy}"
+                return remedy
     return "give `x` the shape and type that the first layer takes"
 
 
@@ -323,5 +326,6 @@ def _expected(net: nn.Module) -> str:
         if features is not None:
             kind = "feature" if hasattr(layer, "in_features") else "channel"
             plural = "" if features == 1 else "s"
-            return f" (its first layer, {type(layer).__name__} `{name}`, takes {features} {kind}{plural})"
+            place = f" `{name}`" if name else ""  # without a name it is the whole network
+            return f" (its first layer, {type(layer).__name__}{place}, takes {features} {kind}{plural})"
     return ""

@@ -14,9 +14,6 @@ from .summary import counted
 
 T = TypeVar("T")
 
-LATER = "later"
-"""Key of the metadata of a field with a default, which files of earlier versions lack."""
-
 
 def plain(value: Any) -> Any:
     """Turn dataclasses at any depth into dictionaries of their fields. Tensors are not copied."""
@@ -30,17 +27,13 @@ def plain(value: Any) -> Any:
 
 
 def record(kind: type[T], values: object, where: str) -> T:
-    """Make a dataclass from the result of :func:`plain`. Error messages name `where` and the field.
-
-    Fields whose metadata have the key `LATER` may be missing, as in files of earlier versions.
-    """
+    """Make a dataclass from the result of :func:`plain`. Error messages name `where` and the field."""
     hints = get_type_hints(kind)
-    every = fields(kind)  # type: ignore[arg-type]  # T is a dataclass
-    names, required = [field.name for field in every], {field.name for field in every if LATER not in field.metadata}
-    if not isinstance(values, Mapping) or not required <= set(values) <= set(names):
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # T is a dataclass
+    if not isinstance(values, Mapping) or set(values) != set(names):
         got = sorted(map(str, values)) if isinstance(values, Mapping) else type(values).__name__
         raise ValueError(f"`{where}` must have the fields {sorted(names)}, got {got}.")
-    return kind(**{name: _checked(values[name], hints[name], f"{where}.{name}") for name in names if name in values})
+    return kind(**{name: _checked(values[name], hints[name], f"{where}.{name}") for name in names})
 
 
 def _checked(value: Any, hint: Any, where: str) -> Any:

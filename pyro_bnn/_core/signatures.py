@@ -17,7 +17,8 @@ def explained(
 ) -> Callable[[F], F]:
     """Return a decorator that adds clear errors for calls with wrong arguments.
 
-    The errors show `example`, a correct call. `hints` has advice for unknown arguments. `kinds` has functions that
+    The errors show `example`, a correct call. `hints` has advice for unknown arguments, and under "" for too many
+    arguments if none of them could be passed by name. `kinds` has functions that
     return whether a value suits an argument. If the user leaves out an argument, the values after it move one place
     forward. So the error names the first argument that got an unsuitable value. For a class, the decorator replaces
     `__init__`.
@@ -67,10 +68,12 @@ def _problem(
         near = nearest(unknown, parameters)
         return f"{found}; did you mean `{near}`?" if near else f"{found}; its arguments are {joined(parameters)}."
     if num_given > len(by_position):
+        are_more = len(by_position) < len(parameters)
+        rest = "pass the others by name" if are_more else hints.get("", "leave the others out")
         pair = " Inputs and targets are one argument, a pair." if "data" in by_position else ""
         return (
             f"takes {counted(len(by_position), 'argument')} by position ({', '.join(by_position)}), got {num_given}; "
-            f"pass the others by name.{pair} Example: {example}"
+            f"{rest}.{pair} Example: {example}"
         )
     missing = [name for name, one in parameters.items() if one.default is one.empty and name not in kwargs]
     missing = [name for name in missing if name not in by_position[:num_given]]

@@ -53,7 +53,8 @@ class Summary:
         """Return the summary as text. Lines have at most 80 characters, and rows of the table at most 100."""
         lines = wrap(_clipped(self.title, 2 * WIDTH), WIDTH, subsequent_indent="  ")
         for note in self.notes:
-            lines += [f"  {line}" for line in wrap(_on_one_line(note), WIDTH - 2)]
+            joined = _on_one_line(note).replace(" %", "\xa0%")  # no line begins with "%"
+            lines += [f"  {line}" for line in wrap(joined, WIDTH - 2)]
         rows = self._table(self.most_lines - len(lines))
         whole = [row for row in rows if len(row) > 1]
         widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
@@ -62,7 +63,7 @@ class Summary:
             cells = zip(row, widths, are_right, strict=False)
             aligned = (cell.rjust(width) if is_right else cell.ljust(width) for cell, width, is_right in cells)
             lines.append(f"  {'  '.join(aligned if len(row) > 1 else row)}"[:TABLE_WIDTH].rstrip())
-        return "\n".join(lines)
+        return "\n".join(lines).replace("\xa0%", " %")
 
     def html(self) -> str:
         """Return the summary as HTML. All texts are escaped. If the status is bad, the problem is shown in red."""
@@ -194,14 +195,15 @@ def _clipped(text: str, width: int) -> str:
 
 
 def _html_note(note: str) -> str:
-    """Return a note as HTML. Text between backticks is code. If the note is a bad status, its first clause is red."""
+    """Return a note as HTML. If the note is a bad status, its first clause is red."""
     note = _on_one_line(note)
     wrong = re.match(rf"{NOT_OK}: .*?([.;](?= )|$)", note)
-    first = f'<strong style="{ALARM}">{_html_text(wrong[0])}</strong>' if wrong else ""
-    return f"<div>{first}{_html_text(note[wrong.end() if wrong else 0 :])}</div>"
+    first = f'<strong style="{ALARM}">{as_html(wrong[0])}</strong>' if wrong else ""
+    return f"<div>{first}{as_html(note[wrong.end() if wrong else 0 :])}</div>"
 
 
-def _html_text(text: str) -> str:
+def as_html(text: str) -> str:
+    """Return a text as HTML. Text between backticks is code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 

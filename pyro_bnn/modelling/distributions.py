@@ -123,13 +123,13 @@ class ScaleMixtureNormal(_Mixture):
         if _is_validated(validate_args):
             for name, upper in (("mixing", 1.0), ("scale1", math.inf), ("scale2", math.inf)):
                 _check_open_interval(name, getattr(self, name), upper)
-        self._unexpanded = (self.mixing, self.scale1, self.scale2)
+        self.unexpanded = (self.mixing, self.scale1, self.scale2)
         super().__init__(self.mixing.shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "ScaleMixtureNormal":
         """Return the same distribution with a larger batch shape."""
         new: ScaleMixtureNormal = super().expand(batch_shape, _instance)
-        new._unexpanded = self._unexpanded
+        new.unexpanded = self.unexpanded
         return new
 
     @property
@@ -153,7 +153,7 @@ class ScaleMixtureNormal(_Mixture):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log-density in nats. Gradients with respect to the value and the three parameters are exact."""
         self._check(value)
-        mixing, scale1, scale2 = self._unexpanded  # to compute one logarithm instead of one per weight
+        mixing, scale1, scale2 = self.unexpanded  # to compute one logarithm instead of one per weight
         first_is_wide = scale1 >= scale2
         wide = torch.where(first_is_wide, scale1, scale2)
         narrow = torch.where(first_is_wide, scale2, scale1)

@@ -1,5 +1,5 @@
 """Uses of a posterior: prediction, comparison, calibration, pruning and pictures."""
 
-import lazy_loader
+from .._core.lazy import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["calibration", "plotting", "pruning"])
+__getattr__, __dir__, __all__ = attach(__name__, dict.fromkeys(["calibration", "plotting", "pruning"], "."))

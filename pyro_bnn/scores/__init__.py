@@ -1,5 +1,5 @@
 """Uncertainty and scores of predictions."""
 
-import lazy_loader
+from .._core.lazy import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["acquisition", "metrics", "uncertainty"])
+__getattr__, __dir__, __all__ = attach(__name__, dict.fromkeys(["acquisition", "metrics", "uncertainty"], "."))

@@ -133,10 +133,11 @@ def _fail(message: str, code: int) -> None:
 def _explained(error: Exception) -> tuple[str, int] | None:
     """Return the message and the exit code for an error, or None if the error is a bug."""
     if "torch" in sys.modules:  # if torch is not loaded, the library did not raise the error
+        from ..._core.extras import MissingExtraError
         from ..._core.files import DamagedFileError
         from ...inference.svi import NonFiniteError
 
-        if isinstance(error, DamagedFileError | NonFiniteError):
+        if isinstance(error, DamagedFileError | MissingExtraError | NonFiniteError):
             return str(error), 1
     words = ("out of memory", "can't allocate memory", "Storage size calculation overflowed")  # of torch
     is_of_memory = isinstance(error, RuntimeError) and any(part in str(error) for part in words)

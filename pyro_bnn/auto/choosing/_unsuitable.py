@@ -15,6 +15,7 @@ from ...modelling.model import BayesianModel
 
 NUM_TRIED = 32  # heuristic: number of rows on which the network is tested
 TOLERANCE = 1e-4  # heuristic: two outputs count as equal if they differ by at most this multiple of the largest output
+NOISE = "likelihood.rho"  # the parameter of a learned noise scale
 MOST_NAMED = 3  # largest number of parameters that a message names
 
 
@@ -41,10 +42,13 @@ def require_suitable(model: BayesianModel, x: Tensor) -> None:
     if Processes.present().are_many:
         raise UnsuitableError("several processes fit together")
     learned = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if learned == [NOISE]:
+        raise UnsuitableError(
+            f"the noise scale has no prior (`{type(model.likelihood).__name__}(scale=pyro.distributions."
+            "HalfNormal(1.0))` would give it one)"
+        )
     if learned:
         names = ", ".join(learned[:MOST_NAMED]) + (", ..." if len(learned) > MOST_NAMED else "")
-        if "likelihood.rho" in learned:
-            names += "; `GaussianLikelihood(pyro.distributions.HalfNormal(1.0))` would give the noise scale a prior"
         raise UnsuitableError(f"the model learns parameters that have no prior ({names})")
     if not _is_fixed(model, x[:NUM_TRIED]):
         raise UnsuitableError(

@@ -56,17 +56,17 @@ class MeanFieldGuide(GaussianGuide):
             subsampled plate.
 
     Example:
-        >>> import pyro
-        >>> import pyro.distributions as dist
         >>> import torch
-        >>> from pyro_bnn import MeanFieldGuide
-        >>> def coin(flips):
-        ...     p = pyro.sample("p", dist.Beta(2.0, 2.0))
-        ...     with pyro.plate("data", len(flips)):
-        ...         pyro.sample("obs", dist.Bernoulli(p), obs=flips)
-        >>> guide = MeanFieldGuide(coin, torch.ones(3))
-        >>> sorted(guide.median())
-        ['p']
+        >>> import pyro_bnn as pb
+        >>> x = torch.linspace(0, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> prior = pb.NormalPrior(1.0)
+        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
+        >>> guide = pb.MeanFieldGuide(model)
+        >>> posterior = pb.fit(model, (x, 2 * x), guide=guide, seed=0)
+        >>> mean, scale = guide.locations(), guide.scales()
+        >>> print(f"{mean['net.weight'].item():.1f} ± {scale['net.weight'].item():.2f}")
+        2.0 ± 0.04
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424; Graves (2011), Practical Variational Inference.

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import getitem
 from typing import Any
 
 from torch import Tensor
@@ -132,9 +133,10 @@ def _write_blocks(writer: Writer, blocks: Blocks, names: Mapping[Node, str], val
 
 def _arguments(node: Node) -> tuple[Any, ...]:
     """Return the positional arguments of an operation, including defaults."""
-    schema: Any = getattr(node.target, "_schema", None)  # Python's `getitem` has none
-    if schema is None:
+    target: Any = node.target
+    if target is getitem:
         return node.args
+    schema = target._schema
     if schema.is_mutable:
         source: Any = node.args[0]
         if source.op != "call_function" or source.meta["packet"] in VIEWS or len(source.users) > 1:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from ..._core.records import LATER
 from ..._core.remedies import Advised
 from ..._core.scope import warn_of_fit
 
@@ -42,7 +41,7 @@ class Status(Advised):
     detail: str = field(default="", compare=False, repr=False)
     remedy: str = ""
     verdict: str = field(default="", compare=False, repr=False)
-    is_slight: bool = field(default=False, compare=False, repr=False, metadata={LATER: True})
+    is_slight: bool = field(default=False, compare=False, repr=False)
 
     def __bool__(self) -> bool:
         return self.ok

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyro.optim import PyroOptim
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer, SparseAdam
+from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from ..._core import checks as _checks
@@ -19,6 +19,9 @@ ScheduledMaker = Callable[[list[nn.Parameter]], tuple[Optimizer, Schedule]]
 
 EXAMPLE = "a function from parameters to an optimizer, such as functools.partial(torch.optim.Adam, lr=1e-3)"
 NEEDED = f"`optimizer` must make a torch optimizer from parameters, {EXAMPLE.partition(', ')[2]}"
+
+SKIPPING = (Adagrad, Adam, AdamW, SGD)
+"""Optimizers of torch that skip a step on a flag if they are fused."""
 
 
 def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
@@ -110,7 +113,7 @@ def skips_on_flag(optimizer: Optimizer) -> bool:
     """Return whether a flag on the device can make an optimizer skip a step, as torch's `GradScaler` requires."""
     if isinstance(optimizer, SkippingOptimizer):
         return optimizer.can_skip
-    return bool(getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused"))
+    return isinstance(optimizer, SKIPPING) and bool(optimizer.defaults.get("fused"))
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """The base class of the scikit-learn estimators for regression and classification."""
 
 import copy
-import html
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from ..._core import checks as _checks
 from ..._core.names import nearest
 from ..._core.remedies import Advised
 from ..._core.scope import seeded, warn_of_fit
-from ..._core.summary import ALARM, NOT_OK, Summary, counted, few, in_lines
+from ..._core.summary import ALARM, NOT_OK, Summary, as_html, counted, few, in_lines
 from ...auto import fitting
 from ...auto.choosing import ACTIVATIONS, Deadline, Design, open_designs
 from ...inference.posterior import Posterior, Status, default_num_draws
@@ -251,8 +250,9 @@ class BNNEstimator(Advised, Settings):
         if fit is None:
             return ""
         style, said = (FINE, "ok") if self._status else (ALARM, f"{NOT_OK}: {self._status.finding}")
-        line = f'<strong style="{style}">{html.escape(said)}</strong> {html.escape(fit.title)}'
-        return f'<details style="{OF_FIT}"><summary>{line}</summary>{fit.html()}</details>'
+        line = f'{as_html(fit.title)}, <strong style="{style}">{as_html(said)}</strong>'
+        facts = "".join(f"<div>{as_html(note)}</div>" for note in fit.notes)
+        return f'<details style="{OF_FIT}"><summary>{line}</summary>{facts}</details>'
 
     def _fit_summary(self) -> Summary | None:
         """Return the fitted network and the status of the fit; None before a fit."""

@@ -111,13 +111,14 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     Example:
         >>> import numpy as np
         >>> from pyro_bnn import BNNRegressor
-        >>> X = np.linspace(-1, 1, 30)[:, None]
+        >>> X = np.linspace(-1, 1, 60)[:, None]
+        >>> y = 100 * X[:, 0] + 10 * np.random.default_rng(0).normal(size=60)
         >>> regressor = BNNRegressor(
         ...     (5,), method="laplace", max_iter=300, random_state=0
-        ... ).fit(X, 100 * X[:, 0])
-        >>> low, high = regressor.predict_interval([[0.5]])[0]
-        >>> bool(40 < low < 50 < high < 60)
-        True
+        ... ).fit(X, y)
+        >>> regressor.predict_interval([[0.5], [3.0]], level=0.9).round(-1)
+        array([[ 40.,  70.],
+               [ 70., 210.]])
     """
 
     likelihood: str | Likelihood | None = field(default=None, kw_only=True)

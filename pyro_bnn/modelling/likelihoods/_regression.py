@@ -27,8 +27,9 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 
     Args:
         scale: Standard deviation of the noise. A number fixes the scale. With ``None``, the scale is a learnable
-            parameter that starts at 1. A distribution over positive numbers makes the scale a latent variable,
-            ``likelihood.scale``, with this prior. The distribution is scalar or has the event shape (O,).
+            parameter that starts at 1, and :func:`~pyro_bnn.fit` is variational. A distribution over positive numbers
+            makes the scale a latent variable, ``likelihood.scale``, with this prior. The distribution is scalar or has
+            the event shape (O,).
 
     Raises:
         ValueError: If `scale` is a number that is not above 0, or a distribution whose support is not the positive

@@ -11,7 +11,8 @@ from pyro.nn.module import pyro_method
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
-from ..._core.inputs import Inputs, map_inputs, num_rows, take
+from ..._core.functional import NO_COLUMNS
+from ..._core.inputs import Inputs, map_inputs, num_rows, shapes, take
 from ..._core.remedies import Advised
 from ..._core.scope import eval_mode, local_param, seeded
 from ..._core.signatures import explained
@@ -221,7 +222,9 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         check_input(x, self.like)
         try:
             response, observed = self._first_response(x)
-        except Exception:
+        except Exception as error:
+            if NO_COLUMNS in str(error):
+                raise
             return
         try:
             check_shapes(self._likelihood, observed, x, y)
@@ -232,8 +235,14 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     def _first_response(self, x: Inputs) -> tuple[Response, tuple[int, ...]]:
         with torch.no_grad(), seeded(0, self.device), eval_mode(self):
             weights = {name: self.initial_value(name) for name in self._paths}
-            first = map_inputs(torch.clone, take(x, slice(1)))  # the network may change it in place
-            response = self._respond(self._likelihood.drawn(), weights, first)
+            num_first = 2 if isinstance(x, Tensor) and x.dim() == 1 else 1  # one row could be taken for columns
+            first = map_inputs(torch.clone, take(x, slice(num_first)))  # the network may change it in place
+            try:
+                response = self._respond(self._likelihood.drawn(), weights, first)
+            except ValueError as error:
+                if NO_COLUMNS in str(error):
+                    raise ValueError(f"`x` is of shape {shapes(x)}; {NO_COLUMNS}.") from error
+                raise
             return response, (num_rows(x), *response.target_shape[1:])
 
     @pyro_method

@@ -77,9 +77,6 @@ def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: 
         remedy, is_classes = _checks.reshaped(y, expected), isinstance(likelihood, CategoricalLikelihood)
         if not remedy and is_classes and y.dim() == len(expected) + 1:
             remedy = ", one class number a row; call `y.argmax(-1)` if the rows are one-hot"
-        elif "squeeze" in remedy and not is_classes and isinstance(x, Tensor) and x.dim() == 1:
-            lacking = f"; pass `x[:, None]` if `x`, of shape {_checks.shape(x)}, lacks its axis of columns"
-            remedy = f"{lacking}; otherwise{remedy[1:]}"
         elif y.dim() == len(expected) == 2 and not likelihood.has_row_weights:
             outputs = counted(likelihood.num_outputs(y.shape[1]), "output")
             remedy = f"; a network for {counted(y.shape[1], 'target')} a row has {outputs}"

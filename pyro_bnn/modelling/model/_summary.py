@@ -20,6 +20,9 @@ NAMES_WIDTH = 40
 CALLS = "predictions: predict(model, posterior, x); model(x) only draws from the prior"
 """What to call, since a user of torch would call ``model(x)`` for predictions."""
 
+VARIATIONAL = ", so fit(...) is variational"
+"""What a likelihood with learned numbers, such as ``GaussianLikelihood()``, means for the method of `fit`."""
+
 RANDOM, LEARNED, FROZEN = STATES = ("random", "learned", "frozen")
 
 
@@ -53,7 +56,9 @@ def summary_of(
         header = "layer and parameter", "how many", "numbers", "layers" if any(row[-1] for row in rows) else ""
     own = f"; {few(declared)} {'has a prior of its own' if len(declared) == 1 else 'have priors of their own'}"
     data = f"data: {counted(num_data, 'row')}, {kind_of(like)}"
-    notes = [f"prior: {prior!r}{own if declared else ''}", f"likelihood: {likelihood!r}", data, CALLS]
+    is_learned = any(value.requires_grad for value in likelihood.parameters())
+    noise = f"likelihood: {likelihood!r}{VARIATIONAL if is_learned else ''}"
+    notes = [f"prior: {prior!r}{own if declared else ''}", noise, data, CALLS]
     return Summary(title, notes, rows, header, most_lines=MOST_LINES + 1)
 
 

@@ -17,6 +17,11 @@ from ..distributions import ScaleMixtureNormal
 from ._base import Prior, scale_like
 
 
+def _no_mean(call: str) -> dict[str, str]:
+    """Return advice for arguments of torch's distributions, whose first argument is a mean."""
+    return dict.fromkeys(["", "loc", "mean"], f"{call} has mean 0") | dict.fromkeys(["sd", "std"], f"write {call}")
+
+
 @dataclass(frozen=True)
 class _ScalePrior(Prior):
     scale: float = 1.0
@@ -28,7 +33,7 @@ class _ScalePrior(Prior):
         return scale_like("scale", self.scale, parameter)
 
 
-@explained("NormalPrior(1.0)")
+@explained("NormalPrior(1.0)", _no_mean("NormalPrior(scale)"))
 @dataclass(frozen=True)
 class NormalPrior(_ScalePrior):
     r"""Independent Gaussian prior :math:`N(0, \text{scale}^2)` of every weight.
@@ -39,10 +44,14 @@ class NormalPrior(_ScalePrior):
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> layer = torch.nn.Linear(100, 10)
-        >>> prior = pb.NormalPrior(0.3)
-        >>> prior.elementwise("weight", layer.weight, layer).scale
-        tensor(0.3000)
+        >>> net, noise = pb.nets.mlp([1, 20, 1]), pb.GaussianLikelihood(0.1)
+        >>> for prior in pb.NormalPrior(0.3), pb.NormalPrior(1.0):
+        ...     model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=9)
+        ...     _ = torch.manual_seed(0)
+        ...     outputs = [model(torch.ones(1, 1)) for _ in range(100)]
+        ...     print(prior, f"sd of outputs: {torch.stack(outputs).std():.1f}")
+        NormalPrior(scale=0.3) sd of outputs: 0.5
+        NormalPrior(scale=1.0) sd of outputs: 4.3
     """
 
     @classmethod
@@ -109,7 +118,7 @@ class NetworkNormalPrior(_ScalePrior):
         return dist.Normal(parameter.detach(), self._scale(parameter), validate_args=False)
 
 
-@explained("LaplacePrior(0.5)")
+@explained("LaplacePrior(0.5)", _no_mean("LaplacePrior(scale)"))
 @dataclass(frozen=True)
 class LaplacePrior(_ScalePrior):
     """Laplace prior of every weight, with mean 0 and a standard deviation of √2 times the scale.

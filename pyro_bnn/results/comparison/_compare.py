@@ -296,19 +296,17 @@ def compare(
     Example:
         >>> import torch
         >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net = torch.nn.Linear(1, 1)
-        >>> prior = pb.NormalPrior()
-        >>> noise = pb.GaussianLikelihood(0.1)
+        >>> x = torch.linspace(0, 1, 20)[:, None]
+        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
+        >>> prior = pb.NormalPrior(1.0)
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> laplace = pb.fit_laplace(model, (x, 2 * x))
-        >>> start = pb.MeanFieldGuide(model)
-        >>> methods = {"laplace": laplace, "start": start}
-        >>> result = pb.compare(model, methods, x, num_samples=100, seed=0)
-        >>> list(result.predictions)
-        ['laplace', 'start']
-        >>> [*result.pairs[0].scores]
-        ['rms mean difference', 'epistemic sd ratio', 'total sd ratio', 'wasserstein']
+        >>> exact = pb.fit_laplace(model, (x, 2 * x))  # exact for a linear network
+        >>> simple = pb.fit(model, (x, 2 * x), method="svi", seed=0)
+        >>> methods = {"exact": exact, "mean field": simple}
+        >>> result = pb.compare(model, methods, torch.tensor([[2.0]]), seed=0)
+        >>> ratio = result.pairs[0].scores["epistemic sd ratio"]
+        >>> print(f"{ratio.value:.1f} ± {ratio.standard_error:.1f}")  # too sure
+        0.7 ± 0.0
 
     Notes:
         The standard error of a number about a pair comes from a jackknife over 20 successive groups of draws. The score
