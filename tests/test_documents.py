@@ -87,12 +87,6 @@ SHORTER = {
         "isin(pool, start)]": "isin(pool, start)][::3]",
         "num_samples=200": "num_samples=50",
     },
-    "docs/how_to/ensembles.md": {
-        'train, method="ensemble"': 'train, max_epochs=10, method="ensemble"',
-        "guide=functools": "max_epochs=10, guide=functools",
-        "max_epochs=1350": "max_epochs=10",
-        "max_epochs=5,": "max_epochs=2,",
-    },
     "docs/coming_from/pyro.md": {"range(300)": "range(60)", "num_epochs=300": "num_epochs=60"},
     "docs/how_to/resume.md": {"600": "100"},
     "docs/how_to/modes.md": {"num_warmup=3000": "num_warmup=200", "num_samples=1000": "num_samples=100"},
@@ -102,7 +96,6 @@ SHORTER = {
         "chains.sample(100)": "chains.sample(40)",
     },
     "docs/how_to/graphs.md": {"num_samples=500": "num_samples=100", "num_warmup=500": "num_warmup=100"},
-    "docs/how_to/laplace.md": {"range(3)": "range(2)"},
 }
 
 
