@@ -128,7 +128,7 @@ def checked_rank(rank: int, num_latents: int) -> int:
 
 
 def _stretch(factor: Tensor) -> Tensor:
-    """Return for each element the ratio of its marginal standard deviation to its scale, shape (P,)."""
+    """Return the ratio of marginal standard deviations to scales, shape (P,)."""
     return (1 + factor.square().sum(0)).sqrt()
 
 
@@ -226,10 +226,7 @@ class LowRankState(FlatState):
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
-        """Compute the gradients of one piece with respect to locations, scales, v and the stretch.
-
-        Return what the piece contributes to the divergence.
-        """
+        """Compute the gradients in locations, scales, v and the stretch; return the piece's divergence."""
         part, density, is_closed = piece.part, piece.density, piece.kind
         gradient, scale, scale_grad = self.value_grad[part], self._scale[part], self._scale_grad[part]
         slope, scale_slope, *scratch = self._scratch[:, : part.stop - part.start]
