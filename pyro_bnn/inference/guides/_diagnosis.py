@@ -366,8 +366,7 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
-    """Return the prior of P remaining weights: a Gaussian of batch shape (P,), or one prior for all of batch shape ().
-    """
+    """Return the prior of P remaining weights: Gaussians of batch shape (P,), or one prior of batch shape ()."""
     if type(prior) is dist.Normal:
         loc, scale = (part.expand(shape).reshape(-1)[keep] for part in (prior.loc, prior.scale))
         return dist.Normal(loc, scale)
