@@ -71,7 +71,7 @@ class GuidePosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """"SVI with" and the kind of guide; only the kind of guide if no fit is known."""
+        """The kind of guide, after "SVI with" if a fit is known."""
         guide = type(self.guide).__name__ if isinstance(self.guide, nn.Module) else _checks.described(self.guide)
         return f"SVI with {guide}" if self.history.epochs else guide
 
