@@ -209,8 +209,7 @@ class Kernel(ABC):
 
 
 class NotInCError(ValueError):
-    """Raised for ``compile=True`` if C cannot compute the draws; `reason` is the part of the message that says why.
-    """
+    """Raised for ``compile=True`` if C cannot compute the draws; `reason` is the reason in the message."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
