@@ -149,8 +149,7 @@ class Kernel(ABC):
         """Run until at least one chain finishes a draw. Step size and inverse mass may change between two calls."""
 
     def at(self, z: Tensor) -> "Kernel | None":
-        """Return a kernel for the same potential at the positions z, shape (K, P); None if the caller has to make it.
-        """
+        """Return a kernel for the same potential at z, shape (K, P); None if the caller has to make it."""
         return None
 
     def state(self) -> dict[str, Any]:
