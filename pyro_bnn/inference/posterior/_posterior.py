@@ -221,8 +221,7 @@ class Posterior(Advised, Shown, ABC):
         return Moments({name: found[name][0] for name in names}, {name: found[name][1] for name in names})
 
     def diagnose(self, model: BayesianModel | None = None) -> Any:
-        """Return diagnostics that can be printed; None if there is only the `status`.
-        """
+        """Return diagnostics that can be printed; None if there is only the `status`."""
         return None
 
     def to_arviz(

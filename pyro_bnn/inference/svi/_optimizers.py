@@ -1,4 +1,4 @@
-"""Functions that add clipped gradients or a schedule to an optimizer."""
+"""Clipped gradients and schedules for optimizers."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -92,12 +92,12 @@ class SkippingOptimizer(Optimizer, ABC):
     """An optimizer that skips a step if its flag :attr:`found_inf` is above 0, as torch's fused optimizers do."""
 
     found_inf: Tensor | None = None
-    """A number on the device of the parameters. If it is above 0, `step` has no effect."""
+    """A number on the device of the parameters."""
 
     @property
     @abstractmethod
     def can_skip(self) -> bool:
-        """Whether the flag :attr:`found_inf` can make this optimizer skip a step."""
+        """Whether :attr:`found_inf` can make this optimizer skip a step."""
 
 
 def make_recordable(optimizer: Optimizer) -> None:
@@ -107,7 +107,7 @@ def make_recordable(optimizer: Optimizer) -> None:
 
 
 def skips_on_flag(optimizer: Optimizer) -> bool:
-    """Return whether a flag on the device can make an optimizer skip a step, as torch's `GradScaler` requires."""
+    """Whether a flag on the device can make an optimizer skip a step, as for torch's `GradScaler`."""
     if isinstance(optimizer, SkippingOptimizer):
         return optimizer.can_skip
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused"))
@@ -115,7 +115,7 @@ def skips_on_flag(optimizer: Optimizer) -> bool:
 
 @contextmanager
 def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
-    """Let a fused optimizer skip its steps in this context if `flag` is true. `GradScaler` works in the same way."""
+    """Let a fused optimizer skip its steps if `flag` is true, as `GradScaler` does."""
     optimizer.grad_scale, optimizer.found_inf = None, flag.float()
     try:
         yield
@@ -151,7 +151,7 @@ def require_usable(optimizer: Optimizer) -> None:
 
 
 def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -> Optimizer:
-    """Return the user's optimizer, or the optimizer that the user's function makes. Warn if it lacks parameters."""
+    """Return the user's optimizer, or that of the user's function. Warn if it lacks parameters."""
     made = maker if isinstance(maker, Optimizer) else maker(parameters)
     if not isinstance(made, Optimizer):
         raise ValueError(f"{NEEDED}, got a function that made {_checks.described(made)}.")
