@@ -38,8 +38,7 @@ class ParameterNoise:
 
     @property
     def signal_to_noise(self) -> float:
-        """Signal divided by noise; infinite or NaN if the noise is 0.
-        """
+        """Signal divided by noise; infinite or NaN if the noise is 0."""
         if self.noise == 0:
             return float("inf") if self.signal > 0 else float("nan")
         return self.signal / self.noise

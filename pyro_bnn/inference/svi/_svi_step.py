@@ -81,8 +81,7 @@ class SVIStep:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer. If a function makes it, there is a `ValueError` before the first batch.
-        """
+        """The optimizer. If a function makes it, there is a `ValueError` before the first batch."""
         if self._step is not None:
             return self._step.optimizer
         if isinstance(self._maker, Optimizer):
