@@ -33,7 +33,7 @@ CALIBRATION = "calibration"  # a file without a calibration lacks this key
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file. `own` describes a Pyro model of the user, `model` any other."""
+    """Content of a file. `model` describes a BayesianModel, and `own` any other Pyro model."""
 
     model: ModelRecord | None
     own: OwnRecord | None
@@ -52,23 +52,22 @@ def save_posterior(
 ) -> None:
     """Write a posterior, and the parameters and buffers of its model, to one file.
 
-    The file is written completely or not at all. The file has a checksum and a description of the model, but no code.
-    The only training data in a file are the inputs of a :class:`~pyro_bnn.RefreshedPosterior`; see :doc:`/how_to/save`.
-    A posterior of a class of your own can be saved if the class has :meth:`Posterior.to_record` and
-    :meth:`Posterior.from_record`.
+    The file is written completely or not at all. It has a checksum and a description of the model, but no code. Its
+    only training data are the inputs of a :class:`~pyro_bnn.RefreshedPosterior`; see :doc:`/how_to/save`. A class of
+    your own needs :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
 
     Args:
         posterior: Result of a fit, an ensemble of such results, or a guide that is a module.
         path: Path of the file.
-        model: The model of the posterior. For a Pyro model of your own, the file records the names, shapes and supports
-            of its latent variables and, if the model is a module, its parameters and buffers. If `model` is None, the
-            file holds no model.
+        model: The model of the posterior. Of a Pyro model of your own, the file records the names, shapes and supports
+            of the latent variables and, if it is a module, its parameters and buffers. With ``None``, the file holds no
+            model.
         data: Arguments with which a Pyro model of your own is called, including the targets, such as (x, y). The model
             is called once to find its latent variables. The arguments are not saved.
-        with_frozen: Whether to write the frozen parameters of a :class:`~pyro_bnn.BayesianModel`, too. If False, the
-            file has only their checksums, and can be loaded only into a model with the same frozen parameters.
-        calibration: A correction of predictions from :mod:`pyro_bnn.calibration`. It is written to the same file, and
-            :func:`~pyro_bnn.calibration.load_calibration` reads it.
+        with_frozen: Whether to write the frozen parameters of a :class:`~pyro_bnn.BayesianModel`. If False, the file
+            has only their checksums, and can be loaded only into a model with the same frozen parameters.
+        calibration: A correction of predictions, made by :mod:`pyro_bnn.calibration`. It is written to the same file,
+            and :func:`~pyro_bnn.calibration.load_calibration` reads it.
 
     Raises:
         ValueError: If the posterior or the calibration cannot be saved, if the posterior does not belong to the model,
@@ -172,8 +171,8 @@ def load_posterior(
     Args:
         path: A file written by :func:`save_posterior`.
         model: A model built like the saved one, or None if the posterior was saved without a model. The model receives
-            the saved parameters and buffers, and stays on its device. The latent variables of a Pyro model of your own
-            must have the saved names, shapes and supports.
+            the saved parameters and buffers, and stays on its device. Latent variables of a Pyro model of your own must
+            have the saved names, shapes and supports.
         guide: The guide that receives the saved state. For an ensemble, a list with one guide for each member that has
             a guide. By default, this package's guides, and Pyro's `AutoNormal`, `AutoMultivariateNormal` and
             `AutoLowRankMultivariateNormal`, are made from the file. You must pass a guide of another class, or of a

@@ -54,11 +54,11 @@ class SiteDiagnosis:
     Args:
         site: Name of the site.
         num_weights: Number of weights that were not removed.
-        kl: Sum of the divergences of the weights' marginals from their priors, in nats.
+        kl: Sum of the divergences of the weights from their priors, in nats.
         share_at_prior: Fraction of the weights that are still at the prior.
         share_collapsed: Fraction of the weights that collapsed.
         median_scale: Median of the standard deviations.
-        median_signal_to_noise: Median, over all weights, of the absolute mean divided by the standard deviation.
+        median_signal_to_noise: Median of the absolute mean divided by the standard deviation.
     """
 
     site: str
@@ -91,20 +91,19 @@ class Diagnosis(Shown):
     .. math:: \log\frac{s}{\sigma} + \frac{\sigma^2 + (\mu - m)^2}{2 s^2} - \frac12 < 0.2.
 
     For a prior that is not Gaussian, :math:`N(m, s^2)` is the Gaussian around the prior's mean with the smallest
-    divergence from the prior. A mixture can have several such Gaussians, one for each local minimum in :math:`s`; a
-    divergence below 0.2 nats from any of them suffices.
+    divergence from the prior. A mixture can have several, one for each local minimum in :math:`s`; a divergence below
+    0.2 nats from any of them suffices.
 
     A weight has *collapsed* if all its draws are practically equal: its :math:`\sigma` is below :math:`0.003\, s /
-    \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. The
-    first limit is reached if each row alone would narrow the weight to :math:`0.003\, s`.
+    \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. At the
+    first limit, each row alone would narrow the weight to :math:`0.003\, s`.
 
     Args:
         sites: One :class:`SiteDiagnosis` for each site of weights that can be compared with their prior.
         left_out: Why each of the other latent variables has no comparison, ``{site: reason}``.
-        warnings: Problems of the whole posterior, each with a remedy; empty if there are none. "collapsed": more than
-            half of all weights collapsed. "prior-dominated": in some layer with a weight matrix, at most a thousandth
-            of the weights have left a prior around 0, and the layer's total divergence is below 0.05 nats per row of
-            data.
+        warnings: Problems of the whole posterior, each with a remedy. "collapsed": more than half of all weights
+            collapsed. "prior-dominated": in some layer with a weight matrix, at most a thousandth of the weights have
+            left a prior around 0, and the layer's total divergence is below 0.05 nats per row of data.
     """
 
     sites: tuple[SiteDiagnosis, ...]

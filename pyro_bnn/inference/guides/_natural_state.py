@@ -46,9 +46,8 @@ class NaturalState(FlatState):
     rows with simulated targets.
 
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
-    The first step computes S from `initial_hessian`, the Hessian of the loss of one row. If `initial_hessian` is None,
-    S starts at the precisions of the guide. `adds_up` says that a step sums :math:`g\,(w - m)` over several draws or
-    processes.
+    The first step computes S from `initial_hessian`, the Hessian of the loss of one row, if it is given. `adds_up` says
+    that a step sums :math:`g\,(w - m)` over several draws or processes.
 
     References:
         See :func:`natural_gradient`. The factor by which a step multiplies S is from Lin et al. (2020),
@@ -146,7 +145,7 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the part of precisions that comes from the data; negative parts do not grow."""
+        """Multiply the part of each precision that comes from the data. Negative parts do not grow."""
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior

@@ -31,7 +31,7 @@ class Density(ABC):
     """The prior density of P consecutive numbers of the flat vector."""
 
     is_closed = False
-    """Whether the divergence of Gaussians from the prior has a closed form, for :meth:`divergence`."""
+    """Whether Gaussians have a closed-form :meth:`divergence` from the prior."""
 
     key: tuple[object, ...] | None = None
     """Neighbouring densities with equal keys are evaluated together."""

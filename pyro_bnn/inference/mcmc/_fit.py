@@ -56,9 +56,9 @@ def fit_mcmc(
 ) -> MCMCPosterior:
     """Draw from the exact posterior by Markov chain Monte Carlo.
 
-    Every step uses all data. Chains move in unconstrained space, such as that of the logarithm of a noise scale. All
-    chains run at the same time. During warm-up, each chain learns its own step size and, except for MCLMC, a diagonal
-    mass matrix.
+    Every step uses all data. All chains run at the same time, in unconstrained space, where the logarithm of a noise
+    scale replaces the scale. During warm-up, each chain learns its own step size and, except for MCLMC, a diagonal mass
+    matrix.
 
     If `torch.distributed` is initialised, each process draws some of the chains, and returns all chains. Each process
     writes its own checkpoint, with its rank in the file's name. Every process must call this function with the same
@@ -77,20 +77,19 @@ def fit_mcmc(
         init: Distribution of the first points: the prior (``"prior"``), the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
             gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
-            chain. With an ensemble or a `Descent`, each chain explores its own mode, so the status judges each chain by
-            itself.
+            chain. With these two, each chain explores its own mode, so the status judges each chain by itself.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
-        dtype: Dtype of the computation; with ``None``, that of the model, in which the draws are returned. In C,
-            float32 takes half to two thirds of the time of float64.
+        dtype: Dtype of the computation; with ``None``, that of the model. Draws have the model's dtype. In C, float32
+            takes half to two thirds of the time of float64.
         compile: Whether to draw in C, which is several times as fast as torch, and possible for a small network on a
             CPU. With HMC, only the gradients are computed in C. Where C is not possible, ``compile=True`` raises an
             error, and ``compile="auto"`` draws in torch. Compiling takes about a second in each process. As many chains
-            run at a time as torch has threads (`torch.set_num_threads`), with the same draws. NUTS and MCLMC use
-            different random numbers in C and in torch, so with ``"auto"`` the draws depend on the machine.
+            run at a time as torch has threads, whose number does not change the draws. NUTS and MCLMC use different
+            random numbers in C and in torch, so with ``"auto"`` the draws depend on the machine.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File for the state of the run, written at the beginning, every ten minutes (or as a
-            :class:`Checkpoint` says) and at the end. With a checkpoint, SIGINT and SIGTERM save the run after the
-            current draw and end it.
+            :class:`Checkpoint` says) and at the end. SIGINT and SIGTERM then save the run after the current draw and
+            end it.
         resume: Checkpoint of a run with the same arguments, from which this run continues. A resumed run gives bit for
             bit the draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`; the
             additional draws differ from those of a single longer run.
@@ -110,8 +109,7 @@ def fit_mcmc(
         Interrupted: If a signal has ended the run after its state was written.
 
     Warns:
-        ConvergenceWarning: If there are divergent trajectories, an R-hat above 1.01 or a small effective sample size,
-            for example.
+        ConvergenceWarning: If the diagnostics find a problem, such as an R-hat above 1.01.
 
     Example:
         >>> import torch
@@ -216,7 +214,7 @@ def fit_nuts(
         init: Distribution of the first points: ``"prior"``, an ``Init``, another posterior, or a ``Descent``.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
         dtype: Dtype of the computation; with ``None``, the dtype of the model.
-        compile: Whether to draw in C, which is several times as fast as torch; ``"auto"``: if possible.
+        compile: Whether to draw in C, which is several times as fast as torch. ``"auto"`` draws in C where possible.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File for the state of the run, from which it can be resumed.
         resume: Checkpoint of a run with the same arguments, from which to continue.

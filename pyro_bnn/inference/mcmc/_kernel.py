@@ -29,7 +29,7 @@ class Draws:
     :class:`ChainStatistics` describes the other fields, which are None if the sampler does not report them.
 
     Args:
-        finished: Whether each chain has finished a draw. The rows of unfinished chains have no meaning.
+        finished: Whether each chain has finished a draw; other rows have no meaning.
         z: Positions, shape (K, P).
         diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite.
         energy_errors: Energy error of each of T steps, in nats, shape (K, T); NaN for a step that was not taken.
@@ -97,17 +97,17 @@ class ChainStatistics(Shown):
 
     @property
     def num_diverging(self) -> int | None:
-        """Number of divergent draws of all chains; None if not reported."""
+        """Number of divergent draws of all chains."""
         return None if self.diverging is None else int(self.diverging.sum())
 
     @property
     def share_diverging(self) -> float | None:
-        """Share of divergent draws of all chains; None if not reported."""
+        """Share of divergent draws of all chains."""
         return None if self.diverging is None else float(self.diverging.double().mean())
 
     @property
     def has_many_diverging(self) -> bool:
-        """Whether more than 1 % of the draws are divergent, which is too many for chains around modes."""
+        """Whether more than 1 % of the draws are divergent, too many for chains around modes."""
         return (self.share_diverging or 0.0) > MOST_DIVERGING
 
     def _summary(self) -> Summary:
@@ -208,7 +208,7 @@ class Kernel(ABC):
 
 
 class NotInCError(ValueError):
-    """Raised for ``compile=True`` if C cannot compute the draws; `reason` is the reason in the message."""
+    """Raised for ``compile=True`` if C cannot compute the draws; `reason` says why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -4,8 +4,7 @@ A chain has a position z of P numbers and a direction u of length 1. With the po
 
 .. math:: \dot z = u, \qquad \dot u = -(1 - u u^T)\, \nabla U(z) / (P - 1)
 
-leave the density exp(-U) of z unchanged, and so does noise that is added to the direction after each step. A step is
-not taken if its energy error is divergent.
+leave the density exp(-U) of z unchanged. So does the noise that is added to the direction after each step.
 """
 
 import math
@@ -24,7 +23,7 @@ from ._native import Native, NativeChain, NativeKernel, native_or_reason
 from ._traced import TorchKernel
 
 OUTER = 0.1931833275037836
-"""Share of a step's time of the first and of the last of its three changes of direction, for the smallest error."""
+"""Share of a step's time that the first and the last of its three changes of direction take, for the smallest error."""
 
 MEMORY = 99 / 101
 """Factor by which each step lowers the weights of earlier steps, so that averages cover about a hundred steps."""
@@ -42,7 +41,7 @@ FORGETTING = 0.4
 """Length over which a chain forgets its direction, divided by the length of its path in one autocorrelation time."""
 
 FEWEST_DRAWS = 20
-"""Heuristic: a phase with fewer draws does not change this length."""
+"""Heuristic: a phase with fewer draws does not change the length of `FORGETTING`."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class MCLMC(Sampler):
         energy_error: Target at the end of warm-up: the mean squared energy error of a step, in squared nats, divided by
             the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
             square root of this error, and small at 5e-4.
-        first_energy_error: Target at the beginning of warm-up, during which it changes linearly.
+        first_energy_error: Target at the beginning of warm-up, during which the target changes linearly.
 
     References:
         Robnik et al. (2023), https://arxiv.org/abs/2212.08549; Robnik and Seljak (2023),

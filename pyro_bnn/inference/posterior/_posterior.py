@@ -79,13 +79,13 @@ class Posterior(Advised, Shown, ABC):
     """How the inference ended, and what to try if it ended badly."""
 
     history: History | None = None
-    """Record of the fit, epoch by epoch; None for a method without epochs."""
+    """Record of the fit, for methods with epochs."""
 
     seconds: float | None = None
-    """Wall time of the inference; None if unknown."""
+    """Wall time of the inference, if known."""
 
     log_evidence: float | None = None
-    """Estimate of the log evidence, in nats; None for a method without one."""
+    """Estimate of the log evidence, in nats, if the method makes one."""
 
     learned: Mapping[str, Tensor] = MappingProxyType({})
     """The model's learned parameters at the end of the fit, by their names in the model."""
@@ -124,7 +124,7 @@ class Posterior(Advised, Shown, ABC):
 
     @property
     def num_points(self) -> int | None:
-        """Number of points of which the posterior consists, such as members of a deep ensemble."""
+        """Number of points if the posterior consists of points, such as members of a deep ensemble; else None."""
         return None
 
     @property
@@ -273,8 +273,8 @@ class Posterior(Advised, Shown, ABC):
     ) -> PosteriorPrior:
         """Return a prior for another model: independent Gaussians with the moments of the weights; see :meth:`moments`.
 
-        Variables other than weights, such as a noise scale, are left out, since their priors belong to the likelihood.
-        The sites of the other model must have the same names and shapes.
+        Variables other than weights, such as a noise scale, are left out: the likelihood has their priors. The sites of
+        the other model must have the same names and shapes.
 
         Args:
             otherwise: Prior of parameters that this posterior does not have; with None, they raise an error.
@@ -324,7 +324,7 @@ class Posterior(Advised, Shown, ABC):
 
         Args:
             values: The result of :meth:`to_record`.
-            destination: The model and guides into which the posterior is loaded; only `destination.pending` may change.
+            destination: The model and guides for the posterior; only `destination.pending` may change.
 
         Raises:
             ValueError: If the values are damaged or do not match the destination.

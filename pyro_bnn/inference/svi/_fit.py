@@ -1,4 +1,4 @@
-"""Stochastic variational inference for any model and guide, with any ELBO of Pyro and any optimizer of torch."""
+"""Stochastic variational inference for any model, guide, ELBO of Pyro and optimizer of torch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -88,7 +88,7 @@ def fit_svi(
 
     Args:
         model: The model. For `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
-        guide: The guide, which is fitted in place. For a function, ``posterior.guide`` is a module with the fitted
+        guide: The guide, which is fitted in place. If it is a function, ``posterior.guide`` is a module with the fitted
             parameters.
         data: A tuple (x, y) with all rows, or a loader of such pairs: any iterable that starts anew at each epoch. x is
             a tensor, an array, a list of numbers or a data frame, or a tuple or dictionary of several inputs. Tensors
@@ -112,8 +112,8 @@ def fit_svi(
         checkpoint: File for the state of the fit, or a :class:`Checkpoint` with the interval of writing (see
             :doc:`/how_to/resume`). Ctrl-C and SIGTERM then write a checkpoint after the current step and end the fit.
         resume: Checkpoint from which to continue; `checkpoint` may be the same path. The other arguments must be those
-            of the interrupted fit; only `num_epochs` may be larger. The result is that of an uninterrupted fit, bit for
-            bit.
+            of the interrupted fit; only `num_epochs` may be larger. The result equals that of an uninterrupted fit, bit
+            for bit.
         seed: Seed of the fit; with ``None``, a seed is drawn.
 
     Returns:
@@ -124,7 +124,7 @@ def fit_svi(
         NonFiniteError: If a loss or gradient is not finite. The parameters keep the values of the last finite step.
         FileExistsError: If the file `checkpoint` exists and is not the file `resume`.
         OSError: If `checkpoint` cannot be written.
-        Interrupted: If a signal ended the fit. The message of this `KeyboardInterrupt` says how to continue.
+        Interrupted: If a signal ended the fit. The message says how to continue.
 
     Warns:
         PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. If the objective fell or still
