@@ -37,8 +37,7 @@ def refresh_batch_norm(
     r"""Recompute the running statistics of batch normalisation for a posterior, and store them in the model.
 
     After a fit, the running statistics are averages over steps in which the weights still changed. This function
-    replaces them by the averages over S draws and B batches of the means and variances of the inputs of batch
-    normalisation
+    replaces them by averages over S draws and B batches
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b}.
 

@@ -60,7 +60,7 @@ class _Warmup:
 def constant(weight: float) -> KLWeight:
     """Return a weight that is the same at every step.
 
-    The weight 1 gives the ELBO, a smaller weight gives a cold posterior, and the weight 0 ignores the prior.
+    1 gives the ELBO, a smaller weight a cold posterior, and 0 ignores the prior.
 
     Example:
         >>> from pyro_bnn import kl
@@ -169,8 +169,8 @@ def divergence(
         seed: Seed of the draws; with ``None``, torch's generators are used.
 
     Returns:
-        The divergence, with one value per element of the batch shape. A value is infinite if p has draws outside the
-        support of q.
+        The divergence, with one value per element of the batch shape. It is infinite if p has draws outside the support
+        of q.
 
     Raises:
         ValueError: If the shapes differ, if `num_samples` is below 2, if p or q has no density, or if a gradient

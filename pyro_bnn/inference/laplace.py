@@ -187,7 +187,7 @@ def fit_laplace(
 
     Returns:
         A posterior with `location` (the mode, in unconstrained space), `precision`, `log_evidence` and `status`.
-        :func:`predict` linearises the network in its weights around the mode, since the network itself may predict much
+        :func:`predict` linearises the network in its weights around the mode, since predictions may otherwise be much
         worse.
 
     Raises:

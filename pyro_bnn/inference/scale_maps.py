@@ -32,7 +32,7 @@ class ScaleMap(ABC):
     """A map from a free parameter to a standard deviation."""
 
     name: ClassVar[str]
-    """Prefix of the parameters' names in a guide; it must be an identifier."""
+    """Prefix of the parameters' names in a guide, an identifier."""
 
     moderate: ClassVar[float] = 0.0
     """Value of the free parameter of removed weights."""
@@ -180,7 +180,7 @@ class Capped(ScaleMap):
         return Softplus().inverse(scale / (1 - scale / self.max_scale))
 
     def start(self, scale: Tensor) -> Tensor:
-        """Return the parameter for `scale`. Scales above nine tenths of `max_scale` are first reduced to this value."""
+        """Return the parameter for `scale`, at most nine tenths of `max_scale`."""
         _checks.scale_in("max_scale", self.max_scale, scale.dtype)
         return self.inverse(scale.clamp(max=FIRST_SHARE * self.max_scale))
 

@@ -1,4 +1,4 @@
-"""The function that fits large networks with Laplace's method and a generalised Gauss-Newton matrix."""
+"""Laplace's method for large networks, with a generalised Gauss-Newton matrix."""
 
 import math
 import time
@@ -74,28 +74,27 @@ def fit_gauss_newton(
     Args:
         model: The model, with a Gaussian prior. The fit changes only a learned noise scale.
         data: A tuple (x, y) with all rows, or a loader of tuples (x, y). A loader is read several times.
-        structure: How much of G is used. "full" uses all of G, for at most 6000 weights. "diagonal" uses its diagonal.
-            "kronecker" approximates the block of each parameter by a Kronecker product, and needs linear layers, or
-            convolutions of one or two dimensions.
+        structure: "full" uses all of G, for at most 6000 weights. "diagonal" uses its diagonal. "kronecker"
+            approximates the block of each parameter by a Kronecker product, and needs linear layers, or convolutions of
+            one or two dimensions.
         where: Random weights that stay random: globs or :func:`layers`, as in :class:`BayesianModel`. The others are
             fixed at the point. For the last layer, pass its name, as in ``"net.fc.*"``.
         prior_precision: Precision (inverse variance) of the prior of each weight. With ``None``, the precisions come
             from the model. "evidence" chooses those that maximise Laplace's estimate of the evidence. The prior means
             always come from the model.
-        per: Which weights share a precision that the evidence chooses: all weights of the "network", of a "layer" or of
-            a "parameter". With a full matrix and several groups, each iteration of the search factorises the matrix.
+        per: Weights that share a precision chosen by the evidence: those of the "network", of a "layer" or of a
+            "parameter". With a full matrix and several groups, each iteration of the search factorises the matrix.
         batch_size: Number of rows in each run of the network. A loader has its own batch size.
         init: The point: a posterior with a median, such as that of a fitted :class:`DeltaGuide`, or the values of all
-            latent variables by site. With ``None``, the point is the network's own weights, so the network must be
-            trained.
-        progress: Whether to show a progress bar, which counts the rows of all passes; see :func:`~pyro_bnn.fit_svi`.
+            latent variables by site. With ``None``, the point is the weights of the network, which must be trained.
+        progress: Whether to show a progress bar of the rows of all passes; see :func:`~pyro_bnn.fit_svi`.
         seed: Seed of the random order of a loader.
 
     Returns:
         A posterior with `location`, `covariance`, `log_evidence` (given the noise scale) and `prior_precisions`. The
         status names the precisions and the noise scale of the fit, and says whether the point is far from the mode.
-        :func:`predict` linearises the network in its weights around the point, since the network itself may predict
-        much worse.
+        :func:`predict` linearises the network in its weights around the point, since predictions may otherwise be much
+        worse.
 
     Raises:
         ValueError: If the prior, the likelihood, a layer or the data cannot be used.

@@ -102,7 +102,7 @@ def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
     r"""Return L, shape (N, C, C), such that :math:`L L^\top` is the curvature of each row with respect to the outputs.
 
     The curvature of a row is the expected Hessian of its negative log-likelihood, times the weights of the row and of
-    its class. Gaussian noise has scale 1. Only these weights depend on y.
+    its class, which depend on y. Gaussian noise has scale 1.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:
@@ -158,7 +158,7 @@ def _jacobians(net: nn.Module, parameters: dict[str, Tensor], x: Inputs, root: T
 
 @torch.enable_grad()
 def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    """Compute the Jacobian of one row, shape (R, P), for networks without vmap."""
+    """Compute the Jacobian of one row, shape (R, P), if vmap does not support the network."""
     parameters = [p for p in net.parameters() if p.requires_grad]
     output = call(net, x)
     assert isinstance(output, Tensor)
@@ -228,7 +228,7 @@ def _add_squares(layer: nn.Module, inputs: Tensor, slopes: Tensor, sums: dict[in
 
 
 def has_formula(layer: nn.Module) -> bool:
-    r"""Whether the gradients of one row are sums over the positions t of :func:`inputs_at` and :func:`slopes_at`.
+    r"""Whether the gradients of a row are these sums over the positions t of :func:`inputs_at`.
 
     .. math:: \nabla_W = \sum_t g_t a_t^\top, \qquad \nabla_b = \sum_t g_t.
 
@@ -259,7 +259,7 @@ def slopes_at(layer: nn.Module, slope: Tensor) -> Tensor:
 def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
     """Whether, on 16 rows, the formulas of standard layers give the same gradients as autograd.
 
-    They do not if a layer has its own forward pass, or if code outside the layer also uses its weight.
+    They differ if a layer has its own forward pass, or if code outside the layer also uses its weight.
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
     if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):

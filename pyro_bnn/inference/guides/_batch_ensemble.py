@@ -29,8 +29,8 @@ class BatchEnsembleGuide(FlatGuide):
     bias or a noise scale. The parameters are the shared weights `loc`, and `members`, with a row of factors and other
     variables for each member.
 
-    A draw is one member, drawn at random in each step of a fit. So a fit takes about as long as the fit of one network,
-    and each member sees one batch in K. With all weights :math:`w_k` of member k, the fit maximises
+    Each step of a fit draws one member at random. So a fit takes about as long as that of one network, and each member
+    sees one batch in K. With all weights :math:`w_k` of member k, the fit maximises
 
     .. math:: \frac1K \sum_k \left(\log p(y \mid w_k) + \log p(w_k)\right).
 
@@ -45,8 +45,7 @@ class BatchEnsembleGuide(FlatGuide):
     Args:
         model: The model whose weights the guide approximates.
         num_members: Number K of members.
-        init: Initial values of the shared weights, and of each member's other variables. By default these are the
-            network's own. Scales are not used.
+        init: Initial values of the shared weights, and of each member's other variables, by default the network's own.
         factor_scale: Standard deviation of the initial factors around 1. With ``None``, each factor starts at a random
             sign, so that the members differ most. Under a strong prior, or in a deep network, signs may keep the fit
             from learning; then use 0.5. For a trained network, use a small number such as 0.1.

@@ -158,9 +158,9 @@ class RandomParameter:
 
     Args:
         name: Site name of the parameter.
-        loc: Mean, in the shape of the parameter.
-        deviation: A draw minus the mean, in the shape of the parameter; None for estimators that use the variance.
-        variance: Variance, in the shape of the parameter; None for estimators that use the deviation.
+        loc: Mean. All tensors have the shape of the parameter.
+        deviation: A draw minus the mean; None for estimators that use the variance.
+        variance: Variance; None for estimators that use the deviation.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Stochastic-gradient samplers, plans of their step sizes, and the torch optimizer that makes the steps."""
+"""Stochastic-gradient samplers, plans of their step sizes, and the optimizer that makes the steps."""
 
 import math
 from abc import ABC, abstractmethod
@@ -23,7 +23,7 @@ class Stage:
 
     Args:
         factor: Step size as a fraction of the sampler's step size, from 0 to 1.
-        is_noisy: Whether noise is added. A step without noise is a step of an optimizer.
+        is_noisy: Whether noise is added.
         is_sampling: Whether draws are kept.
     """
 
@@ -183,9 +183,8 @@ class SGHMC(StochasticGradientSampler):
     minibatches causes an error that vanishes with the step size.
 
     Args:
-        lr: Step size :math:`\alpha`, relative to the sum U over N rows as in :class:`SGLD`: ``lr=0.01 / num_data``. As
-            in SGD with momentum, steps along a constant gradient are about :math:`\alpha / (1 - \beta)` times the
-            gradient.
+        lr: Step size :math:`\alpha`, relative to the sum U over N rows as in :class:`SGLD`: ``lr=0.01 / num_data``.
+            Steps along a constant gradient are about :math:`\alpha / (1 - \beta)` times the gradient.
         momentum: Share :math:`\beta` of the velocity that a step keeps, below 1; 0 gives Langevin dynamics.
         temperature: Temperature T. The draws follow the posterior to the power 1 / T.
 
@@ -242,7 +241,7 @@ def _check_settings(sampler: SGLD | SGHMC) -> None:
 class ChainOptimizer(SkippingOptimizer):
     """An optimizer whose steps move a chain, with gradients from SVI with a :class:`~pyro_bnn.DeltaGuide`.
 
-    After each step, `record` is called with its number. Several processes all use the noise of process 0.
+    After each step, `record` is called with its number. All processes use the noise of process 0.
     """
 
     def __init__(

@@ -41,10 +41,9 @@ def natural_gradient(
             u = g\,(w - m) / \lambda + P / S - 1, \qquad \rho = 1 - \beta_2, \\
         m &\leftarrow m - \alpha \left(M / (\lambda (1 - \beta_1^t)) + P m\right) / S.
 
-    At the optimum, the gradients of the ELBO are zero. If the prior p is not Gaussian, the gradient of
-    :math:`-\lambda \log p(w)` is added to g, and P is 0. For latent variables of the likelihood, such as a noise scale,
-    the second derivative of minus the log-likelihood replaces the estimate :math:`g\,(w - m)\,S`. The page
-    :doc:`/how_to/natural_gradient` advises on the settings.
+    If the prior p is not Gaussian, the gradient of :math:`-\lambda \log p(w)` is added to g, and P is 0. For latent
+    variables of the likelihood, such as a noise scale, the second derivative of minus the log-likelihood replaces the
+    estimate :math:`g\,(w - m)\,S`. The page :doc:`/how_to/natural_gradient` advises on the settings.
 
     Args:
         lr: Learning rate :math:`\alpha` of the means, as a fraction of a Newton step, at most 1.
@@ -54,14 +53,14 @@ def natural_gradient(
         initial_hessian: Initial Hessian h of the loss of one row of data: scales start at :math:`(N h / \lambda +
             P)^{-1/2}`. With ``None``, scales start at those of the guide; if these are the prior's, the first steps are
             too long, and there is a warning.
-        gauss_newton_every: If given, the diagonal of the Gauss-Newton matrix replaces the Hessian, and is estimated in
-            one of this number of steps, from simulated targets. `hessian_decay` then refers to estimates. The weights'
-            priors must be Gaussian.
+        gauss_newton_every: If this is k, the diagonal of the Gauss-Newton matrix replaces the Hessian, and is estimated
+            from simulated targets in every k-th step. `hessian_decay` then refers to estimates. The weights' priors
+            must be Gaussian.
         clip: Largest change of a mean in a step, divided by `lr`; with ``None``, there is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. Deep or badly
             initialised networks need 50 to several hundred.
         others: Function that makes an optimizer for the parameters that are not random, by default Adam with a learning
-            rate of 1e-3. If a schedule changes `lr`, its learning rate changes in proportion.
+            rate of 1e-3. If a schedule changes `lr`, this learning rate changes in proportion.
 
     Returns:
         A function that takes parameters and returns an optimizer, for :func:`fit_svi` or :func:`scheduled`.

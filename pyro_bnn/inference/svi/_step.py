@@ -121,7 +121,7 @@ class NonFiniteError(RuntimeError):
 
 @dataclass(frozen=True)
 class StepTerms:
-    """The ELBO of a step, and the two terms of the ELBO.
+    """The ELBO of a step, and its two terms.
 
     The values are in nats, for the whole data set, on the model's device. Only a conversion, such as
     ``float(terms.elbo)``, waits for a GPU.
@@ -198,8 +198,8 @@ class GradientStep(ABC):
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters with the gradients of one batch, or raise a `NonFiniteError`.
 
-        With an optimizer that skips a step if a flag on the device says so, the program does not wait for a GPU. Then
-        nothing is raised: :attr:`StepTerms.is_finite` is False, and further steps have no effect.
+        If the optimizer can skip steps by a flag on the device, the program does not wait for a GPU, and raises
+        nothing. Then :attr:`StepTerms.is_finite` is False, and further steps have no effect.
         """
         self._count += 1
         size = float(_num_rows(batch))

@@ -25,7 +25,7 @@ from ._pyro import PyroFunction, PyroStep, as_module, check_model, learned_param
 from ._step import Execution, GradientStep, StepTerms
 
 KNOWN = {"torch", __name__.partition(".")[0]}
-"""Packages whose modules can be replayed, since nothing in their Python code would be missed."""
+"""Packages whose modules can be replayed without their Python code."""
 
 
 class SVIStep:
@@ -64,7 +64,7 @@ class SVIStep:
             kl_weight: Weight of the KL term in this step; with ``None``, that of :func:`svi_step`.
 
         Returns:
-            The ELBO of the step, and the two terms of the ELBO.
+            The ELBO of the step, and its two terms.
 
         Raises:
             ValueError: If the batch does not match the model.
@@ -164,7 +164,7 @@ class SVIStep:
         return is_known and has_graphs(model.device)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise if `natural_gradient` or an option needs the direct path, against which `obstacle` speaks."""
+        """Raise if `natural_gradient` or an option needs the direct path, and `obstacle` prevents it."""
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):
             mean_field(self.guide)
