@@ -75,7 +75,7 @@ class LaplacePosterior(Posterior):
 
     seconds: float
     is_linearised: bool = True
-    """Whether predictions linearise the network; False for a random linear last layer alone."""
+    """Whether predictions linearise the network: False if all random weights are in a linear last layer."""
 
     def __init__(
         self,
@@ -171,13 +171,13 @@ def fit_laplace(
 
     .. math:: q(z) = N(z^*, H^{-1}), \qquad H = \nabla^2 U(z^*), \qquad U(z) = -\log p(y, z).
 
-    H is the exact Hessian, shape (P, P), in unconstrained space, which has the logarithm of a noise scale, for example.
-    If H is not positive definite, as at a saddle or a kink of the network, negative eigenvalues of the likelihood's
-    Hessian are set to 0, and the status says so.
+    H is the exact Hessian, shape (P, P), in unconstrained space, where the logarithm of a noise scale replaces the
+    scale. If H is not positive definite, as at a saddle or a kink of the network, negative eigenvalues of the
+    likelihood's Hessian are set to 0, and the status says so.
 
     Args:
         model: The model; its learnable parameters do not change.
-        data: A tuple (x, y) with all rows, or a loader of such pairs.
+        data: A tuple (x, y) with all rows, or a loader of such pairs, which is read into memory.
         max_iterations: Largest number of L-BFGS iterations.
         dtype: Dtype of the computation; with ``None``, that of the model. Draws have the dtype of the model.
         init: Posterior from which the start is drawn, such as that of a fitted :class:`~pyro_bnn.DeltaGuide`. By

@@ -30,8 +30,8 @@ class StoredRecord:
 class StoredPosterior(Posterior):
     """A fixed set of draws, which may have their own values of the network's learned parameters and buffers.
 
-    :meth:`of` makes one from any posterior. All predictions use the same draws. This saves time if draws are expensive,
-    such as those of a :class:`~pyro_bnn.RefreshedPosterior`. The file contains no training data.
+    :meth:`of` makes one from any posterior. All predictions use the same draws. Stored draws save time if each is
+    expensive, such as those of a :class:`~pyro_bnn.RefreshedPosterior`. The file contains no training data.
 
     Args:
         samples: The draws of the latent variables, ``{site: shape (S, *event)}``.
@@ -87,7 +87,7 @@ class StoredPosterior(Posterior):
             seed: Seed of the draws; with ``None``, torch's generator is used.
 
         Raises:
-            ValueError: If predictions are linearised, which needs a median.
+            ValueError: If predictions with the posterior are linearised, since this needs a median.
         """
         source = as_posterior(posterior)
         if source.is_linearised:

@@ -32,8 +32,8 @@ class Estimator(ABC):
     needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`, and replaces calls of
     `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` whose weight or bias is random. Any other use of a
     random parameter raises an error. The first axis of such a layer's input must be the rows of data, which must not
-    depend on each other. Batch normalisation in training mode raises an error. Attention over the batch gives a wrong
-    ELBO without an error.
+    depend on each other. Batch normalisation in training mode raises an error. Attention over the batch raises no
+    error, but gives a wrong ELBO.
 
     A subclass names the form of its noise in :attr:`noise`, and computes the output of a layer in :meth:`output`.
     """
@@ -41,7 +41,7 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """What the estimator needs in addition to a parameter's mean: the deviation of a draw, or the variance."""
+        """What the estimator needs besides a parameter's mean: the deviation of a draw, or the variance."""
 
     @abstractmethod
     def output(self, layer: Layer) -> Tensor:
@@ -59,10 +59,9 @@ class Estimator(ABC):
         """
 
     def applied(self, model: BayesianModel, guide: MeanFieldGuide) -> AbstractContextManager[None]:
-        """Return a context in which an ELBO uses this estimator. The ELBO calls the guide and then the model.
+        """Return a context in which an ELBO uses this estimator.
 
-        Use the context only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`. The context may be entered
-        many times, but not inside itself.
+        Use it only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`, and not inside itself.
 
         Args:
             model: The model.
@@ -89,8 +88,7 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        The network runs on `num_rows` rows. `random` maps the `id` of the tensor of each random parameter to the
-        parameter.
+        The network runs on `num_rows` rows. `random` has each random parameter under the `id` of its tensor.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 

@@ -17,7 +17,8 @@ from ..guides import RandomParameter
 
 LINEAR = F.linear
 INPUT_DIMS = {LINEAR: 2, torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}
-"""Functions that an estimator can replace, with the number of axes of the input. For `linear` it is the smallest."""
+"""Functions that an estimator can replace, with the number of axes of the input. For `linear`, this is the smallest
+number."""
 
 METADATA = {
     *(getattr(Tensor, n).__get__ for n in ("device", "dtype", "is_cuda", "layout", "ndim", "requires_grad", "shape")),
@@ -70,9 +71,9 @@ class Layer:
     def variance(self) -> Tensor:
         r"""Compute the variance of the output, :math:`\sum_i a_i^2 \sigma_i^2`.
 
-        Here :math:`a_i` is an input (1 for the bias), and :math:`\sigma_i^2` is the variance of the input's weight. The
-        attribute `noise` of the estimator must be :attr:`Noise.VARIANCE`, and the parameters must be independent. If
-        only the bias is random, the result may have the shape of the bias.
+        Here :math:`a_i` is an input (1 for the bias), and :math:`\sigma_i^2` is the variance of its weight. The
+        estimator's `noise` must be :attr:`Noise.VARIANCE`, and the parameters must be independent. If only the bias is
+        random, the result may have the shape of the bias.
         """
         weight, bias = (p.variance if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
         return self._random_part(self.input.square() if weight is not None else self.input, weight, bias)

@@ -105,7 +105,7 @@ class NoiseEvidence:
 
     @property
     def is_free(self) -> bool:
-        """Whether the noise scales are chosen, not given."""
+        """Whether the evidence chooses the noise scales."""
         return self.counts is not None
 
     def log_density(self, log_scales: Tensor) -> Tensor:

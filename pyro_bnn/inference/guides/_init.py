@@ -135,10 +135,10 @@ class NetworkInit(Init):
 
     Args:
         scale: Initial standard deviation of every variable, above 0.
-        prior_fraction: Ratio of a variable's initial standard deviation to the prior's standard deviation, above 0.
-            This ratio replaces `scale` for unconstrained variables whose prior has a finite standard deviation.
-        weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0. This ratio
-            replaces `scale` for unconstrained variables. MOPED uses 0.05 to 0.2.
+        prior_fraction: Ratio of a variable's initial standard deviation to the prior's, above 0. It replaces `scale`
+            for unconstrained variables whose prior has a finite standard deviation.
+        weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0. It replaces
+            `scale` for unconstrained variables. MOPED uses 0.05 to 0.2.
         smallest: Smallest standard deviation that `weight_fraction` gives, above 0, such as that of a bias of 0. The
             default is a heuristic.
 

@@ -22,7 +22,7 @@ SHORTEST_WITH_MASS = 50
 """Heuristic: a warm-up with fewer draws learns no mass matrix, which would require a new step size."""
 
 FEWEST_UPDATES = 10
-"""Heuristic: with fewer updates the initial step size is kept, since dual averaging starts at ten times it."""
+"""Heuristic: with fewer updates the initial step size is kept, since dual averaging starts at ten times its value."""
 
 SHRINKAGE = 1e-3
 """Value towards which Stan shrinks a variance, with the weight of 5 draws."""

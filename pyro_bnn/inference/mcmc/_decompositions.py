@@ -75,8 +75,8 @@ def convolution_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Compute the gradients of :math:`y = x * w` by convolutions.
 
-    The gradient of w is the convolution of x with the gradient of y, with stride and dilation exchanged. That of x
-    convolves the reversed weights with the gradient of y, with zeros between its elements.
+    The gradient of w is the convolution of x with the gradient of y, with stride and dilation exchanged. For the
+    gradient of x, the reversed weights are convolved with the gradient of y, with zeros between its elements.
     """
     if transposed:
         return NotImplemented
@@ -166,7 +166,7 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest element of each window, and its position in the window; torch returns that in x."""
+    """Return the largest element of each window, and its position in the window, where torch returns that in x."""
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     return _Windows(x, kernel, stride, padding).largest()

@@ -35,7 +35,7 @@ SMALLEST_BFMI = 0.3
 """Limit of the Bayesian fraction of missing information, by Betancourt (2016), https://arxiv.org/abs/1604.00695."""
 
 MAX_QUANTITIES_OF_MODES = 50
-"""Heuristic: the same, if each chain is judged by itself."""
+"""Heuristic: largest number of quantities if each chain is judged by itself."""
 
 LARGEST_WITHIN = 1.1
 """Heuristic: a chain has explored its mode if R-hat between its two halves is at most this."""

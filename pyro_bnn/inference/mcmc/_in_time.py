@@ -24,7 +24,7 @@ from ._start import Descent
 from ._traced import UnsupportedError
 
 NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.05, 1e-3
-"""Heuristic: chains, least time and step size of the timed steps."""
+"""Heuristic: number of chains, least time in seconds, and step size for measuring a step."""
 
 
 @dataclass(frozen=True)

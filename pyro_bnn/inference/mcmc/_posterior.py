@@ -21,7 +21,7 @@ from ._kernel import ChainStatistics
 
 FLOATS = torch.float32, torch.float64
 OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}
-"""Dtypes of the other statistics."""
+"""Dtypes of statistics that are not floating-point numbers."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class MCMCPosterior(Posterior):
         statistics: Statistics of each draw, from the sampler.
         status: Result of the diagnostics.
         sampler: Name of the algorithm.
-        path: How the draws were computed, such as ``"C"`` or ``"pyro"``. For torch, it begins with ``"replayed"`` or
-            ``"eager"``, and says why no faster way was possible.
+        path: How the draws were computed, such as ``"C"`` or ``"pyro"``. If torch computed them, it begins with
+            ``"replayed"`` or ``"eager"``, and says why no faster way was possible.
         modes: Agreement of predictions for training rows, within and between chains, if the chains began at different
             modes.
 

@@ -48,7 +48,7 @@ class Chain:
         return self.num_drawn >= self.num_warmup + self.num_samples
 
     def take(self, draws: Draws, kernel: Kernel) -> None:
-        """Adapt to a draw during warm-up, and record it afterwards."""
+        """Adapt to a draw of the warm-up, or record a later draw."""
         if self.num_drawn < self.num_warmup:
             find_step = functools.partial(kernel.find_step, self.index)
             self.adaptation.update(self.num_drawn, draws, self.index, find_step)
@@ -162,7 +162,7 @@ class Run:
         self._stream.restore(state["stream"])
 
     def finish(self, keeper: Keeper, *, progress: bool | None, ends: Ends = NO_ENDS) -> None:
-        """Make the missing draws. The `keeper` writes the state at times."""
+        """Make the missing draws. The `keeper` writes the state at the beginning, at intervals and at the end."""
         if self._kernel is None:
             return
         keeper.write(self.state)  # so that an error in writing is raised before hours of drawing

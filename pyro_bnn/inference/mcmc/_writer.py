@@ -176,8 +176,8 @@ class Writer:
     ) -> Iterator[list[str]]:
         """Write loops over `axes`, or over all axes, and yield the index inside.
 
-        A loop over the rows of a block ends at the C variable `rows`: "rows" is their number in the block, and "room"
-        is this number rounded up to a multiple of `STEP`.
+        A loop over the rows of a block ends at the C variable that `rows` names: "rows" is their number in the block,
+        and "room" is this number rounded up to a multiple of `STEP`.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]

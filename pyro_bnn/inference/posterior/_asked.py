@@ -36,7 +36,8 @@ def default_num_draws(
     """Return the default number of draws in a prediction.
 
     It is the number of points of a posterior of points, but at least 2, since a single draw has no epistemic
-    uncertainty. Of stored draws, at most `most_stored` (by default `usual`) are used.
+    uncertainty. Of stored draws, at most `most_stored` (by default `usual`) are used. For other posteriors, it is
+    `usual`.
     """
     points = num_members(model, posterior)
     if points is not None:

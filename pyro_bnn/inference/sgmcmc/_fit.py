@@ -48,7 +48,7 @@ def fit_sgmcmc(
     """Draw from the posterior with gradients of minibatches, for networks and data that are too large for NUTS.
 
     There is no accept/reject step, so the draws have an error that grows with the step size and with the noise of the
-    gradients. If it is small, predictions do not change when the step size is halved.
+    gradients. If this error is small, predictions do not change when the step size is halved.
 
     The chains run one after the other.
 
@@ -66,7 +66,7 @@ def fit_sgmcmc(
         init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. The default is
             :class:`NetworkInit`, which starts close to the network's present weights.
         store: New safetensors file for the draws; with ``None``, they stay in memory. The posterior needs the file. A
-            resumed run adds its draws to it. If the call fails, a file that it has created is removed.
+            resumed run adds its draws to it. If the call fails, a new file is removed.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show a progress bar for each chain; see :func:`fit_svi` for the default.
         execution: How steps are computed.

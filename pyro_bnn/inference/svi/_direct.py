@@ -117,7 +117,7 @@ class DirectStep(GradientStep):
         self._stack.close()
 
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
-        """Store the outputs of frozen layers, watched if callbacks may change them."""
+        """Store the outputs of frozen layers. `is_watched` says that callbacks may change these layers."""
         self._features = Features(self._joint.model, batches, self._execution, is_watched=is_watched)
         return self._features
 

@@ -68,7 +68,7 @@ class Features:
         return compute()
 
     def check(self) -> None:
-        """Stop using the tables if frozen layers have changed, even without torch's version counters."""
+        """Stop using the tables if frozen layers have changed, even where torch's version counters do not."""
         with EXCLUSIVE:
             if self._memories and not (
                 self._state.is_same(deep=True) and all(_is_equal(tensor, value) for tensor, value in self._fixed)

@@ -36,7 +36,7 @@ class GraphStep:
     """Records one step of each kind (batch shape and KL weight) as a CUDA graph and replays it.
 
     A step is recorded after an earlier step of its kind, if the numbers of the optimizer, such as the learning rate,
-    have not changed since. If this fails, it raises an error if `is_required`, and else warns.
+    have not changed since. A step that cannot be recorded raises an error if `is_required`, else a warning.
     """
 
     def __init__(self, step: GradientStep, *, is_required: bool = True) -> None:
@@ -129,7 +129,7 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 
 
 def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) -> torch.cuda.CUDAGraph:
-    """Record the kernels that a function launches, without running them, in the memory of `beside`."""
+    """Record the kernels that a function launches, without running them, in the memory of the graph `beside`."""
     graph = torch.cuda.CUDAGraph()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     state = generator.clone_state()

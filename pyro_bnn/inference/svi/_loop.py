@@ -160,7 +160,7 @@ class Loop:
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
         """Check a batch of the first epoch; checks in every epoch would be too costly.
 
-        These are its inputs, and on a GPU the targets, on a CPU the network's first output.
+        On a GPU, these are inputs and targets; on a CPU, inputs and the network's first output.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):
