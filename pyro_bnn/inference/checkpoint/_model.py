@@ -29,8 +29,6 @@ NO_SETTINGS = ("training", "has_row_weights")
 
 @dataclass(frozen=True)
 class SiteRecord:
-    """Shape of a latent variable, and its prior as text."""
-
     shape: tuple[int, ...]
     prior: str
 
@@ -191,8 +189,6 @@ class OwnSite:
 
 @dataclass(frozen=True)
 class OwnRecord:
-    """Latent variables of a Pyro model, and its parameters and buffers if it is a module."""
-
     sites: dict[str, OwnSite]
     state: dict[str, Tensor]
 

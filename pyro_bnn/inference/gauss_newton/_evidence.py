@@ -122,7 +122,6 @@ def learned_noise(model: BayesianModel) -> nn.Parameter | None:
 
 
 def latent_noise(model: BayesianModel) -> TorchDistributionMixin | None:
-    """Return the prior of a latent noise scale."""
     is_latent = type(model.likelihood) is GaussianLikelihood and LATENT in model.latent_names
     return model.plain_prior(LATENT, {}) if is_latent else None
 

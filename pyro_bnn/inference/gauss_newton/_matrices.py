@@ -70,7 +70,6 @@ def summed_matrices(
 
 
 def _matrix_for(net: nn.Module, x: Inputs, *, is_full: bool) -> Callable[[nn.Module, Inputs, Tensor], Tensor]:
-    """Return the fastest function for the Gauss-Newton matrix of a batch, or for its diagonal."""
     if is_full:
         is_layer = type(net) is nn.Linear and all(p.requires_grad for p in net.parameters()) and isinstance(x, Tensor)
         return _full_of_layer if is_layer else _full

@@ -138,7 +138,6 @@ def expansion(
 
 
 def sites_of(net: nn.Module, model: BayesianModel) -> list[str]:
-    """Return the sites of the parameters that need gradients, in the order of the network."""
     sites = {path: site for site, paths in model.parameter_paths.items() for path in paths}
     return [sites[path] for path, parameter in net.named_parameters() if parameter.requires_grad]
 

@@ -144,7 +144,6 @@ class BatchEnsembleGuide(FlatGuide):
         return self._member(0)
 
     def _member(self, index: int) -> dict[str, Tensor]:
-        """Return copies of a member's unconstrained values, without gradients."""
         loc = {name: value.detach() for name, value in self.tree("loc").named_parameters()}
         return self._free(loc, self.members.detach()[index].clone())
 
@@ -178,7 +177,6 @@ def _is_shared(site: Site) -> bool:
 
 
 def _layout_of_member(sites: Iterable[Site]) -> Layout:
-    """Return the layout of a row of `members`: factors, and values of the other variables."""
     shapes: dict[str, torch.Size] = {}
     for site in sites:
         shape = site.unconstrained_start.shape

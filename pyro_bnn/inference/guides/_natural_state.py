@@ -120,7 +120,6 @@ class NaturalState(FlatState):
             self._mask.fill(self._loc, 0)
 
     def _warn_of_flat_start(self) -> None:
-        """Warn if all precisions of a site start at those of the prior."""
         is_above = torch.empty_like(self._precision, dtype=torch.bool)
         for piece in self._pieces:
             is_above[piece.part] = self._precision[piece.part] > _prior_precision(piece) * SMALLEST_RISE
@@ -177,7 +176,6 @@ class NaturalState(FlatState):
         return self._every is not None and self.num_updates % self._every == 0
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:
-        """Add the squared gradient of a simulated log-likelihood to the curvature."""
         assert self._curvature is not None
         if not log_likelihood.requires_grad:
             return
@@ -228,7 +226,6 @@ class NaturalState(FlatState):
     def update_parameters(
         self, *, lr: float, momentum: float, hessian_decay: float, clip: float | None, is_bad: Tensor | None = None
     ) -> None:
-        """Update means and precisions, unless `is_bad` is true."""
         is_estimated = self._every is None or self.simulates
         assert self.weight is not None
         self.num_updates += 1

@@ -51,8 +51,6 @@ class GuideRecord:
 
 @dataclass(frozen=True)
 class FittedGuide:
-    """Record of a `GuidePosterior` in a file."""
-
     guide: GuideRecord
     status: Status
     history: History

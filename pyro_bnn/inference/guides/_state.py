@@ -62,7 +62,6 @@ class ParameterVector:
             self.give_once(self._gradients)
 
     def give_once(self, gradients: Iterable[Tensor]) -> None:
-        """Set each `grad`. `gradients` has the order of the parameters."""
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient if parameter.requires_grad else None
 
@@ -247,7 +246,6 @@ class FlatState(ABC):
         return None
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether a site has no density because one of its scales is not positive."""
         return False
 
     def close(self) -> None:

@@ -340,7 +340,6 @@ class Joint:
         return [piece for run in runs for piece in _cut(run, self.model.device, longest)]
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the values of the sites, given their unconstrained values, with gradients."""
         return constrained(self.sites, free)
 
 

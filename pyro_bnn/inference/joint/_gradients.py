@@ -105,7 +105,6 @@ class _Function:
         return float(result.detach()), dict(zip(leaves, found, strict=True))
 
     def along(self, moves: Mapping[str, Tensor], step: float) -> float:
-        """Return the log-likelihood in nats after a step."""
         moved = {name: self._values[name] + step * move for name, move in moves.items()}
         return float(self._call(moved)[0].detach())
 

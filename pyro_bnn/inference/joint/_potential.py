@@ -188,7 +188,6 @@ def network_potential(model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.d
 
 
 def learnable_names(model: BayesianModel) -> list[str]:
-    """Return the parameters that `fit_svi` would learn."""
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
@@ -202,7 +201,6 @@ def warn_of_learnable(model: BayesianModel) -> None:
 
 
 def _remedy(likelihood: Likelihood) -> str:
-    """Return advice on the learned numbers of a likelihood."""
     numbers = likelihood.learned_numbers() if isinstance(likelihood, NumbersLikelihood) else {}
     if not numbers:
         return ""

@@ -234,7 +234,6 @@ class Coordinates:
 
     @property
     def num_dimensions(self) -> int:
-        """The length P of a flat vector."""
         return self.layout.num_elements
 
     def constrain(self, z: Tensor) -> Draw:

@@ -99,7 +99,6 @@ class Welford:
         self.square += deviation * (value - self.mean)
 
     def variance(self) -> Tensor:
-        """Return the variance of each element, shrunk as in Stan."""
         n = self.count
         return (n / (n + 5)) * self.square / (n - 1) + SHRINKAGE * 5 / (n + 5)
 
@@ -131,8 +130,6 @@ class AnyAdaptation(ABC):
 
 
 class Adaptation(AnyAdaptation):
-    """Learns a step size for a target acceptance rate, and a diagonal mass matrix."""
-
     def __init__(self, num_warmup: int, target: float, start: Tensor) -> None:
         self._num_warmup, self._target = num_warmup, target
         self._ends = windows(num_warmup)

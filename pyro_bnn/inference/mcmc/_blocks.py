@@ -63,13 +63,11 @@ class Blocks:
     with_rows: set[Node]  # nodes whose results have an axis of rows
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return the first row of each block, and the row after its last."""
         count, steps = math.ceil(self.num_rows / self.size), math.ceil(self.num_rows / STEP)
         ends = [min(number * steps // count * STEP, self.num_rows) for number in range(count + 1)]
         return list(itertools.pairwise(ends))
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of a block of a tensor."""
         return tuple(self.size if length == self.num_rows else length for length in shape)
 
     def cut(self, constant: Tensor) -> Tensor:

@@ -145,7 +145,6 @@ class _Windows:
         return part
 
     def largest(self) -> tuple[Tensor, Tensor]:
-        """Return the largest element of each window, and its position in the window."""
         padded = _padded(self.x, self.padding)
         if any(self.padding):
             outside = _padded(torch.ones_like(self.x), self.padding) == 0
@@ -250,7 +249,6 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, ...]:
-    """Normalise by the running mean and variance, as in eval mode."""
     if training or center is None or variance is None:
         return NotImplemented
     shape = [1, -1, *[1] * (x.dim() - 2)]

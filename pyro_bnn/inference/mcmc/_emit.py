@@ -125,7 +125,6 @@ def _write_blocks(writer: Writer, blocks: Blocks, names: Mapping[Node, str], val
 
 
 def _arguments(node: Node) -> tuple[Any, ...]:
-    """Return the positional arguments of an operation, with defaults."""
     schema: Any = getattr(node.target, "_schema", None)  # Python's `getitem` has none
     if schema is None:
         return node.args
@@ -140,7 +139,6 @@ def _arguments(node: Node) -> tuple[Any, ...]:
 
 
 def _cut(result: Any, blocks: Blocks) -> Any:
-    """Return empty tensors (device meta) like a result in one block."""
     if isinstance(result, tuple | list):
         return [_cut(part, blocks) for part in result]
     return result.new_empty(blocks.shape(result.shape), device="meta")

@@ -325,7 +325,6 @@ class ChainProcesses(Processes):
 def _together(
     processes: ChainProcesses, recorded: dict[str, Tensor], seconds: float
 ) -> tuple[dict[str, Tensor], float]:
-    """Return the chains of all processes, and their longest wall time."""
     if processes.count == 1:
         return recorded, seconds
     device = recorded["z"].device

@@ -117,7 +117,6 @@ class ChainStatistics(Shown):
 
 
 def in_short(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler: str) -> str:
-    """Describe chains in a clause."""
     num_chains, num_draws = next(iter(samples.values())).shape[:2]
     count = statistics.num_diverging
     seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"

@@ -253,12 +253,10 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 
 
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
-    """Return the standard deviation of noise with which a chain forgets its direction over `length`."""
     return (torch.expm1(2 * step / length) / num_weights).sqrt()
 
 
 def _draws(finished: Tensor, z: Tensor, potential: Tensor, errors: Tensor) -> Draws:
-    """Report on chains, given the energy errors of all steps of a draw, shape (K, T)."""
     num_steps = torch.full_like(finished, errors.shape[1], dtype=torch.long)
     diverging = errors.isnan().any(-1)
     return Draws(finished, z, -potential, None, None, diverging, num_steps, energy_errors=errors)

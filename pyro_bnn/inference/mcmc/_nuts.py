@@ -69,7 +69,6 @@ class NUTSKernel(TorchKernel):
         self._position = 0  # number of steps whose numbers were used
 
     def draw(self) -> Draws:
-        """Run all chains until at least one finishes a draw. The others continue at the next call."""
         normal = torch.randn_like(self._tree.proposal)
         constants = TreeConstants(self.step_size, self.inverse_mass, *self._tables)
         self._tree, self._subtree = begin(self._tree.finished, self._tree, self._subtree, constants, normal)
@@ -128,7 +127,6 @@ class _NUTSChain(NativeChain):
         self._state = torch.empty(sampler.size_of_state, dtype=torch.uint8)
 
     def draw(self, setting: tuple[float, Tensor]) -> Tensor:
-        """Make a draw, given a step size and an inverse mass."""
         (step_size, inverse_mass), point = setting, self.point.clone()
         normal, is_new, is_done = self.normal(len(inverse_mass)), True, False
         while not is_done:

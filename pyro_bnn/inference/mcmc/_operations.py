@@ -204,7 +204,6 @@ def cat(writer: Writer, result: Tensor, parts: Sequence[Value], axis: int) -> Va
 
 
 def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis: int, number: int) -> Value:
-    """Return zeros with the source as one slice."""
     shape, axis = tuple(result.shape), axis % result.dim()
     index = places(shape)
     inside = source.at([*index[:axis], *index[axis + 1 :]])
@@ -261,7 +260,6 @@ def take(writer: Writer, result: Tensor, source: Value, indices: Sequence[Value 
 
 
 def put(writer: Writer, result: Tensor, base: Value, indices: Sequence[Value | None], added: Value, _: Any) -> Value:
-    """Add the slices of `added` to slices of `base`."""
     memory = writer.memory(result.shape)
     target = _picked(memory, indices)
     copy(writer, base, memory)
@@ -275,7 +273,6 @@ def embedding(writer: Writer, result: Tensor, weight: Value, which: Value, *_: A
 
 
 def embedding_backward(writer: Writer, result: Tensor, gradient: Value, which: Value, num_rows: int, *_: Any) -> Value:
-    """Add up the gradients of each row of the weights."""
     memory = writer.memory(result.shape)
     writer.each(memory.shape, f"{memory.text} = 0.0f;")
     with writer.loops(gradient.shape, rows="rows") as index:

@@ -119,7 +119,6 @@ class MCMCPosterior(Posterior):
 
     @property
     def _lead(self) -> torch.Size:
-        """The numbers (K, S) of chains and draws."""
         return next(iter(self.chains.values())).shape[:2]
 
     def _summary(self) -> Summary:

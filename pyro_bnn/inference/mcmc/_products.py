@@ -112,7 +112,6 @@ def _add_along(writer: Writer, term: Term, reduced: Sequence[int], added: Value,
 
 
 def _add_terms(writer: Writer, term: Term, terms: Sequence[Index], before: Value, result: Value) -> None:
-    """Write loops over the elements of the result, which add the given terms."""
     products = [term(places(result.shape), own) for own in terms]
     writer.each(result.shape, f"{result.text} = {' + '.join([before.text, *products])};")
 

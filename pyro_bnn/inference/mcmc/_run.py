@@ -60,7 +60,6 @@ class Chain:
         self.num_drawn += 1
 
     def end(self, num_samples: int) -> None:
-        """Make no further draw, and keep the first `num_samples` of the recorded draws."""
         self.num_samples, self.num_drawn = num_samples, self.num_warmup + num_samples
         self.records = {name: values[:num_samples] for name, values in self.records.items()}
 
@@ -195,7 +194,6 @@ class Run:
 
     @property
     def num_warmup(self) -> int:
-        """Smallest number of warm-up draws of a chain."""
         return min(chain.num_warmup for chain in self._chains)
 
     @property

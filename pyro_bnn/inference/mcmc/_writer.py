@@ -104,12 +104,10 @@ def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[lis
 
 
 def places(shape: Sequence[int]) -> list[str]:
-    """Return the placeholders for the indices of a tensor."""
     return [f"{{{axis}}}" for axis in range(len(shape))]
 
 
 def moved(index: Index, axis: int, text: str) -> list[str]:
-    """Replace the expression for one axis of an index."""
     return [*index[:axis], text, *index[axis + 1 :]]
 
 

@@ -21,8 +21,6 @@ from ._status import Status
 
 @dataclass(frozen=True)
 class EnsembleRecord:
-    """Record of an :class:`EnsemblePosterior` in a file."""
-
     members: list[Saved]
     status: Status
     seconds: float | None

@@ -209,7 +209,6 @@ class Posterior(Advised, Shown, ABC):
         return self._moments("", num_samples, seed)
 
     def _moments(self, prefix: str, num_samples: int | None, seed: int | None) -> Moments:
-        """Return the moments of the variables whose names have a prefix."""
         found, shapes = self.marginals(), self.shapes
         if shapes is None or not all(name in found for name in shapes if name.startswith(prefix)):
             samples = self._stacked(num_samples, EXCLUSIVE if seed is None else Stream(seed), least=2)

@@ -173,8 +173,6 @@ def _starts(model: BayesianModel, init: Init | Posterior | None, num_chains: int
 
 @dataclass(frozen=True)
 class _Here(Init):
-    """Every latent variable starts at its value in the given draw."""
-
     draw: Draw
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
@@ -189,7 +187,6 @@ class _Here(Init):
 
 @contextmanager
 def _only_latent(model: BayesianModel) -> Iterator[None]:
-    """Keep the model's learnable parameters unchanged."""
     warn_of_learnable(model)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in learned:

@@ -146,8 +146,6 @@ def read_header(path: Path) -> Header:
 
 @dataclass(frozen=True)
 class ChainState:
-    """Record of a chain in a checkpoint. `draws` have shapes (number of draws, *event)."""
-
     run: str
     num_samples: int
     draws: dict[str, Tensor]
@@ -175,7 +173,6 @@ class Record:
         return self._layout.views(self._store.draws()[self._chain])
 
     def keep(self, step: int) -> None:
-        """Store the chain's present values if a draw is to be kept after this step."""
         if self._num_kept < len(self._kept) and step == self._kept[self._num_kept]:
             draws = self._draws()
             for name, value in self._point.locations().items():

@@ -150,7 +150,6 @@ def require_all_rows(model: BayesianModel, x: Inputs) -> None:
 
 
 def count_batches(data: Data, batch_size: int | None, *, num_data: int, execution: Execution | None) -> int | None:
-    """Return the number of batches in an epoch; None if a loader has no length."""
     if not is_whole(data):
         return length_of(data)
     size = num_data if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
@@ -295,7 +294,6 @@ class Loader:
 
 
 def _samplers(loader: object) -> list[Any]:
-    """Return the objects that choose the rows of batches."""
     if not isinstance(loader, DataLoader):
         return []
     outer = loader.sampler, loader.batch_sampler
@@ -304,7 +302,6 @@ def _samplers(loader: object) -> list[Any]:
 
 
 def length_of(loader: object) -> int | None:
-    """Return the number of batches, if the loader has a `len` that works."""
     try:
         return len(loader) if isinstance(loader, Sized) else None
     except (TypeError, NotImplementedError):

@@ -202,7 +202,6 @@ class DirectStep(GradientStep):
 
     @contextmanager
     def _around(self, random: Mapping[int, RandomParameter], num_rows: int) -> Iterator[None]:
-        """Apply the gradient estimator and `autocast` to the network."""
         with ExitStack() as stack:
             if self._estimator is not None:
                 stack.enter_context(self._estimator.layers(random, num_rows))

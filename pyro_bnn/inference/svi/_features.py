@@ -128,7 +128,6 @@ class Features:
             self._fixed = [(tensor, tensor.detach().clone()) for tensor in tensors]
 
     def _compute(self) -> bool:
-        """Fill the tables, and return whether this was possible for all rows."""
         keys: list[tuple[nn.Module, int, int]] = []
         for begin, end in self._batches.bounds:
             memory = self._recorded(take(self._x, slice(begin, end)))
@@ -154,7 +153,6 @@ class Features:
         return num_bytes <= MOST_BYTES
 
     def _have_independent_rows(self) -> bool:
-        """Whether the frozen layers' output for a row does not depend on other rows, up to rounding."""
         second = self._batches.bounds[:2][-1]
         rows = torch.arange(0, second[1], 2, device=self._tables[0].device)
         memory = self._recorded(take(self._x, rows))

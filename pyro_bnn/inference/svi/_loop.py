@@ -102,12 +102,10 @@ class Loop:
 
     @property
     def epoch(self) -> int:
-        """Number of the present epoch, from 0."""
         return len(self.history.epochs)
 
     @property
     def num_steps(self) -> int:
-        """Number of finished steps in the present epoch."""
         return len(self._weights)
 
     @property
@@ -126,7 +124,6 @@ class Loop:
             after_epoch(self._end_epoch(begin))
 
     def _started(self) -> Iterator[Batch]:
-        """Return the remaining batches of the present epoch."""
         if not self.num_steps:
             with self.stream:
                 return self.batches.epoch(self.epoch)

@@ -267,7 +267,6 @@ class PyroStep(GradientStep):
         return torch.full_like(terms[0], loss), terms
 
     def _terms(self, loss: float, weight: float) -> tuple[Tensor, Tensor]:
-        """Return expected log-likelihood and KL, without waiting for a GPU."""
         pairs, num_particles = self._traces, self._elbo.num_particles
         zero = torch.zeros((), dtype=torch.float64, device=self._is_finite.device)
         log_likelihood = sum((_log_prob(model, model.observation_nodes) for model, _ in pairs), zero) / num_particles
@@ -289,8 +288,6 @@ class PyroStep(GradientStep):
 
 
 class _ScaleLatents(Messenger):
-    """Multiplies the log-density of each latent site by a weight."""
-
     def __init__(self, weight: float) -> None:
         super().__init__()
         self._weight = weight

@@ -192,7 +192,6 @@ class GradientStep(ABC):
         """Return the first site whose value or log-density was not finite in the last step."""
 
     def _gradients(self) -> list[Tensor]:
-        """Return all gradients in few tensors."""
         return [parameter.grad for parameter in self._learned if parameter.grad is not None]
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
