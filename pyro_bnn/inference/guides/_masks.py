@@ -95,6 +95,7 @@ class FlatMask:
         self._keep = now  # equal masks in other tensors, as after loading a state
 
     def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
+        """Set removed weights to a value in `vector`, which holds the weights of `part`."""
         if self._removed is not None:
             vector.masked_fill_(self._removed[part], value)
 

@@ -194,6 +194,7 @@ class FlatState(ABC):
 
     @property
     def parameters(self) -> list[nn.Parameter]:
+        """The guide's parameters."""
         return [parameter for vector in self.vectors.values() for parameter in vector.parameters]
 
     def begin(self, weight: float) -> None:
@@ -229,6 +230,7 @@ class FlatState(ABC):
         """Compute the gradients of the loss plus `weight` times the divergence; return the divergence in nats."""
 
     def give_gradients(self) -> None:
+        """Set each parameter's `grad`."""
         for vector in self.vectors.values():
             vector.give_gradients()
 
@@ -246,6 +248,7 @@ class FlatState(ABC):
         return None
 
     def is_degenerate(self, site: str) -> bool:
+        """Whether a site has no density because one of its scales is not positive."""
         return False
 
     def close(self) -> None:

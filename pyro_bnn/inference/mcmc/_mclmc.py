@@ -253,6 +253,7 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 
 
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
+    """Return the standard deviation of noise with which a chain forgets its direction over `length`."""
     return (torch.expm1(2 * step / length) / num_weights).sqrt()
 
 

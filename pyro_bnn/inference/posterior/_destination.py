@@ -40,18 +40,21 @@ class Destination:
 
     @property
     def sites(self) -> list[Site] | None:
+        """The latent variables of the model; None without a model."""
         if self.own_sites is not None:
             return list(self.own_sites)
         return None if self.model is None else find_sites(self.model, (), {})
 
     @property
     def device(self) -> torch.device:
+        """The device of the model, or the CPU without a model."""
         if self.own_sites:
             return self.own_sites[0].start.device
         return torch.device("cpu") if self.model is None else self.model.device
 
     @property
     def dtype(self) -> torch.dtype | None:
+        """The floating-point type of the model; None without a model."""
         return None if self.model is None else self.model.dtype
 
     def model_for(self, what: str) -> BayesianModel:

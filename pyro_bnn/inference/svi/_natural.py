@@ -173,6 +173,7 @@ class NaturalGradient(SkippingOptimizer):
         return self._others is None or skips_on_flag(self._others)
 
     def prepare_recording(self) -> None:
+        """Prepare the second optimizer."""
         if self._others is not None:
             make_recordable(self._others)
 
@@ -197,6 +198,7 @@ class NaturalGradient(SkippingOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Update the guide, and let the second optimizer update the other parameters."""
         if closure is not None or self._state is None:
             raise ValueError(
                 "an optimizer of `natural_gradient` needs gradients with respect to drawn weights, which only our own "
@@ -222,10 +224,12 @@ class NaturalGradient(SkippingOptimizer):
             others.step()
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the settings, the averaged gradients, and the state of the second optimizer."""
         others = None if self._others is None else self._others.state_dict()
         return {**super().state_dict(), "others": others}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a result of :meth:`state_dict`."""
         super().load_state_dict(state_dict)
         self._loaded_others = state_dict["others"]
         if self._others is not None and self._loaded_others is not None:
