@@ -54,7 +54,7 @@ class LaplacePosterior(Posterior):
         precision: The Hessian H of the potential at the mode, shape (P, P), positive definite.
         peak: Log joint density of data and latent variables at the mode, in nats.
         dtype: Dtype of the draws.
-        is_linearised: Whether predictions linearise the network in its weights.
+        is_linearised: Whether predictions linearise the network in its weights by default.
         status: Result of the search for the mode.
         seconds: Wall time of the inference.
 

@@ -38,7 +38,7 @@ class GaussNewtonPosterior(Posterior):
         covariance: Covariance of the random weights.
         prior_precisions: Prior precision of each random site: a number, or a tensor of the site's shape.
         structure: Structure of the matrix, such as "kronecker".
-        is_linearised: Whether `predict` linearises the network in its weights.
+        is_linearised: Whether `predict` by default linearises the network in its weights.
         log_evidence: Laplace's estimate of the log evidence, in nats.
         status: How the fit ended.
         seconds: Wall time of the fit.

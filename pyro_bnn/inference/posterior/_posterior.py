@@ -58,7 +58,7 @@ class Posterior(Advised, Shown, ABC):
     """Draws of a model's latent variables, from any inference method.
 
     The page :doc:`/understand/posteriors` shows which posteriors have which methods and attributes. A subclass sets
-    `status`, implements :meth:`draws`, and overrides the other members that it supports.
+    `status`, implements :meth:`draws`, and overrides the other methods and attributes that it supports.
 
     Example:
         >>> import torch
@@ -134,7 +134,7 @@ class Posterior(Advised, Shown, ABC):
 
     @property
     def is_linearised(self) -> bool:
-        """Whether :func:`~pyro_bnn.predict` linearises the network in its weights."""
+        """Whether :func:`~pyro_bnn.predict` linearises the network in its weights by default."""
         return False
 
     def median(self) -> Draw:
@@ -162,7 +162,7 @@ class Posterior(Advised, Shown, ABC):
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Yield draws, ``{site: value of shape (*event)}``, with torch's global random generator.
 
-        Each draw has its own tensors, since earlier draws may still be in use.
+        Each draw must have its own tensors, since earlier draws may still be in use.
 
         Args:
             num_samples: Number of draws.
