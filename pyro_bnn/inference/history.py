@@ -17,7 +17,7 @@ class EpochRecord:
 
     Args:
         epoch: Number of the epoch, from 0.
-        elbo: Evidence lower bound of the whole data set, in nats; ``elbo = expected_log_likelihood - kl``.
+        elbo: Evidence lower bound of the whole data set, in nats.
         expected_log_likelihood: Expected log-likelihood of the whole data set, in nats.
         kl: KL divergence of the posterior from the prior, in nats.
         kl_weight: Weight of the KL term in the objective.

@@ -1,4 +1,4 @@
-"""Compares the Gaussian of each weight with its prior, and finds collapsed and prior-dominated posteriors."""
+"""Compares each weight's Gaussian with its prior, and finds collapsed and prior-dominated posteriors."""
 
 import math
 from collections.abc import Iterable, Mapping

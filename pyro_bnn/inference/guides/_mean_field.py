@@ -36,8 +36,8 @@ class MeanFieldGuide(GaussianGuide):
     A latent variable with constrained support, such as a noise scale, is Gaussian in unconstrained space. The guide
     works with `Trace_ELBO` and with `TraceMeanField_ELBO`, which uses closed-form divergences where the prior has them.
 
-    All parameters exist from the start, so a state dict can be loaded before the first call. No parameter is in Pyro's
-    global store, so two guides share none.
+    All parameters exist from the start, so a state dict can be loaded before the first call. None is in Pyro's global
+    store.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any other Pyro model together with example arguments.
@@ -45,7 +45,7 @@ class MeanFieldGuide(GaussianGuide):
             would count as a latent variable.
         init: Initial locations and scales. By default the guide is centred on the network's own weights.
         scale_map: Map from free parameters to standard deviations, by default :class:`~pyro_bnn.scale_maps.Softplus`.
-            The map affects the steps of an optimizer, and the names of the parameters, such as ``rho.*``.
+            It affects the steps of an optimizer, and the parameters' names, such as ``rho.*``.
         learn_locations: Whether the locations are learned. If False, they have ``requires_grad=False`` and stay at the
             values of `init`.
         **kwargs: Example keyword arguments of any other Pyro model.

@@ -1,4 +1,4 @@
-"""Checks that autograd's gradients of a network are correct, since a fit with a wrong gradient would fail silently."""
+"""Checks that autograd's gradients of a network are correct."""
 
 import math
 from collections.abc import Mapping
@@ -121,8 +121,8 @@ def _size_of(value: Tensor) -> float:
 def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     r"""Raise if autograd's gradient of the log-likelihood with respect to the random weights is wrong.
 
-    A network can hide part of its gradient, for example by ``detach()`` or by its own `autograd.Function`. Without this
-    check, its fit would give a wrong result and no error.
+    A network can hide part of its gradient, for example by ``detach()``; its fit would then give a wrong result and no
+    error.
 
     The derivative along a direction d of the weights is compared with a central difference,
 

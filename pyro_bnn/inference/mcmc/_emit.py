@@ -125,6 +125,7 @@ def _write_blocks(writer: Writer, blocks: Blocks, names: Mapping[Node, str], val
 
 
 def _arguments(node: Node) -> tuple[Any, ...]:
+    """Return the positional arguments of an operation, including defaults."""
     schema: Any = getattr(node.target, "_schema", None)  # Python's `getitem` has none
     if schema is None:
         return node.args
