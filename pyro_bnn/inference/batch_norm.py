@@ -37,22 +37,19 @@ def refresh_batch_norm(
     r"""Recompute the running statistics of batch normalisation for a posterior, and store them in the model.
 
     After a fit, the running statistics are averages over steps in which the weights still changed. This function
-    replaces them by the averages over S draws and B batches of the means and variances of the inputs of batch
-    normalisation
+    replaces them by averages over S draws and B batches
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b}.
 
-    Nothing else changes. Dropout is off. If the draws differ too much to share statistics, use a
-    :class:`RefreshedPosterior`.
+    Dropout is off. If the draws differ too much to share statistics, use a :class:`RefreshedPosterior`.
 
     Args:
         model: The model; its network is changed in place.
         posterior: A posterior from any method, or one value of each latent variable, such as ``posterior.median()``.
         x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit.
         num_samples: Number of draws S.
-        batch_size: Number of rows in a batch, close to that of the fit, since it affects the statistics of later
-            layers.
-        seed: Seed of the draws. The state of torch's generators does not change.
+        batch_size: Number of rows in a batch, best close to that of the fit.
+        seed: Seed of the draws.
 
     Raises:
         ValueError: If the network has no batch normalisation with running statistics, or if x does not match the
@@ -94,7 +91,7 @@ def _of_inner(name: str) -> Any:
 
 
 class CarryingPosterior(Posterior):
-    """A posterior that puts values of the network's parameters and buffers into each draw of its `inner` posterior."""
+    """Adds values of the network's parameters and buffers to each draw of its `inner` posterior."""
 
     def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
         require_bayesian(model)
@@ -118,7 +115,7 @@ class CarryingPosterior(Posterior):
 
     @abstractmethod
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
-        """Return the network's parameters and buffers that belong to a draw, by name."""
+        """Return the network's values that belong to a draw, by name."""
 
     @torch.no_grad()
     def median(self) -> Draw:
@@ -138,7 +135,7 @@ class CarryingPosterior(Posterior):
 
 @dataclass(frozen=True)
 class RefreshedRecord:
-    """Record of a :class:`RefreshedPosterior` in a file: its inner posterior, the inputs x and the batch size."""
+    """Record of a :class:`RefreshedPosterior` in a file."""
 
     inner: Saved
     x: Any
@@ -150,14 +147,14 @@ class RefreshedPosterior(CarryingPosterior):
 
     For each draw the network runs over x once, with batch normalisation in train mode. So each call of
     :func:`~pyro_bnn.predict` also takes the time of a prediction at x. A :class:`~pyro_bnn.StoredPosterior` computes
-    the statistics once and keeps them. The model is not changed. Predictions must use this model.
+    the statistics only once. Predictions must use this model, which does not change.
 
     Args:
         model: The model.
         posterior: A posterior from any method.
         x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit. A file of a
             :class:`RefreshedPosterior` contains x; a file of a :class:`~pyro_bnn.StoredPosterior` does not.
-        batch_size: Number of rows in a batch. This number should be close to the batch size of the fit.
+        batch_size: Number of rows in a batch, best close to that of the fit.
 
     Raises:
         ValueError: If the network has no batch normalisation with running statistics, if x does not match the network,
@@ -218,7 +215,7 @@ class RefreshedPosterior(CarryingPosterior):
 
 @dataclass(frozen=True)
 class PinnedRecord:
-    """Record of a :class:`PinnedPosterior` in a file: its inner posterior, and the added values."""
+    """Record of a :class:`PinnedPosterior` in a file."""
 
     inner: Saved
     values: dict[str, Tensor]
@@ -296,7 +293,7 @@ class PinnedPosterior(CarryingPosterior):
 
 
 def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:
-    """Split x into batches of nearly equal size, as close to `batch_size` as possible, on the model's device."""
+    """Split x into batches of nearly equal size, close to `batch_size`, on the model's device."""
     require_bayesian(model)
     if not _norms(model):
         raise ValueError(
@@ -311,13 +308,12 @@ def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:
 
 
 def _norms(model: BayesianModel) -> dict[str, BatchNorm]:
-    """Return the layers of batch normalisation that have running statistics, by path."""
     named = model.network.named_modules()
     return {path: layer for path, layer in named if isinstance(layer, BatchNorm) and layer.running_mean is not None}
 
 
 def _running(model: BayesianModel) -> dict[str, Tensor]:
-    """Return the current running statistics, ``{"net.PATH": value}``."""
+    """Return running statistics as ``{"net.PATH": value}``."""
     return {
         ".".join(filter(None, (SITE_PREFIX, path, name))): layer.get_buffer(name)
         for path, layer in _norms(model).items()
@@ -326,7 +322,7 @@ def _running(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def _statistics(model: BayesianModel, draw: Draw, batches: list[Inputs]) -> dict[str, Tensor]:
-    """Return the statistics of batch normalisation for a draw, averaged over the batches. The model does not change."""
+    """Return the statistics for a draw, averaged over the batches."""
     with eval_mode(model), _recording(model):
         for batch in batches:
             model.output_given(draw, batch)
@@ -335,7 +331,7 @@ def _statistics(model: BayesianModel, draw: Draw, batches: list[Inputs]) -> dict
 
 @contextmanager
 def _recording(model: BayesianModel) -> Iterator[None]:
-    """Let batch normalisation compute new statistics in this context; restore the old statistics at the end."""
+    """Let batch normalisation compute new statistics, and restore the old ones at the end."""
     layers = list(_norms(model).values())
     buffers = [{name: value.clone() for name, value in layer.named_buffers(recurse=False)} for layer in layers]
     before = [(layer.momentum, layer.training) for layer in layers]

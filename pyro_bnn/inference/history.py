@@ -17,7 +17,7 @@ class EpochRecord:
 
     Args:
         epoch: Number of the epoch, from 0.
-        elbo: Evidence lower bound of the whole data set, in nats; ``elbo = expected_log_likelihood - kl``.
+        elbo: Evidence lower bound of the whole data set, in nats.
         expected_log_likelihood: Expected log-likelihood of the whole data set, in nats.
         kl: KL divergence of the posterior from the prior, in nats.
         kl_weight: Weight of the KL term in the objective.
@@ -47,9 +47,9 @@ class History(Shown):
     """The record of a fit.
 
     Args:
-        num_data: Number of data points; None if the model does not define this number.
-        path: How gradients were computed: ``"direct"`` (without effect handlers), or ``"pyro: "`` followed by the
-            reason why the direct path could not be used.
+        num_data: Number of data points, if the model defines it.
+        path: How gradients were computed: ``"direct"`` (without effect handlers), or ``"pyro: "`` and why the direct
+            path could not be used.
         elbo: Estimate of the evidence lower bound of the whole data set at each step, in nats.
         expected_log_likelihood: Estimate of the expected log-likelihood of the whole data set at each step, in nats.
         kl: KL divergence of the posterior from the prior at each step, in nats, or its estimate.
@@ -105,7 +105,7 @@ class History(Shown):
         self.kl_weight.append(kl_weight)
 
     def end_epoch(self, batch_sizes: list[int], learning_rate: float, seconds: float) -> EpochRecord:
-        """Record the last steps as one epoch. In the epoch's means, each step is weighted by its number of rows."""
+        """Record the last steps as one epoch. Its means weight each step by its number of rows."""
 
         def mean(column: list[float]) -> float:
             steps = zip(column[-len(batch_sizes) :], batch_sizes, strict=True)
@@ -126,8 +126,7 @@ class History(Shown):
         """Make a history from the result of :meth:`to_dict`.
 
         Raises:
-            ValueError: If a field is missing or unknown, is not finite, or has a wrong type or length; the message
-                names the field.
+            ValueError: If a field is missing or unknown, is not finite, or has a wrong type or length.
         """
         found = record(cls, values, "history")
         if found.num_data is not None and found.num_data < 1:

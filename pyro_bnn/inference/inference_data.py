@@ -19,7 +19,7 @@ __all__ = ["check_data", "inference_data"]
 
 
 def check_data(model: object, x: object, y: object) -> None:
-    """Raise an error if ArviZ is not installed, if only one of `model` and `x` is given, or if only `y` is given."""
+    """Raise if ArviZ is not installed, or if only `y`, or only one of `model` and `x`, is given."""
     _require_arviz()
     if (model is None) != (x is None) or (y is not None and x is None):
         raise ValueError("`model` and `x` go together, and `y` needs both; pass the missing ones.")
@@ -39,8 +39,7 @@ def inference_data(
 ) -> Any:
     """Return draws, ``{site: shape (K, S, *event)}``, as an `InferenceData`; see :meth:`Posterior.to_arviz`.
 
-    `statistics` come from the sampler, have ArviZ's names, and have the shape (K, S). `attributes` that are None are
-    left out.
+    `statistics` come from the sampler, with ArviZ's names and the shape (K, S).
     """
     arviz = _require_arviz()
     parts = {"posterior": samples, "sample_stats": statistics}

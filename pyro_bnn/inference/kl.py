@@ -2,8 +2,8 @@ r"""Weights of the KL term in a fit, and divergences between distributions.
 
 The loss of a batch b is :math:`N \cdot \mathrm{NLL}_b + \lambda\, \mathrm{KL}`. Here N is the number of rows in the
 data set, and the NLL is a mean over the rows of the batch. The weight :math:`\lambda = 1` gives the ELBO; any other
-constant weight acts as a temperature. Some papers, such as Graves (2011), sum the NLL over the rows of a batch, and use
-the weight 1/M for M batches. The weight 1/M in these papers corresponds to the weight 1 in this package.
+constant weight acts as a temperature. Some papers, such as Graves (2011), sum the NLL over the rows of a batch. Their
+weight 1/M for M batches is the weight 1 here.
 """
 
 import math
@@ -60,7 +60,7 @@ class _Warmup:
 def constant(weight: float) -> KLWeight:
     """Return a weight that is the same at every step.
 
-    The weight 1 gives the ELBO, a smaller weight gives a cold posterior, and the weight 0 ignores the prior.
+    1 gives the ELBO, a smaller weight a cold posterior, and 0 ignores the prior.
 
     Example:
         >>> from pyro_bnn import kl
@@ -71,14 +71,14 @@ def constant(weight: float) -> KLWeight:
 
 
 def as_function(weight: float | KLWeight) -> KLWeight:
-    """Return a weight as a function of the step: a number becomes :func:`constant`, a function stays unchanged."""
+    """Return a function of the step; a number becomes :func:`constant`."""
     if callable(weight) and not isinstance(weight, type):
         return weight
     return constant(cast("float", weight))  # raises for anything but a number
 
 
 def check_weight(weight: float) -> float:
-    """Return the KL weight if it is a number from 0 to 1e30; else raise a `ValueError`."""
+    """Return a KL weight if it is a number from 0 to 1e30; else raise a `ValueError`."""
     found = _checks.as_float(weight)
     if not found >= 0 or weight == float("inf"):
         raise ValueError(f"a KL weight must be a finite number of at least 0, got {_checks.got(weight)}.")
@@ -92,8 +92,6 @@ def blundell() -> KLWeight:
 
     The mean weight over the M batches of an epoch is 1.
 
-    The weight is computed as :math:`M\, 2^{-i} / (1 - 2^{-M})`, which stays finite for every M.
-
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.4.
 
@@ -106,9 +104,7 @@ def blundell() -> KLWeight:
 
 
 def per_weight(num_weights: int) -> KLWeight:
-    """Return the constant weight 1 / `num_weights`, as in some other libraries.
-
-    The weight 1 / `num_weights` gives a very cold posterior.
+    """Return the constant weight 1 / `num_weights`, as in some other libraries. It gives a very cold posterior.
 
     Example:
         >>> from pyro_bnn import kl
@@ -158,26 +154,23 @@ def divergence(
 
     .. math:: \mathrm{KL}(p \,\|\, q) = E_{w \sim p}[\log p(w) - \log q(w)] \ge 0, \quad 0 \text{ iff } p = q.
 
-    ``divergence(target, guide)`` is the *forward* KL. A guide that minimises the forward KL covers all of the target.
-    ``divergence(guide, target)`` is the *reverse* KL of variational inference. A guide that minimises the reverse KL
-    stays close to one mode.
+    ``divergence(target, guide)`` is the *forward* KL; a guide that minimises it covers all of the target.
+    ``divergence(guide, target)`` is the *reverse* KL of variational inference; a guide that minimises it stays close to
+    one mode.
 
     The closed form of torch or Pyro is used if there is one, also under ``to_event``; otherwise the divergence is
-    estimated by a mean over draws from p. A closed form is differentiable. An estimate is differentiable if p has
-    reparameterised draws.
+    estimated from draws of p. A closed form has gradients, and an estimate has them if p has reparameterised draws.
 
     Args:
         p: The distribution over which the mean is taken.
         q: The distribution with which p is compared, of the same batch and event shape.
-        closed_form: Whether to use a closed form if there is one; if false, the divergence is always estimated.
-        num_samples: Number S of draws of a Monte Carlo estimate. The draws are made in chunks, so memory grows with S
-            only if gradients are needed.
-        seed: Seed that makes the estimate repeatable and leaves torch's generators unchanged; with ``None``, torch's
-            generators are used.
+        closed_form: Whether to use a closed form if there is one.
+        num_samples: Number S of draws of an estimate. Memory grows with S only if gradients are needed.
+        seed: Seed of the draws; with ``None``, torch's generators are used.
 
     Returns:
-        The divergence, with one value per element of the batch shape. A value is infinite if p has draws outside the
-        support of q.
+        The divergence, with one value per element of the batch shape. It is infinite if p has draws outside the support
+        of q.
 
     Raises:
         ValueError: If the shapes differ, if `num_samples` is below 2, if p or q has no density, or if a gradient
@@ -216,7 +209,7 @@ def divergence(
 
 
 def _closed_form(p: Distribution, q: Distribution) -> Tensor:
-    """Compute the divergence by a formula of torch or Pyro, and sum it over the event axes that `to_event` has made."""
+    """Compute a closed form, and sum it over the event axes that `to_event` has made."""
     base_p, base_q = unwrap(p), unwrap(q)
     if len(base_p.event_shape) != len(base_q.event_shape):
         return kl_divergence(p, q)
@@ -225,7 +218,7 @@ def _closed_form(p: Distribution, q: Distribution) -> Tensor:
 
 
 def _monte_carlo(p: Distribution, q: Distribution, num_samples: int) -> Divergence:
-    """Estimate the divergence from chunks of draws. The estimate is differentiable, but its standard error is not."""
+    """Estimate the divergence from chunks of draws. The standard error has no gradient."""
     chunk = max(1, CHUNK_NUMBERS // max(1, (p.batch_shape + p.event_shape).numel()))
     moments, total = RunningMoments(), torch.zeros(())
     while moments.count < num_samples:

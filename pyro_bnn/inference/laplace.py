@@ -27,7 +27,7 @@ from .posterior import Destination, Draw, Posterior, Status, warn_unless_ok, wit
 __all__ = ["LaplacePosterior", "fit_laplace"]
 
 MAX_DIMENSIONS = 5000
-"""Largest number of elements in all latent variables together. The Hessian then takes 200 MB in double precision."""
+"""Largest number of latent numbers. The Hessian then takes 200 MB in double precision."""
 
 SMALL_GRADIENT = 1e-3
 """Heuristic: largest gradient (root mean square) at the mode, in nats per standard deviation."""
@@ -75,7 +75,7 @@ class LaplacePosterior(Posterior):
 
     seconds: float
     is_linearised: bool = True
-    """Whether predictions linearise the network: False if all random weights belong to a linear last layer."""
+    """Whether predictions linearise the network: False if all random weights are in a linear last layer."""
 
     def __init__(
         self,
@@ -171,25 +171,24 @@ def fit_laplace(
 
     .. math:: q(z) = N(z^*, H^{-1}), \qquad H = \nabla^2 U(z^*), \qquad U(z) = -\log p(y, z).
 
-    H is the full, exact Hessian with P x P numbers, in unconstrained space: for example, the logarithm of a noise scale
-    replaces the noise scale. If H is not positive definite, as at a saddle or a kink of the network, negative
-    eigenvalues of the likelihood's Hessian are set to 0, and the status says so.
+    H is the exact Hessian, shape (P, P), in unconstrained space, where the logarithm of a noise scale replaces the
+    scale. If H is not positive definite, as at a saddle or a kink of the network, negative eigenvalues of the
+    likelihood's Hessian are set to 0, and the status says so.
 
     Args:
         model: The model; its learnable parameters do not change.
-        data: A tuple (x, y) with all rows, or a loader of such pairs. All rows are read into memory.
+        data: A tuple (x, y) with all rows, or a loader of such pairs, which is read into memory.
         max_iterations: Largest number of L-BFGS iterations.
-        dtype: Dtype of the computation; with ``None``, that of the model. The draws always have the dtype of the model.
-        init: Posterior from which the start of the search is drawn, for example that of a fitted
-            :class:`~pyro_bnn.DeltaGuide`. By default, the search starts at the network's own weights.
-        progress: Whether to show a progress bar that counts evaluations of the potential; see :func:`~pyro_bnn.fit_svi`
-            for the default.
-        seed: Seed of the draw from `init` and of a loader's random order; torch's generators do not change.
+        dtype: Dtype of the computation; with ``None``, that of the model. Draws have the dtype of the model.
+        init: Posterior from which the start is drawn, such as that of a fitted :class:`~pyro_bnn.DeltaGuide`. By
+            default, the search starts at the network's own weights.
+        progress: Whether to show a progress bar of evaluations of the potential; see :func:`~pyro_bnn.fit_svi`.
+        seed: Seed of the draw from `init` and of a loader's random order.
 
     Returns:
         A posterior with `location` (the mode, in unconstrained space), `precision`, `log_evidence` and `status`.
-        :func:`predict` linearises the network in its weights around the mode, since the network itself may predict much
-        worse at drawn weights.
+        :func:`predict` linearises the network in its weights around the mode, since predictions may otherwise be much
+        worse.
 
     Raises:
         ValueError: If the data do not match the model, if there are more than 5000 latent numbers, or if even the
@@ -284,14 +283,14 @@ def _minimise(potential: Potential, start: Tensor, max_iterations: int, bar: tqd
 
 
 def _is_linear(model: BayesianModel, values: Mapping[str, Tensor], x: Inputs) -> bool:
-    r"""Return whether all random weights belong to a linear last layer. `values` have shapes (1, \*event)."""
+    r"""Whether all random weights belong to a linear last layer. `values` have shapes (1, \*event)."""
     point = {name: value[0].to(model.like) for name, value in values.items()}
     net = plain_network(model, point, model.parameter_paths.keys())
     return last_layer_of(net, take(x, slice(1))) is not None
 
 
 def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
-    """Return the precision, shape (P, P). Also return how many eigenvalues of the Hessian are not positive."""
+    """Return the precision, shape (P, P), and how many eigenvalues of the Hessian are not positive."""
 
     def log_likelihood(z: Tensor) -> Tensor:
         return potential.log_likelihood(potential.constrain(z[None]))[0]

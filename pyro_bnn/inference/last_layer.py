@@ -1,4 +1,4 @@
-"""Copies a network with given weights, and finds out whether a linear last layer is the only random layer."""
+"""Copies of networks with given weights, and the test for a random linear last layer."""
 
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
@@ -13,10 +13,7 @@ from ..modelling.model import BayesianModel
 
 
 def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Collection[str]) -> nn.Module:
-    """Copy a model's network in eval mode, with the weights `values`.
-
-    Layers that share a weight in the network also share it in the copy.
-    """
+    """Copy a model's network in eval mode, with the weights `values`. Shared weights stay shared."""
     weights = model.network_weights(values)
     net = without_pyro(copied(model.network))
     net.requires_grad_(False).eval()
@@ -31,7 +28,7 @@ def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Co
 
 
 def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
-    """Return the last layer if it is linear and owns exactly the parameters that need gradients; else return None."""
+    """Return the last layer if it is linear and owns exactly the parameters that need gradients."""
     found = owners(net)
     if len(found) != 1 or type(found[0]) is not nn.Linear:
         return None
@@ -45,14 +42,12 @@ def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
 
 
 def owners(net: nn.Module) -> list[nn.Module]:
-    """Return the modules that have a trainable parameter of their own, not only in a submodule."""
+    """Return the modules with a trainable parameter of their own, not only in a submodule."""
     return [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
 
 
 def watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
-    """Run a network, and return its output.
-
-    For each module in :func:`owners`, also return the input and the output of each call.
+    """Run a network; return its output, and the inputs and outputs of all calls of :func:`owners`.
 
     The next layer gets a copy of each output, since a layer may change its input in place.
     """

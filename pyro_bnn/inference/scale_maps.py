@@ -1,7 +1,7 @@
 """Maps from a guide's free parameters to standard deviations.
 
 The name of a map is the prefix of the guide's parameters, as in ``rho.net.0.weight``. To add a map, write a class in
-this file and add its name to `__all__`; all tests of maps and guides then include it.
+this file and add its name to `__all__`; all tests then include it.
 """
 
 from abc import ABC, abstractmethod
@@ -32,21 +32,21 @@ class ScaleMap(ABC):
     """A map from a free parameter to a standard deviation."""
 
     name: ClassVar[str]
-    """Prefix of the parameters' names in a guide; it must be an identifier."""
+    """Prefix of the parameters' names in a guide, an identifier."""
 
     moderate: ClassVar[float] = 0.0
-    """Value of the free parameter for weights that were removed. The scale at this value is moderate."""
+    """Value of the free parameter of removed weights."""
 
     @abstractmethod
     def __call__(self, parameter: Tensor) -> Tensor:
-        """Return the scale, which is above 0, has the parameter's shape and is differentiable."""
+        """Return the scale, which is above 0, and differentiable."""
 
     @abstractmethod
     def inverse(self, scale: Tensor) -> Tensor:
         """Return the parameter whose scale is `scale`."""
 
     def start(self, scale: Tensor) -> Tensor:
-        """Return the parameter with which a guide starts, given its initial scale; :class:`Capped` may start lower."""
+        """Return the initial parameter for an initial scale; :class:`Capped` may start lower."""
         return self.inverse(scale)
 
     @abstractmethod
@@ -57,7 +57,7 @@ class ScaleMap(ABC):
         """
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the scale into `out`, without gradients. A subclass may define a `write` that allocates no memory.
+        """Write the scale into `out`, without gradients. Subclasses may do so without new memory.
 
         `parameter` and `out` have shape (P,). `scratch` has shape (2 or more, P) and may be overwritten.
         """
@@ -68,8 +68,7 @@ class ScaleMap(ABC):
 class Softplus(ScaleMap):
     r"""The scale :math:`\sigma = \log(1 + e^\rho)`.
 
-    If the parameter grows by a constant, small scales are multiplied by a factor, and large scales grow by the
-    constant.
+    A constant that is added to the parameter multiplies small scales by a factor, and is added to large ones.
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.2.
@@ -114,7 +113,7 @@ class Softplus(ScaleMap):
 class LogVariance(ScaleMap):
     r"""The scale :math:`\sigma = e^{v / 2}`: the parameter v is the logarithm of the variance.
 
-    Adding a constant to the parameter multiplies every scale by the same factor.
+    A constant that is added to the parameter multiplies every scale by a factor.
 
     Example:
         >>> import torch
@@ -147,10 +146,10 @@ FIRST_SHARE = 0.9
 class Capped(ScaleMap):
     r"""The scale :math:`\sigma = s / (1 + s / m)` with :math:`s = \log(1 + e^\rho)`. The scale never exceeds the cap m.
 
-    For scales far below the cap, this map is almost equal to :class:`Softplus`. The slope :math:`(\sigma / s)^2\, ds /
-    d\rho` is above 0 everywhere, so a scale at the cap can decrease again, unlike a clamped scale. Initial scales are
-    at most nine tenths of the cap. In a :class:`~pyro_bnn.LowRankGuide` the cap applies to the scales :math:`\sigma`,
-    not to the marginal standard deviations.
+    Far below the cap, this map is almost equal to :class:`Softplus`. The slope :math:`(\sigma / s)^2\, ds / d\rho` is
+    above 0 everywhere, so a scale at the cap can decrease again, unlike a clamped scale. Initial scales are at most
+    nine tenths of the cap. In a :class:`~pyro_bnn.LowRankGuide` the cap applies to the scales :math:`\sigma`, not to
+    the marginal standard deviations.
 
     Args:
         max_scale: The cap m, above 0.
@@ -181,7 +180,7 @@ class Capped(ScaleMap):
         return Softplus().inverse(scale / (1 - scale / self.max_scale))
 
     def start(self, scale: Tensor) -> Tensor:
-        """Return the parameter for `scale`. Scales above nine tenths of `max_scale` are first reduced to this value."""
+        """Return the parameter for `scale`, at most nine tenths of `max_scale`."""
         _checks.scale_in("max_scale", self.max_scale, scale.dtype)
         return self.inverse(scale.clamp(max=FIRST_SHARE * self.max_scale))
 
@@ -202,9 +201,8 @@ class Capped(ScaleMap):
 class Precision(ScaleMap):
     r"""The scale :math:`\sigma = S^{-1/2}`: the parameter S is the precision, one divided by the variance.
 
-    Use this map with :func:`~pyro_bnn.optim.natural_gradient`, whose steps keep the precision above 0. Do not use an
-    optimizer such as Adam: its steps can make the precision negative, and are far too small if precisions are in the
-    thousands.
+    Use this map with :func:`~pyro_bnn.optim.natural_gradient`, whose steps keep the precision above 0. Steps of an
+    optimizer such as Adam can make the precision negative, and are far too small for precisions in the thousands.
 
     Example:
         >>> import torch

@@ -28,11 +28,10 @@ class StoredRecord:
 
 
 class StoredPosterior(Posterior):
-    """A fixed set of draws. Each draw may have its own values of the network's learned parameters and buffers.
+    """A fixed set of draws, which may have their own values of the network's learned parameters and buffers.
 
-    :meth:`of` makes a `StoredPosterior` from any posterior. All predictions use the same draws. Stored draws save time
-    if each draw is expensive, for example if a :class:`~pyro_bnn.RefreshedPosterior` makes the draws. A file of stored
-    draws contains no training data.
+    :meth:`of` makes one from any posterior. All predictions use the same draws. This saves time if draws are expensive,
+    as from a :class:`~pyro_bnn.RefreshedPosterior`. The file contains no training data.
 
     Args:
         samples: The draws of the latent variables, ``{site: shape (S, *event)}``.
@@ -84,13 +83,11 @@ class StoredPosterior(Posterior):
 
         Args:
             posterior: The posterior, or any Pyro guide.
-            num_samples: Number of draws S. S numbers are stored for each weight.
-            seed: Seed that makes the draws repeatable and leaves torch's generator unchanged; with ``None``, torch's
-                generator is used.
+            num_samples: Number of draws S.
+            seed: Seed of the draws; with ``None``, torch's generator is used.
 
         Raises:
-            ValueError: If predictions with the posterior are linearised. Linearised predictions need a median, which
-                stored draws do not have.
+            ValueError: If predictions with the posterior are linearised, since this needs a median.
         """
         source = as_posterior(posterior)
         if source.is_linearised:
@@ -155,5 +152,5 @@ class StoredPosterior(Posterior):
 
 
 def _is_same(value: Tensor) -> bool:
-    """Return whether all rows of a tensor are equal. If the last row differs from the first, no other row is read."""
+    """Whether all rows are equal. If the last row differs from the first, no other is read."""
     return torch.equal(value[0], value[-1]) and bool((value == value[:1]).all())

@@ -22,7 +22,7 @@ SMALLEST_VARIANCE = 1e-30
 class SWAG:
     r"""A callback that records a point estimate during a fit, and fits a Gaussian to the recorded points.
 
-    At the end of an epoch, the callback records the point estimate z in unconstrained space. From K points it computes
+    At the end of an epoch, it records the point estimate z in unconstrained space. From K points it computes
 
     .. math:: \bar z = \tfrac1K \sum_k z_k, \qquad
               V = \mathrm{diag}\left(\tfrac1K \sum_k z_k^2 - \bar z^2\right), \qquad d_k = z_k - \bar z_k,
@@ -32,8 +32,8 @@ class SWAG:
     last r deviations.
 
     Fit with SGD at a constant, rather large learning rate, and record points after the loss has stopped falling. The
-    width of the posterior grows with the learning rate. Running statistics of batch normalisation keep their values
-    from the end of the fit; :class:`~pyro_bnn.RefreshedPosterior` computes new ones for each draw.
+    width of the posterior grows with the learning rate. Running statistics of batch normalisation are those from the
+    end of the fit; :class:`~pyro_bnn.RefreshedPosterior` computes them for each draw.
 
     Args:
         guide: The guide that is fitted, a :class:`DeltaGuide`.
@@ -83,7 +83,7 @@ class SWAG:
         return self._layout.pack(self._guide.locations())
 
     def __call__(self, history: History) -> None:
-        """Record the point estimate at the end of the epochs that `start` and `every` select."""
+        """Record the point estimate in the epochs that `start` and `every` select."""
         epoch = len(history.epochs)
         self._history = history
         if epoch <= self._start or (epoch - self._start - 1) % self._every:
@@ -99,12 +99,12 @@ class SWAG:
         self._epochs = [*self._epochs[:1], epoch]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the recorded statistics, which checkpoints save."""
+        """Return the recorded statistics."""
         counts = {"count": self._count, "epochs": list(self._epochs)}
         return counts | {"mean": self._mean, "variance": self._variance, "deviations": list(self._deviations)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state that :meth:`state_dict` returned."""
+        """Restore a result of :meth:`state_dict`."""
         self._count, self._epochs = state_dict["count"], list(state_dict["epochs"])
         self._mean, self._variance = (state_dict[name].to(self._mean) for name in ("mean", "variance"))
         self._deviations = [deviation.to(self._mean) for deviation in state_dict["deviations"]]

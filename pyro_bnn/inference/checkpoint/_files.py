@@ -28,12 +28,12 @@ from ..posterior import (
 from ._model import ModelRecord, OwnRecord, PresentModel
 
 KIND = "posterior"
-CALIBRATION = "calibration"  # key of the calibration in a file; a file without a calibration lacks this key
+CALIBRATION = "calibration"  # a file without a calibration lacks this key
 
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file: a posterior, and a record of its model. For a Pyro model of the user, this record is `own`."""
+    """Content of a file. `model` describes a BayesianModel, and `own` any other Pyro model."""
 
     model: ModelRecord | None
     own: OwnRecord | None
@@ -52,28 +52,26 @@ def save_posterior(
 ) -> None:
     """Write a posterior, and the parameters and buffers of its model, to one file.
 
-    The file is written completely or not at all. The file has a checksum and a description of the model, but no code.
-    The only training data in a file are the inputs of a :class:`~pyro_bnn.RefreshedPosterior`; see :doc:`/how_to/save`.
-    A posterior of a class of your own can be saved if the class has :meth:`Posterior.to_record` and
-    :meth:`Posterior.from_record`.
+    The file is written completely or not at all. It has a checksum and a description of the model, but no code. Its
+    only training data are the inputs of a :class:`~pyro_bnn.RefreshedPosterior`; see :doc:`/how_to/save`. A class of
+    your own needs :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
 
     Args:
         posterior: Result of a fit, an ensemble of such results, or a guide that is a module.
         path: Path of the file.
-        model: The model of the posterior. For a Pyro model of your own, the file records the names, shapes and supports
-            of its latent variables and, if the model is a module, its parameters and buffers. If `model` is None, the
-            file holds no model.
+        model: The model of the posterior. Of a Pyro model of your own, the file records the names, shapes and supports
+            of the latent variables and, if it is a module, its parameters and buffers. With ``None``, the file holds no
+            model.
         data: Arguments with which a Pyro model of your own is called, including the targets, such as (x, y). The model
             is called once to find its latent variables. The arguments are not saved.
-        with_frozen: Whether to write the frozen parameters of a :class:`~pyro_bnn.BayesianModel`, too. If False, the
-            file has only checksums of the frozen parameters, and can be loaded only into a model with the same frozen
-            parameters.
-        calibration: A correction of the posterior's predictions, made by :mod:`pyro_bnn.calibration`. The correction is
-            written to the same file, and :func:`~pyro_bnn.calibration.load_calibration` reads it.
+        with_frozen: Whether to write the frozen parameters of a :class:`~pyro_bnn.BayesianModel`. If False, the file
+            has only their checksums, and can be loaded only into a model with the same frozen parameters.
+        calibration: A correction of predictions, made by :mod:`pyro_bnn.calibration`. It is written to the same file,
+            and :func:`~pyro_bnn.calibration.load_calibration` reads it.
 
     Raises:
         ValueError: If the posterior or the calibration cannot be saved, if the posterior does not belong to the model,
-            or if a number is not finite. The message names the reason.
+            or if a number is not finite.
         OSError: If the file cannot be written; an existing file stays unchanged.
 
     Example:
@@ -127,8 +125,7 @@ def load_calibration(path: str | Path) -> Calibration:
         path: A file that :func:`~pyro_bnn.save_posterior` wrote with a `calibration`.
 
     Returns:
-        The calibration, which gives the same results as the saved one. Its tensors are on the CPU, but it works with
-        predictions on any device.
+        The calibration. Its tensors are on the CPU, but it works with predictions on any device.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -174,14 +171,13 @@ def load_posterior(
     Args:
         path: A file written by :func:`save_posterior`.
         model: A model built like the saved one, or None if the posterior was saved without a model. The model receives
-            the saved parameters and buffers, and stays on its device. The latent variables of a Pyro model of your own
-            must have the saved names, shapes and supports.
+            the saved parameters and buffers, and stays on its device. Latent variables of a Pyro model of your own must
+            have the saved names, shapes and supports.
         guide: The guide that receives the saved state. For an ensemble, a list with one guide for each member that has
             a guide. By default, this package's guides, and Pyro's `AutoNormal`, `AutoMultivariateNormal` and
-            `AutoLowRankMultivariateNormal`, are made from the file. If a guide has another class, or belongs to a Pyro
-            model of your own, you must pass it.
-        data: The arguments of a Pyro model of your own, as in :func:`save_posterior`; not used for other models. The
-            rows of data may differ from those that were passed to :func:`save_posterior`.
+            `AutoLowRankMultivariateNormal`, are made from the file. You must pass a guide of another class, or of a
+            Pyro model of your own.
+        data: The arguments of a Pyro model of your own, as in :func:`save_posterior`. The rows may differ.
 
     Returns:
         The posterior, on the device of the model, with its status and its history or statistics. If the file has a
@@ -189,7 +185,7 @@ def load_posterior(
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, or does not match the model or the guide. The message says what differs.
+        ValueError: If the file is damaged, or does not match the model or the guide.
 
     Example:
         >>> import tempfile
@@ -224,10 +220,7 @@ def load_posterior(
 
 @contextmanager
 def _loading(path: str | Path, what: str) -> Iterator[None]:
-    """Begin the message of each `ValueError` in the `with` block with the value of `what` and "cannot be loaded".
-
-    The message of a `DamagedFileError` stays as it is.
-    """
+    """Add `what` to the message of each `ValueError` that is not a `DamagedFileError`."""
     try:
         with understood(path, KIND):
             yield
@@ -248,7 +241,7 @@ def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Mo
 
 
 def _restored(content: object, destination: Destination, target: PresentModel) -> Posterior:
-    """Check the content of a file, and return its posterior. Add the states of modules to `destination.pending`."""
+    """Check the content of a file, return its posterior, and add states of modules to `destination.pending`."""
     file = record(Content, content, "file")
     state = target.state(file.model, file.own)
     posterior = restored(file.posterior, destination)

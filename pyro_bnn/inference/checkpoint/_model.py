@@ -29,8 +29,6 @@ NO_SETTINGS = ("training", "has_row_weights")
 
 @dataclass(frozen=True)
 class SiteRecord:
-    """Shape of a latent variable, and its prior as text."""
-
     shape: tuple[int, ...]
     prior: str
 
@@ -42,12 +40,11 @@ class ModelRecord:
     dtype: str
     num_data: int
     likelihood: str
-    """Class of the likelihood with its settings, except those that are tensors."""
+    """Class of the likelihood with its settings that are no tensors."""
     sites: dict[str, SiteRecord]
     layers: dict[str, str]
     """Name of the class of each layer from `torch.nn`, by the layer's path. Other layers have no entry."""
     state: dict[str, Tensor]
-    """Parameters and buffers."""
     left_out: list[str]
     """Sites whose initial values are not saved, because neither the posterior nor the model uses them."""
     frozen: dict[str, str]
@@ -55,7 +52,7 @@ class ModelRecord:
 
 
 def record_of(model: BayesianModel) -> ModelRecord:
-    """Describe a model as it is now. The result shares the model's tensors."""
+    """Describe a model by a record that shares the model's tensors."""
     modules = {path: type(module) for path, module in model.network.named_modules()}
     return ModelRecord(
         dtype=str(model.dtype),
@@ -85,7 +82,7 @@ def _checksum(value: Tensor) -> str:
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
-    """Return whether the initial value of a site is the mean of its prior, or contains a padding row of the network."""
+    """Whether the initial value of a site is the mean of its prior, or contains a padding row of the network."""
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
         return True
@@ -102,12 +99,12 @@ def _site_record(model: BayesianModel, site: Site) -> SiteRecord:
 
 
 def _is_same(value: Tensor, first: Tensor) -> bool:
-    """Return whether a tensor shares its memory with `first`, the initial value of a parameter."""
+    """Whether a tensor shares its memory with `first`, the initial value of a parameter."""
     return bool(first.numel()) and value.data_ptr() == first.data_ptr()
 
 
 def _described(distribution: Distribution, first: Tensor) -> str:
-    """Return a distribution as text with six digits, the same on all devices, such as ``Normal(loc=0, scale=0.7)``."""
+    """Return a distribution as text, the same on all devices, such as ``Normal(loc=0, scale=0.7)``."""
     numbers = {}
     for name, value in sorted(vars(distribution).items()):
         if name in dir(type(distribution)):
@@ -186,22 +183,17 @@ def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> 
 
 @dataclass(frozen=True)
 class OwnSite:
-    """Shape of a latent variable, and its support as text."""
-
     shape: tuple[int, ...]
     support: str
 
 
 @dataclass(frozen=True)
 class OwnRecord:
-    """Latent variables of a Pyro model, and its parameters and buffers if it is a module."""
-
     sites: dict[str, OwnSite]
     state: dict[str, Tensor]
 
 
 def sites_of(model: Callable[..., object], data: object) -> list[Site]:
-    """Call a Pyro model with the arguments `data`, and return the latent variables that it draws."""
     if not isinstance(data, (tuple, list)) or not data:
         raise ValueError(
             "a Pyro model of your own is recognised by its latent variables, which only a call can show; pass the "
@@ -253,7 +245,6 @@ class PresentModel:
         self._unset = [n for n, item in signature.parameters.items() if n not in given and item.default is None]
 
     def network_record(self, posterior: Posterior, *, with_frozen: bool) -> ModelRecord | None:
-        """Return the record of a :class:`BayesianModel` for a file; None for any other model."""
         if self.own is not None and not with_frozen:
             raise ValueError("`with_frozen=False` needs a BayesianModel, got a Pyro model of your own; leave it out.")
         if self.network is None or self.model is None:
@@ -268,7 +259,7 @@ class PresentModel:
         return replace(self.network, state=state, left_out=unused, frozen=frozen)
 
     def require_targets(self, names: Iterable[str]) -> None:
-        """Raise if the posterior lacks variables that the model draws, probably because `data` has no targets."""
+        """Raise if the posterior lacks variables of the model, probably because `data` has no targets."""
         drawn, sites = set(names), {} if self.own is None else self.own.sites
         more = [name for name in sites if name not in drawn]
         if more and self._unset and drawn < sites.keys():
@@ -289,7 +280,7 @@ class PresentModel:
             )
 
     def state(self, network: ModelRecord | None, own: OwnRecord | None) -> dict[str, Tensor]:
-        """Check a file's records, and return the model's parameters and buffers; return {} if no model was given."""
+        """Check a file's records, and return the parameters and buffers; {} without a model."""
         if (network is None) != (self.network is None) or (own is None) != (self.own is None):
             kind = "a BayesianModel" if network else "a Pyro model of your own" if own else ""
             raise ValueError(

@@ -28,12 +28,12 @@ class Estimator(ABC):
     An estimator does not change the distribution of the output of a single row. So the expected ELBO stays the same,
     but the gradient varies less.
 
-    Pass an estimator to :func:`~pyro_bnn.fit_svi`, or wrap the training steps of your own script in :meth:`applied`. An
-    estimator needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`. An estimator replaces
-    calls of `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` whose weight or bias is random. Any other use
-    of a random parameter in the network raises an error. If a layer has random parameters, the first axis of the
-    layer's input must be the rows of data. The rows must not depend on each other. Batch normalisation in training mode
-    therefore raises an error. Attention over the batch gives a wrong ELBO, but raises no error.
+    Pass an estimator to :func:`~pyro_bnn.fit_svi`, or wrap the training steps of your own script in :meth:`applied`. It
+    needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`, and replaces calls of
+    `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` whose weight or bias is random. Any other use of a
+    random parameter raises an error. The first axis of such a layer's input must be the rows of data, which must not
+    depend on each other. Batch normalisation in training mode raises an error. Attention over the batch raises no
+    error, but gives a wrong ELBO.
 
     A subclass names the form of its noise in :attr:`noise`, and computes the output of a layer in :meth:`output`.
     """
@@ -41,7 +41,7 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """What the estimator needs in addition to a parameter's mean: the deviation of a draw, or the variance."""
+        """What the estimator needs besides a parameter's mean: the deviation of a draw, or the variance."""
 
     @abstractmethod
     def output(self, layer: Layer) -> Tensor:
@@ -51,18 +51,17 @@ class Estimator(ABC):
             layer: A call of `linear`, `conv1d`, `conv2d` or `conv3d`.
 
         Returns:
-            A tensor with the shape of the layer's own output. Each row of the tensor must have the same distribution as
-            if the weights were drawn from the guide. The joint distribution of the rows may differ.
+            A tensor of the shape of the layer's own output. Each row must have the same distribution as with weights
+            drawn from the guide. The joint distribution of the rows may differ.
 
         Raises:
             ValueError: If the estimator does not support the layer.
         """
 
     def applied(self, model: BayesianModel, guide: MeanFieldGuide) -> AbstractContextManager[None]:
-        """Return a context in which an ELBO uses this estimator. The ELBO calls the guide and then the model.
+        """Return a context in which an ELBO uses this estimator.
 
-        Use the context only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`. The context may be entered
-        many times, but not inside itself.
+        Use it only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`, and not inside itself.
 
         Args:
             model: The model.
@@ -89,14 +88,13 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        The network runs on `num_rows` rows. In this run, tensors replace the random parameters. `random` maps the `id`
-        of each such tensor to its parameter.
+        The network runs on `num_rows` rows. `random` has each random parameter under the `id` of its tensor.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 
 
 class _Gaussian(dist.Normal):
-    """The guide's Gaussian for one parameter. The attribute `value` keeps the last sample: a draw, or the mean."""
+    """The guide's Gaussian for one parameter. `value` is the last sample: a draw, or the mean."""
 
     def __init__(self, name: str, base: dist.Normal, *, is_drawn: bool) -> None:
         super().__init__(base.loc, base.scale, validate_args=False)
@@ -123,8 +121,8 @@ class _Gaussian(dist.Normal):
 class Applied(AbstractContextManager[None]):
     """The context of :meth:`Estimator.applied`.
 
-    If `closed_form` is True, a weight is drawn only if the estimator or the KL needs the draw. A weight that is not
-    drawn equals its mean.
+    If `closed_form` is True, a weight is drawn only if the estimator or the KL needs the draw, and otherwise equals its
+    mean.
     """
 
     def __init__(
@@ -162,7 +160,7 @@ class Applied(AbstractContextManager[None]):
         self._gaussians.clear()
 
     def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
-        """Return the distribution from which a site is drawn. If the site is a weight, also store the Gaussian."""
+        """Return the distribution of a site, and keep the Gaussian of a weight."""
         if site.name not in self._model.site_names:
             return base
         gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)
@@ -171,7 +169,7 @@ class Applied(AbstractContextManager[None]):
 
     @contextmanager
     def _around_network(self, weights: Mapping[str, Tensor], num_rows: int) -> Iterator[None]:
-        """During a call of the network, let the estimator compute the outputs of layers with Gaussian parameters."""
+        """Let the estimator compute layers during a call of the network."""
         noise, random = self._estimator.noise, {}
         for name, value in weights.items():
             gaussian = self._gaussians.get(name)

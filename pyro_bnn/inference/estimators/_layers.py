@@ -17,7 +17,8 @@ from ..guides import RandomParameter
 
 LINEAR = F.linear
 INPUT_DIMS = {LINEAR: 2, torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}
-"""The functions that an estimator can replace, each with the (for `linear`, smallest) number of axes of its input."""
+"""Functions that an estimator can replace, with the number of axes of the input. For `linear`, this is the smallest
+number."""
 
 METADATA = {
     *(getattr(Tensor, n).__get__ for n in ("device", "dtype", "is_cuda", "layout", "ndim", "requires_grad", "shape")),
@@ -27,7 +28,7 @@ METADATA = {
     Tensor.numel,
     Tensor.size,
 }
-"""Functions that a network may call on a random parameter, since they do not use the values."""
+"""Functions that a network may call on a random parameter, since they do not use its values."""
 
 Parameter = Tensor | RandomParameter | None
 
@@ -39,8 +40,8 @@ class Layer:
     Args:
         op: `torch.nn.functional.linear`, or `torch.conv1d`, `conv2d`, `conv3d`.
         input: The input. Its shape is (N, ..., D) for a linear function, and (N, D, ...) for a convolution.
-        weight: The weight: a tensor, or a :class:`~pyro_bnn.inference.guides.RandomParameter`.
-        bias: The bias: a tensor, a :class:`~pyro_bnn.inference.guides.RandomParameter`, or None.
+        weight: A tensor, or a :class:`~pyro_bnn.inference.guides.RandomParameter`.
+        bias: A tensor, a :class:`~pyro_bnn.inference.guides.RandomParameter`, or None.
         options: Further positional arguments of the call.
         keywords: Keyword arguments of the call.
     """
@@ -54,7 +55,7 @@ class Layer:
 
     @property
     def is_linear(self) -> bool:
-        """Whether the layer is a linear layer; false for a convolution."""
+        """Whether the layer is linear; false for a convolution."""
         return self.op is LINEAR
 
     @property
@@ -70,9 +71,9 @@ class Layer:
     def variance(self) -> Tensor:
         r"""Compute the variance of the output, :math:`\sum_i a_i^2 \sigma_i^2`.
 
-        Here :math:`a_i` is an input (1 for the bias), and :math:`\sigma_i^2` is the variance of the input's weight. The
-        attribute `noise` of the estimator must be :attr:`Noise.VARIANCE`, and the parameters must be independent. If
-        only the bias is random, the result may have the shape of the bias.
+        Here :math:`a_i` is an input (1 for the bias), and :math:`\sigma_i^2` is the variance of its weight. The
+        estimator's `noise` must be :attr:`Noise.VARIANCE`, and the parameters must be independent. If only the bias is
+        random, the result may have the shape of the bias.
         """
         weight, bias = (p.variance if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
         return self._random_part(self.input.square() if weight is not None else self.input, weight, bias)
@@ -92,7 +93,7 @@ class Layer:
         return bias if self.is_linear else bias.reshape(-1, *[1] * (self.input.dim() - 2))
 
     def signs(self, like: Tensor) -> Tensor:
-        """Draw a random sign for each row and channel of a tensor, in a shape that broadcasts with the tensor."""
+        """Draw a random sign for each row and channel of a tensor, in a shape that broadcasts with it."""
         shape = [1] * like.dim()
         channel = -1 if self.is_linear else 1
         shape[0], shape[channel] = like.shape[0], like.shape[channel]
@@ -104,7 +105,7 @@ class Layer:
 
 
 class RandomLayers(TorchFunctionMode):
-    """The context of :meth:`Estimator.layers`. An unsupported use of a random parameter raises an error."""
+    """The context of :meth:`Estimator.layers`."""
 
     def __init__(
         self, output: Callable[[Layer], Tensor], name: str, random: Mapping[int, RandomParameter], num_rows: int

@@ -56,7 +56,6 @@ class Evidence:
         num_groups, is_free = len(sizes), noise.is_free
 
         def parts(point: Tensor) -> tuple[Tensor, Tensor]:
-            """Split `point` into the prior precisions (one number if there is one group) and the log noise scales."""
             logs = point[:num_groups].clamp(SMALLEST, LARGEST).exp()
             chosen = prior if groups is None else logs if num_groups == 1 else logs[groups]
             return chosen, point[num_groups:] if is_free else noise.start
@@ -94,9 +93,9 @@ class NoiseEvidence:
 
     .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
 
-    `start` are the log scales, at which a search starts unless they are given. `counts` are the numbers n of targets,
-    and `squares` the sums r of squared residuals; both are None for given scales. `log_prior` is a density of the log
-    scales.
+    `start` are the given log scales, or those at which a search starts. `counts` are the numbers n of targets, and
+    `squares` the sums r of squared residuals. Both are None if the scales are given. `log_prior` is a density of the
+    log scales.
     """
 
     start: Tensor
@@ -106,11 +105,11 @@ class NoiseEvidence:
 
     @property
     def is_free(self) -> bool:
-        """Whether the noise scales are chosen by maximising the evidence; false if they are given."""
+        """Whether the evidence chooses the noise scales."""
         return self.counts is not None
 
     def log_density(self, log_scales: Tensor) -> Tensor:
-        """Return the log-likelihood plus the log prior density of the noise scales. If scales are given, return 0."""
+        """Return the log-likelihood plus the log prior density of the noise scales; 0 if they are given."""
         if self.counts is None or self.squares is None:
             return log_scales.new_zeros(())
         found = -(self.counts * (log_scales + LOG_ROOT_TAU) + 0.5 * self.squares * (-2 * log_scales).exp()).sum()
@@ -118,19 +117,16 @@ class NoiseEvidence:
 
 
 def learned_noise(model: BayesianModel) -> nn.Parameter | None:
-    """Return the parameter of a learned noise scale; None if the model has no such parameter."""
     likelihood = model.likelihood
     return dict(likelihood.named_parameters()).get("rho") if type(likelihood) is GaussianLikelihood else None
 
 
 def latent_noise(model: BayesianModel) -> TorchDistributionMixin | None:
-    """Return the prior of a latent noise scale; None if the model has no such scale."""
     is_latent = type(model.likelihood) is GaussianLikelihood and LATENT in model.latent_names
     return model.plain_prior(LATENT, {}) if is_latent else None
 
 
 def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) -> NoiseEvidence:
-    """Return the log-likelihood as a function of a model's noise scales, with the weights fixed at `values`."""
     zero, likelihood = torch.zeros(1, dtype=torch.float64, device=model.device), model.likelihood
     if type(likelihood) is not GaussianLikelihood:
         return NoiseEvidence(zero)

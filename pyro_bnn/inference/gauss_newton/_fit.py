@@ -1,4 +1,4 @@
-"""The function that fits large networks with Laplace's method and a generalised Gauss-Newton matrix."""
+"""Laplace's method for large networks, with a generalised Gauss-Newton matrix."""
 
 import math
 import time
@@ -29,7 +29,7 @@ Structure = Literal["full", "kronecker", "diagonal"]
 Per = Literal["network", "layer", "parameter"]
 
 MAX_FULL = 6000
-"""Largest number of random weights for which a full matrix is used. The matrix takes 288 MB in double precision."""
+"""Largest number of random weights for a full matrix, which takes 288 MB in double precision."""
 
 FAR = 10.0
 """Heuristic: the status is ok up to this distance from the mode, a root mean square in posterior standard deviations.
@@ -66,42 +66,38 @@ def fit_gauss_newton(
     of the negative log-likelihood in the outputs, and :math:`\delta` are the prior precisions. The generalised
     Gauss-Newton matrix G is the Hessian without the terms that contain second derivatives of the network, and is
     positive semi-definite. If the network is linear in its random weights, as with a random last layer, G equals the
-    Hessian (except with heteroscedastic noise), and the result is that of :func:`fit_laplace` at the same point.
+    Hessian, except with heteroscedastic noise.
 
     A learned noise scale, as in ``GaussianLikelihood()``, is set to the scale that maximises the evidence. A latent
-    noise scale is fixed at the scale that maximises the product of the evidence and the scale's prior. A given noise
-    scale does not change.
+    noise scale is fixed at the maximum of the evidence times the scale's prior. A given noise scale does not change.
 
     Args:
-        model: The model, with a Gaussian prior. The fit changes only a learned noise scale of the model.
+        model: The model, with a Gaussian prior. The fit changes only a learned noise scale.
         data: A tuple (x, y) with all rows, or a loader of tuples (x, y). A loader is read several times.
-        structure: How much of G is used. "full" uses all of G, for at most 6000 weights. "diagonal" uses the diagonal
-            of G. "kronecker" approximates the block of each parameter by a Kronecker product, and needs linear layers,
-            or convolutions of one or two dimensions.
-        where: Which of the model's random weights stay random: globs or :func:`layers`, as in :class:`BayesianModel`.
-            The other weights are fixed at the point. To select the last layer, pass its name, as in ``"net.fc.*"``.
+        structure: "full" uses all of G, for at most 6000 weights. "diagonal" uses its diagonal. "kronecker"
+            approximates the block of each parameter by a Kronecker product, and needs linear layers, or convolutions of
+            one or two dimensions.
+        where: Random weights that stay random: globs or :func:`layers`, as in :class:`BayesianModel`. The others are
+            fixed at the point. For the last layer, pass its name, as in ``"net.fc.*"``.
         prior_precision: Precision (inverse variance) of the prior of each weight. With ``None``, the precisions come
-            from the model. A number is the precision of all weights. "evidence" chooses the precisions that maximise
-            Laplace's estimate of the evidence. The prior means always come from the model.
-        per: Which weights share a precision that the evidence chooses: all weights of the "network", of a "layer" or of
-            a "parameter". With a full matrix and several groups of weights, each iteration of the search factorises the
-            matrix.
+            from the model. "evidence" chooses those that maximise Laplace's estimate of the evidence. The prior means
+            always come from the model.
+        per: Weights that share a precision chosen by the evidence: those of the "network", of a "layer" or of a
+            "parameter". With a full matrix and several groups, each iteration of the search factorises the matrix.
         batch_size: Number of rows in each run of the network. A loader has its own batch size.
         init: The point: a posterior with a median, such as that of a fitted :class:`DeltaGuide`, or the values of all
-            latent variables by site. With ``None``, the point is the network's own weights, so the network must be
-            trained.
-        progress: Whether to show a progress bar, which counts the rows of all passes; see :func:`~pyro_bnn.fit_svi`.
-        seed: Seed of the random order of a loader. The state of torch's generators does not change.
+            latent variables by site. With ``None``, the point is the weights of the network, which must be trained.
+        progress: Whether to show a progress bar of the rows of all passes; see :func:`~pyro_bnn.fit_svi`.
+        seed: Seed of the random order of a loader.
 
     Returns:
         A posterior with `location`, `covariance`, `log_evidence` (given the noise scale) and `prior_precisions`. The
         status names the precisions and the noise scale of the fit, and says whether the point is far from the mode.
-        :func:`predict` linearises the network in its weights around the point, since the network itself may predict
-        much worse at drawn weights.
+        :func:`predict` linearises the network in its weights around the point, since predictions may otherwise be much
+        worse.
 
     Raises:
-        ValueError: If the prior, the likelihood, a layer or the data cannot be used. The message says what to use
-            instead.
+        ValueError: If the prior, the likelihood, a layer or the data cannot be used.
 
     References:
         MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks; Ritter, Botev and Barber (2018), A
@@ -190,7 +186,7 @@ def fit_gauss_newton(
 def _curvature(
     model: BayesianModel, net: nn.Module, last_layer: nn.Linear | None, rows: Pairs, structure: Structure, scales: int
 ) -> Curvature:
-    """Return the Gauss-Newton matrix. If only the last layer is random, the layers before it run only once."""
+    """Return the Gauss-Newton matrix. Layers before a random last layer run only once."""
     batches: Iterable[Pair] = rows if last_layer is None else features(net, last_layer, rows)
     if structure == "kronecker":
         whole = net if last_layer is None else nn.Sequential(last_layer)
@@ -201,19 +197,17 @@ def _curvature(
 
 
 def _group(site: str, per: Per) -> str:
-    """Return the name of the group of a site. All weights of a group share one prior precision."""
     return {"network": "all weights", "layer": site.rpartition(".")[0], "parameter": site}[per]
 
 
 def _numbers(layout: Layout, groups: Mapping[str, str]) -> Tensor:
-    """Return for each weight the number of its group, shape (P,)."""
+    """Return the number of each weight's group, shape (P,)."""
     order = list(dict.fromkeys(groups.values()))
     sizes = torch.tensor([shape.numel() for shape in layout.shapes.values()])
     return torch.tensor([order.index(groups[site]) for site in layout.shapes]).repeat_interleave(sizes)
 
 
 def _single(values: Tensor) -> float | Tensor:
-    """Return a single number if all elements of a tensor are equal; otherwise return the tensor."""
     first = float(values.flatten()[0])
     return first if bool((values == first).all()) else values
 

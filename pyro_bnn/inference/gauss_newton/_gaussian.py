@@ -1,4 +1,4 @@
-"""Classes for the curvature of the likelihood with respect to the weights, and for the covariance of the posterior."""
+"""Curvatures of the likelihood with respect to the weights, and covariances of the posterior."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 class Covariance(ABC):
-    """The covariance matrix of P weights. A file stores `tensors` under the same names."""
+    """The covariance matrix of P weights. Files store `tensors` by name."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = dict(tensors)
 
     @abstractmethod
     def deviation(self, noise: Tensor) -> Tensor:
-        """Transform a standard normal draw, shape (P,), to a draw from N(0, covariance)."""
+        """Transform standard normal numbers, shape (P,), to a draw from N(0, covariance)."""
 
     @abstractmethod
     def times(self, vector: Tensor) -> Tensor:
@@ -30,8 +30,8 @@ class Covariance(ABC):
     def to(self, like: Tensor) -> "Covariance":
         """Return a contiguous copy with the device and dtype of `like`.
 
-        Tensors loaded from a file are contiguous. With another memory layout, the last bits of products would differ,
-        so a saved and a loaded posterior would give different predictions.
+        Tensors from files are contiguous. With another memory layout, the last bits of predictions would differ after
+        loading.
         """
         contiguous = torch.contiguous_format
         return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})
@@ -59,7 +59,7 @@ class AlongAxes(Covariance):
     """
 
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Yield a tuple for each parameter: its `left`, its `right`, and its part of each vector, shape (m, n)."""
+        """Yield for each parameter its `left`, its `right`, and its part of each vector, shape (m, n)."""
         names = range(len(self.tensors) // 2)
         axes = [(self.tensors[f"left.{i}"], self.tensors[f"right.{i}"]) for i in names]
         shapes = [(len(left), len(right)) for left, right in axes]
@@ -87,11 +87,10 @@ class AlongAxes(Covariance):
 
 
 KINDS: dict[str, type[Covariance]] = {"full": Full, "kronecker": AlongAxes, "diagonal": AlongAxes}
-"""Class of the covariance for each structure."""
 
 
 def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor of a covariance, given the shapes of the parameters."""
+    """Return the shape of each tensor of a covariance for parameters of given shapes."""
     total = sum(shape.numel() for shape in shapes)
     if structure == "full":
         return {"factor": (total, total)}
@@ -107,18 +106,16 @@ def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[i
 class FullCurvature:
     r"""The positive semi-definite matrix :math:`G = \sum_k \beta_k G_k`, given the `matrices` G_k, shape (K, P, P).
 
-    Outputs with the same noise scale form a group. G_k is the matrix of group k, and beta_k is the precision of its
-    noise. Most likelihoods have a single G_k, with beta = 1. The precision matrix of the posterior is G + diag(prior
-    precision).
+    G_k is the matrix of the outputs with noise scale k, and beta_k is the precision of this noise. Most likelihoods
+    have a single G_k, with beta = 1. The precision matrix of the posterior is G + diag(prior precision).
     """
 
     matrices: Tensor
 
     def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
-        """Return the logarithm of the determinant of the precision matrix. The result is differentiable.
+        """Return the logarithm of the determinant of the precision matrix, with gradients.
 
-        `noise` is beta, shape (K,). `prior` has the precision of each weight's prior, shape (P,), or (1,) if all are
-        equal.
+        `noise` is beta, shape (K,). `prior` has the prior precisions, shape (P,), or (1,) if all are equal.
         """
         if len(noise) == len(prior) == 1:  # the eigenvalues are computed once for all priors
             return (noise * self._eigenvalues + prior).log().sum()
@@ -161,7 +158,7 @@ Curvature = FullCurvature | CurvatureAlongAxes
 
 
 def kronecker(factors: Sequence[Sequence[Tensor]]) -> CurvatureAlongAxes:
-    """Return the curvature whose Kronecker factors are `factors`: one or two symmetric matrices for each parameter."""
+    """Return the curvature with the given Kronecker factors: one or two symmetric matrices for each parameter."""
     axes: dict[str, Tensor] = {}
     parts = []
     for index, matrices in enumerate(factors):

@@ -38,7 +38,7 @@ MOST_NUMBERS = 2**24
 """Heuristic: largest number of elements in Jacobians that are computed together. Single precision takes 67 MB."""
 
 KNOWN_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
-"""Layers whose gradients have explicit formulas. The formulas do not hold for a subclass with its own forward pass."""
+"""Layers whose gradients have formulas, unless a subclass has its own forward pass."""
 
 NUM_TRIED = 16
 """Number of rows on which gradients from formulas are compared with those from autograd."""
@@ -52,8 +52,7 @@ def summed_matrices(
 ) -> Tensor:
     """Sum the Gauss-Newton matrices of all rows, separately for each of K noise scales.
 
-    The result is in float64. It has shape (K, P, P) if `is_full`; otherwise it contains only the diagonals, shape
-    (K, P).
+    The result is in float64. Its shape is (K, P, P) if `is_full`, else (K, P) for the diagonals.
     """
     total: Tensor | None = None
     matrix: Callable[[nn.Module, Inputs, Tensor], Tensor] | None = None
@@ -71,7 +70,6 @@ def summed_matrices(
 
 
 def _matrix_for(net: nn.Module, x: Inputs, *, is_full: bool) -> Callable[[nn.Module, Inputs, Tensor], Tensor]:
-    """Return the fastest function that computes the Gauss-Newton matrix of a batch, or only its diagonal."""
     if is_full:
         is_layer = type(net) is nn.Linear and all(p.requires_grad for p in net.parameters()) and isinstance(x, Tensor)
         return _full_of_layer if is_layer else _full
@@ -97,15 +95,13 @@ DIAGONALS: dict[type, Callable[[Any, Tensor], Tensor]] = {
 """The diagonal curvature of a likelihood at outputs, both of shape (N, C). Gaussian noise has scale 1."""
 
 SERVED = (CategoricalLikelihood, *DIAGONALS)
-"""Likelihoods for which there is a formula of the curvature in the outputs."""
 
 
 def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
     r"""Return L, shape (N, C, C), such that :math:`L L^\top` is the curvature of each row with respect to the outputs.
 
-    The curvature of a row is the expected Hessian of its negative log-likelihood, multiplied by the weight of the row
-    and by the weight of its class. Gaussian noise has scale 1. The targets y are used only to look up the weights of
-    rows and classes.
+    The curvature of a row is the expected Hessian of its negative log-likelihood, times the weights of the row and of
+    its class, which depend on y. Gaussian noise has scale 1.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:
@@ -129,7 +125,6 @@ def _full(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _diagonal(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    """Return the diagonal, shape (P,), of the matrix that :func:`_full` returns."""
     return reduce(torch.add, (part.square().sum((0, 1)) for part in _rows(net, x, root)))
 
 
@@ -162,7 +157,7 @@ def _jacobians(net: nn.Module, parameters: dict[str, Tensor], x: Inputs, root: T
 
 @torch.enable_grad()
 def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    """Compute the Jacobian of one row, shape (R, P), one output after the other."""
+    """Compute the Jacobian of one row, shape (R, P), if vmap does not support the network."""
     parameters = [p for p in net.parameters() if p.requires_grad]
     output = call(net, x)
     assert isinstance(output, Tensor)
@@ -179,8 +174,8 @@ def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     """Return the matrix of :func:`_full` for a single linear layer whose parameters all need gradients.
 
-    The block for the weights of outputs c and k is sum_n (L_n L_n^T)[c, k] x_n x_n^T. Here L_n is ``root[n]``. A
-    bias is treated as the weight of one more input, which is always 1.
+    The block for the weights of outputs c and k is sum_n (L_n L_n^T)[c, k] x_n x_n^T, where L_n is ``root[n]``. A bias
+    is the weight of one more input, which is always 1.
     """
     assert isinstance(layer, nn.Linear)
     assert isinstance(x, Tensor)
@@ -198,11 +193,11 @@ def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    r"""Return the result of :func:`_diagonal`, for networks that pass the check :func:`acts_by_layers`.
+    r"""Return the result of :func:`_diagonal` for networks that pass :func:`acts_by_layers`.
 
-    The result is the sum of the squares of the gradients :math:`J_n^\top L_{n \cdot r}` over rows n and columns r. For
-    linear layers and most convolutions, one backward pass per column computes the gradients of all rows; see Dangel,
-    Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
+    The gradients :math:`J_n^\top L_{n \cdot r}` are squared and summed over rows n and columns r. One backward pass per
+    column computes the gradients of all rows; see Dangel, Kunstner and Hennig (2020), BackPACK,
+    https://arxiv.org/abs/1912.10985.
     """
     output, calls = watched(net, x)
     if not all(len(s) == 1 and len(s[0][0]) == len(root) and has_formula(layer) for layer, s in calls.items()):
@@ -217,7 +212,7 @@ def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _add_squares(layer: nn.Module, inputs: Tensor, slopes: Tensor, sums: dict[int, Tensor]) -> None:
-    """Add the squared gradients of single rows to `sums`; `inputs` and `slopes` have shapes (N, T, D) and (N, T, O)."""
+    """Add the squared gradients of rows to `sums`; `inputs` and `slopes` have shapes (N, T, D) and (N, T, O)."""
     if inputs.shape[1] == 1:
         squares = slopes[:, 0].square().mT @ inputs[:, 0].square()
     else:
@@ -232,11 +227,10 @@ def _add_squares(layer: nn.Module, inputs: Tensor, slopes: Tensor, sums: dict[in
 
 
 def has_formula(layer: nn.Module) -> bool:
-    r"""Return whether the gradient of one row, with respect to the layer's weight, is a sum of outer products.
+    r"""Whether the gradients of a row are these sums over the positions t of :func:`inputs_at`.
 
     .. math:: \nabla_W = \sum_t g_t a_t^\top, \qquad \nabla_b = \sum_t g_t.
 
-    The sums are over the positions t of :func:`inputs_at` and :func:`slopes_at`.
     """
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
@@ -244,7 +238,7 @@ def has_formula(layer: nn.Module) -> bool:
 
 
 def inputs_at(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return the vectors that a layer multiplies by its weights, shape (N, T, D), for T positions in each row of x."""
+    """Return the vectors that a layer multiplies by its weights, shape (N, T, D), at T positions of each row."""
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         sizes = [layer.kernel_size, layer.dilation, layer.padding, layer.stride]
         if isinstance(layer, nn.Conv1d):  # a convolution of images of height 1
@@ -255,16 +249,16 @@ def inputs_at(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def slopes_at(layer: nn.Module, slope: Tensor) -> Tensor:
-    """Reshape a gradient with respect to the output of a layer to (N, T, O), with N and T as in :func:`inputs_at`."""
+    """Reshape a gradient in a layer's output to (N, T, O), with N and T as in :func:`inputs_at`."""
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         return slope.flatten(2).mT
     return slope.reshape(len(slope), -1, slope.shape[-1])
 
 
 def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
-    """Return whether, on 16 rows, the formulas of standard layers give the same gradients as autograd.
+    """Whether, on 16 rows, the formulas of standard layers give the same gradients as autograd.
 
-    The formulas are wrong if a layer has its own forward pass, or if code outside the layer also uses its weight.
+    They differ if a layer has its own forward pass, or if code outside the layer also uses its weight.
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
     if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):
@@ -298,8 +292,8 @@ def kronecker_curvature(net: nn.Module, batches: Iterable[Pair], likelihood: Lik
               A = \frac{1}{N T} \sum_{n, t} a_{nt} a_{nt}^\top.
 
     At each of the T positions of a row, a is the vector that the weight matrix multiplies, and g is the gradient in the
-    layer's output, for each column r of :func:`root_of`. The matrix of a bias is B. If rows or classes have weights, A
-    is the weighted mean. The scale of Gaussian noise is taken to be 1.
+    layer's output, for each column r of :func:`root_of`. The matrix of a bias is B. With weights of rows or classes, A
+    is the weighted mean. Gaussian noise has scale 1.
 
     References:
         Martens and Grosse (2015), https://arxiv.org/abs/1503.05671, for linear layers. Eschenhagen et al. (2023),
@@ -335,7 +329,7 @@ def kronecker_curvature(net: nn.Module, batches: Iterable[Pair], likelihood: Lik
 
 
 def _add(sums: dict[nn.Module, Tensor], layer: nn.Module, vectors: Tensor) -> None:
-    """Add the sum of v v^T over all vectors v, shape (N, T, D), to the matrix of a layer, in double precision."""
+    """Add the sum of v v^T over all vectors v, shape (N, T, D), in double precision."""
     flat = vectors.flatten(0, 1)
     products = (flat.mT @ flat).double()
     sums[layer] = sums[layer] + products if layer in sums else products
@@ -356,10 +350,7 @@ def _require_standard(net: nn.Module, x: Inputs) -> None:
 
 
 def _require_layers(net: nn.Module) -> None:
-    """Raise unless each layer with random weights has a formula.
-
-    All parameters of a layer with random weights must be random, and must not belong to another layer.
-    """
+    """Raise unless each layer with random weights has a formula, and shares no parameters."""
     seen: set[int] = set()
     for name, module in net.named_modules():
         own = list(module.parameters(recurse=False))

@@ -1,4 +1,4 @@
-"""Functions that check a model, and that compute its prior, its log-likelihood and the inputs of its last layer."""
+"""Checks of a model, and its prior, its log-likelihood and the inputs of its last layer."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -17,11 +17,10 @@ from ._evidence import LATENT, latent_noise
 from ._matrices import SERVED
 
 MANY_ROWS = 4096
-"""Heuristic: number of rows in a batch of inputs of the last layer. Each batch costs a pass over the whole matrix."""
+"""Heuristic: rows in a batch of inputs of the last layer. Each batch costs a pass over the whole matrix."""
 
 
 def check_model(model: BayesianModel, structure: str) -> None:
-    """Raise if the likelihood, a latent variable or the number of noise scales is not supported."""
     likelihood, remedy = model.likelihood, "use `fit_laplace` for a small network, or `fit_svi`"
     if type(likelihood) not in SERVED:
         names = ", ".join(kind.__name__ for kind in SERVED)
@@ -45,7 +44,7 @@ def check_model(model: BayesianModel, structure: str) -> None:
 
 
 def gaussian_prior(model: BayesianModel, sites: Sequence[str], *, is_kronecker: bool) -> tuple[Tensor, Tensor]:
-    """Return the prior means and the prior precisions of some sites, each of shape (P,), in double precision."""
+    """Return the prior means and precisions of some sites, each of shape (P,), in double precision."""
     remedy = "use NormalPrior, FanInNormalPrior, NetworkNormalPrior or PosteriorPrior, or `fit_laplace` or `fit_svi`"
     if not model.has_fixed_priors:
         raise ValueError(
@@ -73,7 +72,7 @@ def gaussian_prior(model: BayesianModel, sites: Sequence[str], *, is_kronecker: 
 
 
 def point_of(model: BayesianModel, init: Posterior | Mapping[str, Tensor] | None) -> Draw:
-    """Return a value of every latent variable, from `init` or the network, on the model's device and in its dtype."""
+    """Return a value of every latent variable, from `init` or the network."""
     prior = latent_noise(model)
     latent = {} if prior is None else {LATENT: torch.ones(prior.event_shape).to(model.like)}  # chosen later
     if init is None:
@@ -121,7 +120,7 @@ def check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
 def expansion(
     model: BayesianModel, rows: Pairs, values: Mapping[str, Tensor], sites: Sequence[str]
 ) -> tuple[float, Tensor]:
-    """Return the log-likelihood of all rows in nats, and its gradient with respect to the `sites`, shape (P,)."""
+    """Return the log-likelihood of all rows in nats, and its gradient in the `sites`, shape (P,)."""
     leaves = [values[site].detach().clone().requires_grad_() for site in sites]
     given = {**values, **dict(zip(sites, leaves, strict=True))}
     total = 0.0
@@ -139,13 +138,12 @@ def expansion(
 
 
 def sites_of(net: nn.Module, model: BayesianModel) -> list[str]:
-    """Return the sites of the parameters that need gradients, in the order of the network."""
     sites = {path: site for site, paths in model.parameter_paths.items() for path in paths}
     return [sites[path] for path, parameter in net.named_parameters() if parameter.requires_grad]
 
 
 def features(net: nn.Module, layer: nn.Linear, source: Iterable[Pair]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield large batches of the inputs of the last layer, shape (N, D), with their targets."""
+    """Yield large batches of inputs of the last layer, shape (N, D), with their targets."""
     parts: list[tuple[Tensor, Tensor]] = []
     for x, y in source:
         _, calls = watched(net, x)

@@ -37,7 +37,7 @@ class GaussNewtonPosterior(Posterior):
         random: Sites of the random weights, in the order of the covariance.
         covariance: Covariance of the random weights.
         prior_precisions: Prior precision of each random site: a number, or a tensor of the site's shape.
-        structure: Name of the structure of the matrix, such as "kronecker".
+        structure: Structure of the matrix, such as "kronecker".
         is_linearised: Whether `predict` by default linearises the network in its weights.
         log_evidence: Laplace's estimate of the log evidence, in nats.
         status: How the fit ended.
@@ -94,7 +94,7 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def is_linearised(self) -> bool:
-        """Whether predictions linearise the network; False if the network is already linear in its random weights."""
+        """Whether predictions linearise the network; False if it is already linear in its random weights."""
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:

@@ -1,7 +1,4 @@
-"""Pyro's autoguides, with parameters that exist from the start.
-
-The guides contain the latent variables, but not the observed site. They start at the values of `init`.
-"""
+"""Pyro's autoguides, with parameters that exist from the start."""
 
 from typing import TypeVar
 
@@ -31,7 +28,7 @@ KINDS = (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMult
 def auto_guide(
     kind: type[AnyGuide], model: BayesianModel, *, rank: int | None = None, init: Init | None = None
 ) -> AnyGuide:
-    r"""Make one of Pyro's Gaussian autoguides, together with all its parameters.
+    r"""Make one of Pyro's Gaussian autoguides, with all its parameters.
 
     A plain autoguide makes its parameters at its first call, so it cannot load a state dict before this call. For P
     latent numbers in unconstrained space, the guides are
@@ -41,8 +38,7 @@ def auto_guide(
     - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular, P^2 parameters, for up to
       about a thousand latent numbers. It starts without correlations;
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
-      random numbers, since zero would be a saddle point. If two guides have the same shape of F,
-      they start at the same numbers.
+      random numbers, since zero would be a saddle point. They are the same for all guides of the same shape.
 
     Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form of their KL divergence, and its
     result is wrong for constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
@@ -50,7 +46,7 @@ def auto_guide(
     Args:
         kind: Class of the guide, from `pyro.infer.autoguide`.
         model: The model whose weights the guide approximates.
-        rank: Rank of ``AutoLowRankMultivariateNormal``, from 1 to P. By default, it is the rounded square root of P.
+        rank: Rank of ``AutoLowRankMultivariateNormal``, by default the rounded square root of P.
         init: Initial locations and marginal scales. By default the guide is centred on the network's present weights.
 
     Returns:
@@ -103,7 +99,7 @@ def auto_guide(
 
 
 def _set(guide: AutoGuide, name: str, value: Tensor) -> None:
-    """Set a parameter by its unconstrained value. Pyro adds `_unconstrained` to the names of constrained parameters."""
+    """Set a parameter by its unconstrained value, which Pyro may name `..._unconstrained`."""
     parameters = dict(guide.named_parameters())
     parameter = parameters.get(f"{name}_unconstrained", parameters.get(name))
     assert parameter is not None

@@ -1,4 +1,4 @@
-"""The guide with several members that share one set of weights."""
+"""The guide with several members that share weights."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,17 +26,17 @@ class BatchEnsembleGuide(FlatGuide):
     .. math:: W_k = W \circ (r_k s_k^\top).
 
     In a convolution, both factors belong to channels. Each member has its own copy of every other variable, such as a
-    bias or a noise scale. The parameters are the shared weights `loc`, and `members`, which has a row of factors and
-    other variables for each member.
+    bias or a noise scale. The parameters are the shared weights `loc`, and `members`, with a row of factors and other
+    variables for each member.
 
-    A draw is one member, drawn at random in each step of a fit. So a fit takes about as long as the fit of one network,
-    and each member sees one batch in K. With all weights :math:`w_k` of member k, the fit maximises
+    Each step of a fit draws one member at random. So a fit takes about as long as that of one network, and each member
+    sees one batch in K. With all weights :math:`w_k` of member k, the fit maximises
 
     .. math:: \frac1K \sum_k \left(\log p(y \mid w_k) + \log p(w_k)\right).
 
-    The mixture of K points has no density, so the objective omits its entropy: the guide is an ensemble of points of
-    high density, not an approximation of the posterior. The recorded KL is the mean of :math:`-\log p(w_k)` and can be
-    negative, as that of :class:`DeltaGuide`.
+    The objective omits the entropy of the mixture of K points: the guide is an ensemble of points of high density, not
+    an approximation of the posterior. The recorded KL is the mean of :math:`-\log p(w_k)` and can be negative, as that
+    of :class:`DeltaGuide`.
 
     :meth:`draws` yields the members in turn, so `predict` with ``num_samples=num_members`` uses each member once. The
     running statistics of batch normalisation are averages over all members; :class:`~pyro_bnn.RefreshedPosterior`
@@ -45,12 +45,10 @@ class BatchEnsembleGuide(FlatGuide):
     Args:
         model: The model whose weights the guide approximates.
         num_members: Number K of members.
-        init: Initial values of the shared weights, and of each member's other variables. By default these are the
-            network's own. The scales of `init` are not used.
+        init: Initial values of the shared weights, and of each member's other variables, by default the network's own.
         factor_scale: Standard deviation of the initial factors around 1. With ``None``, each factor starts at a random
-            sign, with which the members differ most. Under a strong prior, or in a deep network, signs may keep the fit
-            from learning; then use 0.5. For a trained network, use a small number such as 0.1. All guides of the same
-            shape start at the same factors.
+            sign, so that the members differ most. Under a strong prior, or in a deep network, signs may keep the fit
+            from learning; then use 0.5. For a trained network, use a small number such as 0.1.
 
     Raises:
         ValueError: If `num_members` is less than 1, or if the prior is learned.
@@ -105,7 +103,7 @@ class BatchEnsembleGuide(FlatGuide):
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The sites whose weights all members share; each member multiplies these weights by its own factors."""
+        """The sites whose weights all members share."""
         return tuple(site.name for site in self.sites if _is_shared(site))
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
@@ -137,10 +135,7 @@ class BatchEnsembleGuide(FlatGuide):
         return self.constrained(self.locations())
 
     def locations(self) -> dict[str, Tensor]:
-        """Return the unconstrained values of a guide with one member.
-
-        Raise an error if the guide has several members.
-        """
+        """Return the unconstrained values of a guide with one member; raise if there are several."""
         if self.num_members > 1:
             raise ValueError(
                 f"the {self.num_members} members of a BatchEnsembleGuide have no common `median()` or location; use "
@@ -149,7 +144,6 @@ class BatchEnsembleGuide(FlatGuide):
         return self._member(0)
 
     def _member(self, index: int) -> dict[str, Tensor]:
-        """Return copies of a member's unconstrained values, without gradients."""
         loc = {name: value.detach() for name, value in self.tree("loc").named_parameters()}
         return self._free(loc, self.members.detach()[index].clone())
 
@@ -183,7 +177,6 @@ def _is_shared(site: Site) -> bool:
 
 
 def _layout_of_member(sites: Iterable[Site]) -> Layout:
-    """Return the layout of a row of `members`: factors of shared weights, and values of all other variables."""
     shapes: dict[str, torch.Size] = {}
     for site in sites:
         shape = site.unconstrained_start.shape
@@ -195,21 +188,17 @@ def _layout_of_member(sites: Iterable[Site]) -> Layout:
 
 
 def _factors(shape: tuple[int, ...], scale: float | None) -> Tensor:
-    """Return random signs as initial factors, or Gaussian numbers with mean 1 if `scale` is given."""
     return 2.0 * torch.randint(2, shape) - 1 if scale is None else 1 + float(scale) * torch.randn(shape)
 
 
 def _aligned(views: Mapping[str, Tensor], site: str, num_axes: int) -> tuple[Tensor, Tensor]:
-    """Return the two factors of a shared weight, as views that broadcast with the weight along its first two axes."""
+    """Return the two factors of a shared weight, as views that broadcast with it."""
     rest = [1] * (num_axes - 2)
     return views[f"outputs.{site}"].view(-1, 1, *rest), views[f"inputs.{site}"].view(1, -1, *rest)
 
 
 def chosen(members: Tensor) -> Tensor:
-    """Draw the index of a random row of `members`, shape (1,).
-
-    The index is drawn on the device of `members`, so that no step waits for a copy between devices.
-    """
+    """Draw the index of a row of `members`, shape (1,), on its device, so that no step waits for a copy."""
     return torch.randint(len(members), (1,), device=members.device)
 
 
@@ -255,7 +244,7 @@ class BatchEnsembleState(FlatState):
         return [*self._gradients.tensors, self._members_grad.view(-1)]
 
     def update(self) -> None:
-        """Do nothing, since draws share no quantities: each draw computes the weights of its own member."""
+        """Do nothing: draws share no quantities."""
 
     def draw(self) -> Mapping[str, Tensor]:
         with torch.no_grad():
@@ -311,8 +300,7 @@ class _SharedWeight:
     def pull_back(self, gradient: Tensor) -> None:
         """Compute the gradients of the factors and of the shared weight.
 
-        `gradient` must be the gradient with respect to the member's weight. It is overwritten with the gradient with
-        respect to the shared weight.
+        `gradient` is that of the member's weight, and is overwritten with that of the shared weight.
         """
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:

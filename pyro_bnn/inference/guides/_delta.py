@@ -22,9 +22,9 @@ class DeltaGuide(FlatGuide):
 
     .. math:: \mathrm{ELBO} = \log p(y \mid w) + \log p(w), \qquad \mathrm{KL} = -\log p(w).
 
-    Both omit the entropy of a point, which is minus infinity. So the KL of a point can be negative, and cannot be
-    compared with the KL of another guide. All draws are the same, so predictions have no epistemic uncertainty, unless
-    the network itself is random (:class:`~pyro_bnn.nets.MCDropout`).
+    Both omit the entropy of a point, which is minus infinity. So the KL can be negative, and cannot be compared with
+    that of another guide. All draws are the same, so predictions have no epistemic uncertainty, unless the network
+    itself is random (:class:`~pyro_bnn.nets.MCDropout`).
 
     The point is the mode of the density in *constrained* space, as in Pyro's `AutoDelta`. So a latent noise scale is at
     the maximum of p(scale | y), not at the mode of the density of log(scale). The mode of weights, which are
@@ -32,7 +32,7 @@ class DeltaGuide(FlatGuide):
 
     Args:
         model: The model whose weights the guide estimates.
-        init: Initial locations. By default these are the network's own weights. The scales of `init` are not used.
+        init: Initial locations, by default the network's own weights. Scales are not used.
         jacobian: Whether to use the density in unconstrained space, as samplers do.
 
     Raises:
@@ -103,7 +103,7 @@ class DeltaState(FlatState):
         return self._gradients.tensors
 
     def update(self) -> None:
-        """Do nothing, since there are no scales to compute."""
+        """Do nothing: there are no scales to compute."""
 
     def draw(self) -> Mapping[str, Tensor]:
         return self.joint.constrained(self._gradients.leaves())

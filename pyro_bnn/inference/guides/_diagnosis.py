@@ -1,4 +1,4 @@
-"""Compares the Gaussian of each weight with its prior, and finds collapsed and prior-dominated posteriors."""
+"""Compares each weight's Gaussian with its prior, and finds collapsed and prior-dominated posteriors."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -42,7 +42,6 @@ SHARPEST_ROW = 0.003
 """Heuristic: a single row of data does not narrow a weight to less than this fraction of the prior's scale."""
 
 COLUMNS = ("weights", "KL (nats)", "per weight", "at prior", "collapsed", "median sd", "|mean|/sd")
-"""Headings of a diagnosis."""
 
 NUM_OFFSETS, LARGEST_OFFSET = 1001, 8.0
 """Number of points, and half width in standard deviations, of a grid that integrates smooth functions precisely."""
@@ -55,11 +54,11 @@ class SiteDiagnosis:
     Args:
         site: Name of the site.
         num_weights: Number of weights that were not removed.
-        kl: Sum of the divergences of the weights' marginals from their priors, in nats.
-        share_at_prior: Fraction of the weights that are still at the prior, from 0 to 1.
-        share_collapsed: Fraction of the weights that collapsed, from 0 to 1.
+        kl: Sum of the divergences of the weights from their priors, in nats.
+        share_at_prior: Fraction of the weights that are still at the prior.
+        share_collapsed: Fraction of the weights that collapsed.
         median_scale: Median of the standard deviations.
-        median_signal_to_noise: Median, over all weights, of the absolute mean divided by the standard deviation.
+        median_signal_to_noise: Median of the absolute mean divided by the standard deviation.
     """
 
     site: str
@@ -92,20 +91,19 @@ class Diagnosis(Shown):
     .. math:: \log\frac{s}{\sigma} + \frac{\sigma^2 + (\mu - m)^2}{2 s^2} - \frac12 < 0.2.
 
     For a prior that is not Gaussian, :math:`N(m, s^2)` is the Gaussian around the prior's mean with the smallest
-    divergence from the prior. A mixture can have several such Gaussians, one for each local minimum in :math:`s`; a
-    divergence below 0.2 nats from any of them suffices.
+    divergence from the prior. A mixture can have several, one for each local minimum in :math:`s`; a divergence below
+    0.2 nats from any of them suffices.
 
     A weight has *collapsed* if all its draws are practically equal: its :math:`\sigma` is below :math:`0.003\, s /
-    \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. The
-    first limit is reached if each row alone would narrow the weight to :math:`0.003\, s`.
+    \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. At the
+    first limit, each row alone would narrow the weight to :math:`0.003\, s`.
 
     Args:
         sites: One :class:`SiteDiagnosis` for each site of weights that can be compared with their prior.
         left_out: Why each of the other latent variables has no comparison, ``{site: reason}``.
-        warnings: Problems of the whole posterior, each with a remedy; empty if there are none. "collapsed": more than
-            half of all weights collapsed. "prior-dominated": in some layer with a weight matrix, at most a thousandth
-            of the weights have left a prior around 0, and the layer's total divergence is below 0.05 nats per row of
-            data.
+        warnings: Problems of the whole posterior, each with a remedy. "collapsed": more than half of all weights
+            collapsed. "prior-dominated": in some layer with a weight matrix, at most a thousandth of the weights have
+            left a prior around 0, and the layer's total divergence is below 0.05 nats per row of data.
     """
 
     sites: tuple[SiteDiagnosis, ...]
@@ -167,8 +165,8 @@ class Marginals:
 class Counts:
     """How many weights of a site are at the prior, silent or collapsed; see :class:`Diagnosis`.
 
-    A weight at the prior counts as silent if the prior's mean is at most one standard deviation from 0. If the mean is
-    farther from 0, the prior carries information, for example from other data.
+    A weight at the prior counts as silent if the prior's mean is at most one standard deviation from 0. A mean farther
+    from 0 carries information, for example from other data.
     """
 
     marginals: Marginals
@@ -192,10 +190,7 @@ def diagnosis_of(guide: object, model: BayesianModel | None, num_data: int, num_
 
 
 def problems_of(guide: object, model: BayesianModel) -> list[tuple[str, str]]:
-    """Return the problems of a guide, each with its remedy.
-
-    For a guide without Gaussian marginals, the list is empty.
-    """
+    """Return the problems of a guide with remedies; none for a guide without Gaussian marginals."""
     if not isinstance(guide, (GaussianGuide, *KINDS)):
         return []
     marginals, _ = _weight_marginals(guide, model)
@@ -239,10 +234,9 @@ def _counts(site: Marginals, num_data: int) -> Counts:
 def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     r"""Return the Gaussians at which the divergence from the prior has a local minimum, as (centre, scale).
 
-    The centre m is the prior's mean, or the prior's mode if the mean is not finite. The divergence from the prior is
-    :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` plus a constant. This divergence is computed on a grid of log
-    scales with steps of 0.1, and each local minimum on the grid gives a scale s. The minima on the grid exceed the true
-    minima by at most about 0.0025 nats.
+    The centre m is the prior's mean, or its mode if the mean is not finite. The divergence, :math:`-\log s - E_{w \sim
+    N(m, s^2)}[\log p(w)]` plus a constant, is computed on a grid of log scales with steps of 0.1. So the minima exceed
+    the true ones by at most about 0.0025 nats.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]
@@ -302,7 +296,7 @@ def _is_silent(layer: Iterable[Counts], num_data: int) -> bool:
 
 @torch.no_grad()
 def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[Marginals], dict[str, str]]:
-    """Return the marginals of all weights that were not removed, and the reasons why sites were left out."""
+    """Return the marginals of weights that were not removed, and why sites were left out."""
     locations, scales = _locations_and_scales(guide)
     priors = _priors_of_guide(guide) if model is None else _priors_of_model(guide, model)
     found, left_out = [], {}
@@ -345,7 +339,7 @@ def _priors_of_guide(guide: object) -> dict[str, Distribution]:
 
 
 def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribution]:
-    """Return the prior of each site. If a prior depends on other variables, their medians are used."""
+    """Return the prior of each site, given the medians of the variables on which it depends."""
     medians: Mapping[str, Tensor] = {}
     if any(model.parents_of(name) for name in model.site_names) and isinstance(guide, (FlatGuide, AutoGuide)):
         with own_parameters(guide):
@@ -355,7 +349,7 @@ def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribut
 
 
 def _obstacle(prior: Distribution, loc: Tensor) -> str | None:
-    """Return why a site's weights cannot be compared one by one with their prior; None if they can."""
+    """Return why a site's weights cannot be compared one by one with their prior."""
     single = unwrap(prior)
     if single.event_shape or (single.batch_shape and single.batch_shape != loc.shape):
         return "its elements depend on each other under the prior"
@@ -371,10 +365,7 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
-    """Return the prior of the P remaining weights.
-
-    The batch shape of a Gaussian prior is (P,). Any other prior is the same for all weights, and has batch shape ().
-    """
+    """Return the prior of P remaining weights: Gaussians of batch shape (P,), or one prior of batch shape ()."""
     if type(prior) is dist.Normal:
         loc, scale = (part.expand(shape).reshape(-1)[keep] for part in (prior.loc, prior.scale))
         return dist.Normal(loc, scale)

@@ -29,8 +29,8 @@ Choice = Callable[[Site, dist.Normal], dist.Normal]
 class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     """A guide whose ELBO can be differentiated without effect handlers.
 
-    A subclass defines its distribution in two ways. `forward` defines it as any Pyro guide does. :meth:`flat` defines
-    the same distribution for fast fits, with all parameters in long vectors. Each parameter has the name of its site.
+    A subclass defines its distribution twice: in `forward`, as any Pyro guide does, and in :meth:`flat`, for fast fits,
+    with all parameters in long vectors. Each parameter has the name of its site.
     """
 
     sites: tuple[Site, ...]
@@ -46,9 +46,8 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
         Args:
             joint: The joint density of the model, over the sites of the guide.
-            noise: What a gradient estimator gets for each weight in addition to its mean: a deviation or a variance.
-                With ``None``, there is no estimator, and the network runs with drawn weights. A guide that does not
-                support estimators raises an error if `noise` is given.
+            noise: What a gradient estimator gets for each weight besides its mean. With ``None``, the network runs with
+                drawn weights. Guides without support for estimators raise an error otherwise.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 
@@ -88,7 +87,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
         """Make a `sample` statement for each site.
 
-        If `jacobian` is true, each log-density is minus the log Jacobian of the site's transform. Otherwise it is 0.
+        Each log-density is 0, or with `jacobian` minus the log Jacobian of the site's transform.
         """
         values = self.constrained(free)
         for site in self.sites:
@@ -122,10 +121,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @property
     def changes(self) -> str | None:
-        """The reason why a call of the guide and :meth:`flat` may give different results; None if there is no reason.
-
-        The results may differ if the guide has a hook, or if a subclass overrides a method.
-        """
+        """Why a call of the guide and :meth:`flat` may differ: hooks, or a method that a subclass overrides."""
         if has_hooks(self):
             return "the model or the guide has hooks"
         family = next(base for base in type(self).__mro__ if "flat" in vars(base))
@@ -133,7 +129,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return f"{type(self).__name__} overrides {', '.join(overridden)}" if overridden else None
 
     def obstacle(self, joint: Joint) -> str | None:
-        """Return the reason why :meth:`flat` does not work with a joint density; None if it works."""
+        """Return why :meth:`flat` does not work with a joint density; None if it works."""
         if len(joint.sites) != len(self.sites) or not all(map(_are_alike, joint.sites, self.sites)):
             return "model and guide have different sites"
         if any(site.plates for site in self.sites):
@@ -153,7 +149,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return None if any(p.requires_grad for p in named.values()) else "all parameters of the guide are frozen"
 
     def shape_of(self, parameter: str, joint: Joint) -> torch.Size | None:
-        """Return the shape of the site of a parameter such as `loc.net.weight`; None for parameters without a site."""
+        """Return the shape of the site of a parameter, such as `loc.net.weight`."""
         return joint.layout.shapes.get(parameter.partition(".")[2])
 
 
@@ -171,8 +167,7 @@ class GaussianGuide(FlatGuide):
     ) -> None:
         """Make the parameters, site by site to save memory.
 
-        The low-rank part of a guide multiplies standard deviations by `stretch`, so the scales of `init` are divided by
-        `stretch`.
+        The scales of `init` are divided by `stretch`, by which a low-rank part multiplies standard deviations.
         """
         init = init_or_default(init)
         self.sites = tuple(sites)
@@ -188,7 +183,7 @@ class GaussianGuide(FlatGuide):
             plant(free, site.name, rho)
 
     def vectors(self, joint: Joint) -> tuple[ParameterVector, ParameterVector]:
-        """Move the locations into one vector, and the free parameters of the scales into another vector."""
+        """Move the locations into one vector, and the free parameters of the scales into another."""
         kinds, names = ("loc", self.scale_map.name), joint.layout.shapes
         loc, free = (ParameterVector(self.tree(kind), names) for kind in kinds)
         return loc, free

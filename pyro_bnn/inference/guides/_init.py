@@ -21,7 +21,6 @@ def require_model(model: object) -> None:
 
 
 def require_fixed_prior(model: BayesianModel) -> None:
-    """Raise if the prior is learned: guides that are point estimates need a fixed prior."""
     if any(name.startswith("prior_parameters.") for name, _ in model.named_parameters()):
         raise ValueError(
             "a guide that is a point does not work with a learned prior: the density grows without bound as the "
@@ -43,8 +42,7 @@ class Init(ABC):
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         """Return the initial location and rho of a site, in the shape of its unconstrained value.
 
-        The initial scale is softplus(rho). A guide copies the returned tensors, so they may share memory with other
-        tensors.
+        The initial scale is softplus(rho). A guide copies both tensors.
         """
 
 
@@ -137,12 +135,12 @@ class NetworkInit(Init):
 
     Args:
         scale: Initial standard deviation of every variable, above 0.
-        prior_fraction: Ratio of a variable's initial standard deviation to the prior's standard deviation, above 0.
-            This ratio replaces `scale` for unconstrained variables whose prior has a finite standard deviation.
-        weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0. This ratio
-            replaces `scale` for unconstrained variables. MOPED uses 0.05 to 0.2.
-        smallest: Smallest standard deviation that `weight_fraction` gives; it must be above 0. For example, a bias of 0
-            gets the standard deviation `smallest`. The default is a heuristic: one hundredth of the default of `scale`.
+        prior_fraction: Ratio of a variable's initial standard deviation to the prior's, above 0. It replaces `scale`
+            for unconstrained variables whose prior has a finite standard deviation.
+        weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0. It replaces
+            `scale` for unconstrained variables. MOPED uses 0.05 to 0.2.
+        smallest: Smallest standard deviation that `weight_fraction` gives, above 0, such as that of a bias of 0. The
+            default is a heuristic.
 
     Raises:
         ValueError: If a number is not above 0, or if both fractions are given.

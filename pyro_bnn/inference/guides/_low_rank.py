@@ -27,8 +27,7 @@ class LowRankGuide(GaussianGuide):
 
     .. math:: q(w) = N(\mu, D (I + F^\top F) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{r \times P}.
 
-    Pyro's `AutoLowRankMultivariateNormal` has the same family of distributions, but makes its parameters only at its
-    first call. `TraceMeanField_ELBO` uses a closed form of the divergence for each prior that has one.
+    `TraceMeanField_ELBO` uses a closed form of the divergence for each prior that has one.
 
     The factor F starts at random numbers, the same for all guides of the same shape, since zero would be a saddle
     point. The initial marginal standard deviations are exactly those of `init`. The vector w contains constrained
@@ -38,7 +37,7 @@ class LowRankGuide(GaussianGuide):
         model: The model whose weights the guide approximates.
         rank: Rank r of the low-rank matrix, from 1 to P.
         init: Initial locations and marginal scales. By default the guide is centred on the network's own weights.
-        scale_map: Map from free parameters to the scales :math:`\sigma`. The map also gives the parameters their names.
+        scale_map: Map from free parameters to the scales :math:`\sigma`.
 
     Raises:
         ValueError: If `rank` is not a whole number from 1 to P.
@@ -128,7 +127,7 @@ def checked_rank(rank: int, num_latents: int) -> int:
 
 
 def _stretch(factor: Tensor) -> Tensor:
-    """Return for each element the ratio of its marginal standard deviation to its scale, shape (P,)."""
+    """Return the ratio of marginal standard deviations to scales, shape (P,)."""
     return (1 + factor.square().sum(0)).sqrt()
 
 
@@ -226,10 +225,7 @@ class LowRankState(FlatState):
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
-        """Compute the gradients of one piece with respect to locations, scales, v and the stretch.
-
-        Return what the piece contributes to the divergence.
-        """
+        """Compute the gradients in locations, scales, v and the stretch; return the piece's divergence."""
         part, density, is_closed = piece.part, piece.density, piece.kind
         gradient, scale, scale_grad = self.value_grad[part], self._scale[part], self._scale_grad[part]
         slope, scale_slope, *scratch = self._scratch[:, : part.stop - part.start]

@@ -1,4 +1,4 @@
-"""A Gaussian distribution whose removed elements are exactly zero, and masks of the removed weights in flat vectors."""
+"""Gaussians whose removed elements are exactly zero, and masks of removed weights in flat vectors."""
 
 from collections.abc import Mapping
 
@@ -15,8 +15,8 @@ from ..joint import LOG_ROOT_TAU, Joint, Site
 class PrunedNormal(TorchDistribution):
     """Independent Gaussians for the elements in the mask `keep`; the removed elements are exactly 0.
 
-    The density of a removed element is the prior's density at zero, so the element adds nothing to the divergence. It
-    also gets no gradient. So the ELBO equals the ELBO of a network without the removed elements.
+    The density of a removed element is the prior's density at zero, so it adds nothing to the divergence, and gets no
+    gradient. The ELBO is that of a network without the removed elements.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -55,7 +55,7 @@ def _divergence(q: PrunedNormal, p: Distribution) -> Tensor:
 
 
 def masks_of(guide: nn.Module) -> dict[str, Tensor]:
-    """Return masks of the elements that are still random, by site. Without removed elements, there are no masks."""
+    """Return masks of the remaining elements by site; none if no element was removed."""
     keep = guide._modules.get("keep")
     return {} if keep is None else dict(keep.named_buffers())
 
@@ -63,9 +63,8 @@ def masks_of(guide: nn.Module) -> dict[str, Tensor]:
 class FlatMask:
     """Mask of the removed weights in the flat vectors of a step.
 
-    A removed weight gets the location 0, the noise 0 and the scale of its prior. So a removed weight adds a known
-    constant to the ELBO, which is subtracted. This constant is small, since the scale is that of the prior. So it
-    causes only small rounding errors in sums over all weights.
+    A removed weight gets the location 0, the noise 0 and the scale of its prior. So it adds a known constant to the
+    ELBO, which is subtracted. With the prior's scale, the constant is small, and so are the rounding errors.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:
@@ -85,7 +84,7 @@ class FlatMask:
             self._scales = layout.pack(scales)
 
     def require_same(self) -> None:
-        """Raise a `ValueError` if weights of the guide were removed or restored since this object was made."""
+        """Raise if weights of the guide were removed or restored since this object was made."""
         now, before = masks_of(self._guide), self._keep
         is_same = set(now) == set(before)
         if not (is_same and all(now[name] is mask or torch.equal(now[name], mask) for name, mask in before.items())):
@@ -96,7 +95,7 @@ class FlatMask:
         self._keep = now  # equal masks in other tensors, as after loading a state
 
     def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
-        """Set the removed weights in `vector` to a value. `vector` has only the weights in the slice `part`."""
+        """Set removed weights to a value in `vector`, which holds the weights of `part`."""
         if self._removed is not None:
             vector.masked_fill_(self._removed[part], value)
 
@@ -110,13 +109,13 @@ class FlatMask:
 
 
 def _scale_of_removed(site: Site) -> Tensor:
-    """Return the scale of the removed weights of a site: the prior's standard deviation if it is finite, else 1."""
+    """Return the prior's standard deviation where it is finite, else 1."""
     scale = elementwise(site.name, site.prior, site.start.shape).stddev
     return torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
 
 
 def _divergence_of_removed(site: Site, removed: Tensor, is_closed: bool) -> float:
-    """Return the contribution of the removed weights to the divergence that a step computes."""
+    """Return what removed weights add to the divergence of a step."""
     prior = elementwise(site.name, site.prior, site.start.shape)
     zero = torch.zeros_like(site.start, dtype=torch.float64)
     scale = _scale_of_removed(site).to(site.start).double() + zero

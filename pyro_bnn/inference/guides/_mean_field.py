@@ -25,7 +25,6 @@ from ._state import FlatState, Noise, ParameterVector, RandomParameter, lent, sc
 
 
 def normal_draw(mean: Tensor, deviation: Tensor) -> Tensor:
-    """Draw independent normal numbers with the given means and standard deviations."""
     return torch.addcmul(mean, deviation, torch.randn(mean.shape, dtype=mean.dtype, device=mean.device))
 
 
@@ -37,8 +36,8 @@ class MeanFieldGuide(GaussianGuide):
     A latent variable with constrained support, such as a noise scale, is Gaussian in unconstrained space. The guide
     works with `Trace_ELBO` and with `TraceMeanField_ELBO`, which uses closed-form divergences where the prior has them.
 
-    All parameters exist from the start, so a state dict can be loaded before the first call. No parameter is in Pyro's
-    global store, so two guides share none.
+    All parameters exist from the start, so a state dict can be loaded before the first call. None is in Pyro's global
+    store.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any other Pyro model together with example arguments.
@@ -46,9 +45,9 @@ class MeanFieldGuide(GaussianGuide):
             would count as a latent variable.
         init: Initial locations and scales. By default the guide is centred on the network's own weights.
         scale_map: Map from free parameters to standard deviations, by default :class:`~pyro_bnn.scale_maps.Softplus`.
-            The map affects the steps of an optimizer, and the names of the parameters, such as ``rho.*``.
-        learn_locations: Whether the locations are learned. If False, the locations are parameters with
-            ``requires_grad=False`` that stay at the values of `init`.
+            It affects the steps of an optimizer, and the parameters' names, such as ``rho.*``.
+        learn_locations: Whether the locations are learned. If False, they have ``requires_grad=False`` and stay at the
+            values of `init`.
         **kwargs: Example keyword arguments of any other Pyro model.
 
     Raises:
@@ -118,7 +117,7 @@ class MeanFieldGuide(GaussianGuide):
     def natural(
         self, joint: Joint, *, initial_hessian: float | None, gauss_newton_every: int | None, adds_up: bool
     ) -> AbstractContextManager[NaturalState]:
-        """Return a context that yields the state for natural-gradient steps. See :class:`NaturalState`."""
+        """Return a context that yields a :class:`NaturalState`."""
         if not isinstance(self.scale_map, Precision):
             raise ValueError(
                 "natural-gradient inference needs a guide with precisions, got a guide with the scale map "
@@ -231,7 +230,7 @@ class MeanFieldGuide(GaussianGuide):
             raise
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load a state. Masks in the state replace the masks of the guide."""
+        """Load a state, with its masks in place of the guide's."""
         masks, before = {}, self.masks
         for site in (site.name for site in self.sites):
             loc, mask = self.tree("loc").get_parameter(site), state_dict.get(f"{prefix}keep.{site}")
@@ -243,7 +242,7 @@ class MeanFieldGuide(GaussianGuide):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def locations(self) -> dict[str, Tensor]:
-        """Return the means in unconstrained space, ``{site: shape (*event)}``. Removed weights have the mean 0."""
+        """Return the means in unconstrained space, ``{site: shape (*event)}``. Those of removed weights are 0."""
         return self._or_zero(self.values("loc"))
 
     def scales(self) -> dict[str, Tensor]:
@@ -371,11 +370,7 @@ class MeanFieldState(FlatState):
         return divergence
 
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
-        """Compute the gradient with respect to the scale, by the chain rule.
-
-        The chain rule starts at the gradient with respect to the draw. With an estimator, the chain rule starts at the
-        gradient with respect to the estimator's :class:`Noise`.
-        """
+        """Compute the gradient in the scale from that in the draw, or in the :class:`Noise` of an estimator."""
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)
         elif self._noise_kind is Noise.DEVIATION:

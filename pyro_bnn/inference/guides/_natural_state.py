@@ -11,7 +11,7 @@ from ._masks import FlatMask
 from ._state import DrawGradients, FlatState, ParameterVector, RandomParameter, scratch_for
 
 LONGEST = 2**16
-"""Heuristic: number of elements that each thread of a CPU updates at a time, so that all parts fit in its cache."""
+"""Heuristic: number of elements that each thread of a CPU updates at a time, so that they fit in its cache."""
 
 LARGE_ON_GPU = 2**22
 """Heuristic: smallest number of elements for which an operation on a GPU takes longer than its launch."""
@@ -20,7 +20,7 @@ SMALLEST_WEIGHT = 1e-12
 """Heuristic: smallest weight of the divergence. Precisions grow with its inverse, and float32 ends at 3e38."""
 
 SMALLEST_RISE = 1.001
-"""Heuristic: a precision below this multiple of the prior's precision counts as equal to it, because of rounding."""
+"""Heuristic: a precision below this multiple of the prior's counts as equal to it, because of rounding."""
 
 MOST_NUMBERS = 16
 """Heuristic: largest variable whose second derivatives are computed; each element takes one backward pass."""
@@ -37,18 +37,17 @@ class NaturalState(FlatState):
     the part of S that comes from the data is divided by this factor.
 
     The update of S contains the square of a noisy term, which raises S above its optimum by about
-    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For the noise scale of a likelihood, g varies with the draws of all
-    weights. This would raise S to many times its optimum. So for latent variables of the likelihood,
-    :math:`g\,(w - m)\,S` is replaced by the second derivative of L. This derivative needs no pass through the network.
+    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, g varies with the draws of all weights, which
+    would raise S to many times its optimum. So for latent variables of the likelihood, the second derivative of L
+    replaces :math:`g\,(w - m)\,S`. It needs no pass through the network.
 
     With `gauss_newton_every` k, :math:`B\,s^2 / N` replaces :math:`g\,(w - m)\,S` in every k-th step, and S stays the
     same in the other steps. Here s is the gradient of minus the log-likelihood of the whole data set, estimated from B
     rows with simulated targets.
 
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
-    The first step computes S from `initial_hessian`, the Hessian of the loss of one row. If `initial_hessian` is None,
-    S starts at the precisions of the guide. `adds_up` must be true if a step sums :math:`g\,(w - m)` over several draws
-    or processes.
+    The first step computes S from `initial_hessian`, the Hessian of the loss of one row, if it is given. `adds_up` says
+    that a step sums :math:`g\,(w - m)` over several draws or processes.
 
     References:
         See :func:`natural_gradient`. The factor by which a step multiplies S is from Lin et al. (2020),
@@ -82,23 +81,20 @@ class NaturalState(FlatState):
         self.momentum = torch.zeros_like(self._loc)
         """Moving average M of the gradients, shape (P,)."""
         self.num_updates, self._count = 0, torch.zeros((), dtype=torch.float64, device=self._loc.device)
-        """Number of updates so far, t. A CUDA graph that replays a step increases only the copy of t on the device."""
+        """Number of updates so far. A replayed CUDA graph increases only the copy on the device."""
         self.weight: float | None = None
-        """Weight of the divergence in the last step; None before the first step."""
+        """Weight of the divergence in the last step."""
         if self._product is not None:  # stored as a gradient, so that processes average it
             precision.set_gradient(self._product)
 
     def continue_from(self, num_updates: int, weight: float | None) -> None:
-        """Continue after `num_updates` updates. The last update multiplied the divergence by `weight`."""
+        """Continue after `num_updates` updates, the last with `weight` as the weight of the divergence."""
         self.num_updates, self.weight = num_updates, weight
         self._count.fill_(num_updates)
 
     @property
     def gradients(self) -> list[Tensor]:
-        """A list with the gradient with respect to the draw.
-
-        With several draws or processes, the list also contains this gradient times the draw's deviation from the mean.
-        """
+        """The gradient in the draw. With several draws or processes, also this gradient times the draw's deviation."""
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:
@@ -124,7 +120,6 @@ class NaturalState(FlatState):
             self._mask.fill(self._loc, 0)
 
     def _warn_of_flat_start(self) -> None:
-        """Warn if all precisions of a site start at the precisions of the prior, as if the log-likelihood were flat."""
         is_above = torch.empty_like(self._precision, dtype=torch.bool)
         for piece in self._pieces:
             is_above[piece.part] = self._precision[piece.part] > _prior_precision(piece) * SMALLEST_RISE
@@ -140,7 +135,6 @@ class NaturalState(FlatState):
             )
 
     def _start(self, of_data: float) -> None:
-        """Set each precision to the contribution of the data, `of_data`, plus the prior's precision."""
         if of_data > torch.finfo(self._precision.dtype).max:
             raise ValueError(
                 f"`initial_hessian` {self._initial_hessian} gives precisions of {of_data:g}, too large for "
@@ -150,10 +144,7 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the part of each precision that comes from the data by `ratio`.
-
-        If `ratio` is above 1, negative parts stay as they are.
-        """
+        """Multiply the part of each precision that comes from the data. Negative parts do not grow."""
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior
@@ -185,10 +176,6 @@ class NaturalState(FlatState):
         return self._every is not None and self.num_updates % self._every == 0
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:
-        """Add the squared gradient of a simulated log-likelihood to the curvature.
-
-        The log-likelihood keeps its autograd graph.
-        """
         assert self._curvature is not None
         if not log_likelihood.requires_grad:
             return
@@ -239,7 +226,6 @@ class NaturalState(FlatState):
     def update_parameters(
         self, *, lr: float, momentum: float, hessian_decay: float, clip: float | None, is_bad: Tensor | None = None
     ) -> None:
-        """Update means and precisions as in :func:`natural_gradient`; change nothing if `is_bad` is true."""
         is_estimated = self._every is None or self.simulates
         assert self.weight is not None
         self.num_updates += 1
@@ -270,7 +256,7 @@ class NaturalState(FlatState):
         precision.mul_(factor)
 
     def _multiply(self, part: slice, out: Tensor) -> None:
-        """For each element, estimate the Hessian, divide it by the precision S, and write the result to `out`."""
+        """Write the estimated Hessian of each element, divided by the precision S, to `out`."""
         self._estimate(part, out)
         for hessian in self._hessians:
             hessian.add_to(out, part)
@@ -312,10 +298,7 @@ class NaturalState(FlatState):
 
 
 def _prior_precision(piece: Piece) -> float | Tensor:
-    """Return the precision of the prior if the prior is Gaussian; otherwise return 0.
-
-    The gradient already includes the density of a prior that is not Gaussian.
-    """
+    """Return the precision of a Gaussian prior; 0 for other priors, whose density is part of the gradient."""
     return piece.density.precision if isinstance(piece.density, NormalDensity) else 0.0
 
 
@@ -327,7 +310,7 @@ def _add_scaled(target: Tensor, factor: float | Tensor, value: Tensor, weight: f
 
 
 class DiagonalHessian:
-    """Second derivatives of the loss with respect to a variable outside of the network, such as the noise scale."""
+    """Second derivatives of the loss in a variable outside of the network, such as the noise scale."""
 
     def __init__(self, name: str, part: slice) -> None:
         self.name, self.part = name, part
@@ -335,12 +318,11 @@ class DiagonalHessian:
         self._sum = self._excess = torch.empty(0)
 
     def begin(self, leaves: Mapping[str, Tensor]) -> None:
-        """Begin a draw. The loss must be computed from `leaves`, the unconstrained values of all sites."""
+        """Begin a draw, whose loss must be computed from `leaves`, the unconstrained values of all sites."""
         self._leaf = leaves[self.name]
         self._sum = torch.zeros_like(self._leaf).reshape(-1)
 
     def add(self, loss: Tensor) -> None:
-        """Add the second derivatives of a loss to a running sum. The loss keeps its autograd graph."""
         assert self._leaf is not None
         (slopes,) = torch.autograd.grad(loss, self._leaf, create_graph=True, allow_unused=True)
         if slopes is None or not slopes.requires_grad:
@@ -351,12 +333,12 @@ class DiagonalHessian:
                 self._sum[index] += row.reshape(-1)[index]
 
     def end(self, estimates: Tensor, precisions: Tensor) -> None:
-        """End a draw. `estimates` are this draw's estimates of the second derivatives, divided by `precisions`."""
+        """End a draw, given its estimates of the second derivatives divided by `precisions`."""
         self._leaf = None
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace estimates in `products` by exact values. `products` belongs to the weights in the slice `part`."""
+        """Replace estimates in `products`, which belongs to the weights in `part`, by exact values."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]
@@ -364,7 +346,6 @@ class DiagonalHessian:
 
 
 def diagonal_hessians(joint: Joint) -> list[DiagonalHessian]:
-    """Make a :class:`DiagonalHessian` for each small latent variable outside of the network."""
     of_network, shapes = {*joint.model.site_names}, joint.layout.shapes
     return [
         DiagonalHessian(name, part)

@@ -25,16 +25,16 @@ from ._saved import FittedGuide, checked_state, made_from, record_of
 
 
 class GuidePosterior(Posterior):
-    """The posterior that a guide approximates. The guide is a guide of this package or of Pyro, or a function.
+    """The posterior that a guide approximates: a guide of this package or of Pyro, or a function.
 
     A guide that is a module draws with its own parameters, even if Pyro's global store has other parameters of the same
     names. If you load the store (``pyro.get_param_store().load(...)``), call the guide once, so that it copies its
     parameters from the store.
 
     Args:
-        guide: Function of the model's arguments that samples every latent variable. A fit changes the guide in place.
-        status: How the fit of the guide ended. The default status says that no fit is known.
-        history: History of the fit of the guide; empty by default.
+        guide: Function of the model's arguments that samples every latent variable. Fits change it in place.
+        status: How the fit of the guide ended.
+        history: History of the fit.
 
     Example:
         >>> import torch
@@ -71,7 +71,7 @@ class GuidePosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """Name of the method: "SVI with" and the kind of guide. If no fit is known, the name is the kind of guide."""
+        """The kind of guide, after "SVI with" if a fit is known."""
         guide = type(self.guide).__name__ if isinstance(self.guide, nn.Module) else _checks.described(self.guide)
         return f"SVI with {guide}" if self.history.epochs else guide
 
@@ -85,7 +85,7 @@ class GuidePosterior(Posterior):
 
     @property
     def seconds(self) -> float | None:  # type: ignore[override]  # the base class has an attribute
-        """Wall time of all epochs of the fit; None if no fit is known."""
+        """Wall time of all epochs; None if no fit is known."""
         return sum(record.seconds for record in self.history.epochs) if self.history.epochs else None
 
     @property
@@ -135,12 +135,12 @@ class GuidePosterior(Posterior):
         members.
 
         Args:
-            model: The model. The model may be omitted after a fit with fixed priors and a guide of this package.
+            model: The model. It may be omitted after a fit with fixed priors and a guide of this package.
             num_samples: Number of draws per weight, for sites whose divergence from the prior has no closed form. The
-                sum of the divergences of a site is much more precise than the divergence of a single weight.
+                sum over a site is much more precise than the divergence of a single weight.
 
         Returns:
-            A diagnosis that prints as a table. `sites` has a comparison for each site, and `warnings` name remedies.
+            A diagnosis that prints as a table, with `sites` and with `warnings` that name remedies.
 
         Raises:
             ValueError: If the guide has no Gaussian marginals, if there are no weights to diagnose, or if the model is
@@ -189,5 +189,5 @@ class GuidePosterior(Posterior):
 
 
 def as_posterior(posterior: Posterior | Callable[..., object]) -> Posterior:
-    """Return the argument if it is a posterior; if it is a guide, return the :class:`GuidePosterior` of this guide."""
+    """Return a posterior as it is, and a guide as a :class:`GuidePosterior`."""
     return posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)

@@ -1,4 +1,4 @@
-"""The record of a guide in a file: the guide's class and its parameters. A removed weight takes one bit of the file."""
+"""The record of a guide in a file: its class and its parameters. A removed weight takes one bit."""
 
 import inspect
 import math
@@ -28,7 +28,6 @@ from ._mean_field import MeanFieldGuide
 SCALE_MAPS: dict[str, type[ScaleMap]] = {
     kind.name: kind for kind in map(vars(scale_maps).__getitem__, scale_maps.__all__) if not inspect.isabstract(kind)
 }
-"""The classes of :class:`ScaleMap` in this package, by name."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,6 @@ class GuideRecord:
 
 @dataclass(frozen=True)
 class FittedGuide:
-    """Record of a `GuidePosterior` in a file."""
-
     guide: GuideRecord
     status: Status
     history: History
@@ -66,7 +63,7 @@ FAMILIES: dict[type[nn.Module], Callable[[BayesianModel, GuideRecord], nn.Module
     BatchEnsembleGuide: lambda model, record: BatchEnsembleGuide(model, num_members=_num_members(record)),
     **{kind: lambda model, r, kind=kind: auto_guide(kind, model, rank=r.rank) for kind in KINDS},  # type: ignore[misc]
 }
-"""Functions that rebuild a guide from its model and its record. Other classes cannot be rebuilt from a file."""
+"""Functions that rebuild a guide from its model and its record. Other classes cannot be rebuilt."""
 
 
 def _num_members(record: GuideRecord) -> int:
@@ -99,7 +96,6 @@ def record_of(guide: object) -> GuideRecord:
 
 
 def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
-    """Make a new guide for a model, of the class that the record names."""
     found = [make for kind, make in FAMILIES.items() if kind.__name__ == record.family]
     if not found or model is None:
         raise ValueError(
@@ -117,10 +113,7 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 
 
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
-    """Check a record, and return the complete state of its guide.
-
-    `sites` are the latent variables if the model is a `BayesianModel`, and None otherwise.
-    """
+    """Check a record, and return the complete state of its guide; `sites` are those of a `BayesianModel`."""
     if type(guide).__name__ != record.family:
         raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another.")
     if isinstance(guide, FlatGuide) and sites is not None:
@@ -174,7 +167,7 @@ def _packed(state: dict[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, 
 
 
 def _named_after(site: str, state: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of a site's entries in `state`, such as ``loc.net.0.weight``. The mask is left out."""
+    """Return the names of a site's entries in `state`, such as ``loc.net.0.weight``, without the mask."""
     return [name for name in state if name.partition(".")[2] == site and name != f"keep.{site}"]
 
 

@@ -21,7 +21,7 @@ class ParameterVector:
     """Stores the parameters of nested modules in one vector; :meth:`close` gives each parameter its own memory again.
 
     A step over one vector allocates no memory; on a CPU, allocation often takes more time than the arithmetic. The
-    parameters move into the tensor `memory` if it is given, else into a new tensor.
+    parameters move into `memory` if it is given.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:
@@ -41,7 +41,7 @@ class ParameterVector:
 
     @torch.no_grad()
     def link(self) -> None:
-        """Make every parameter a view of the vector, and copy the parameter's value into the vector if necessary."""
+        """Make every parameter a view of the vector, with the parameter's present value."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 if (parameter.dtype, parameter.device) != (view.dtype, view.device):
@@ -53,27 +53,25 @@ class ParameterVector:
                 parameter.data = view
 
     def set_gradient(self, gradient: Tensor) -> None:
-        """Choose the vector, shape (P,), that contains the gradients of all parameters."""
+        """Choose the vector, shape (P,), of all gradients."""
         self._gradients = list(self._layout.views(gradient).values())
 
     def give_gradients(self) -> None:
-        """Set the `grad` of each parameter to its part of the gradient vector, if :meth:`set_gradient` has set one."""
+        """Set each `grad` to its part of the vector from :meth:`set_gradient`."""
         if self._gradients:
             self.give_once(self._gradients)
 
     def give_once(self, gradients: Iterable[Tensor]) -> None:
-        """Set the `grad` of each parameter. `gradients` has the order of the parameters."""
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient if parameter.requires_grad else None
 
     def copy_gradients(self) -> None:
-        """Copy the gradient of each parameter into memory of its own."""
         self._gradients = []
         for parameter in self.parameters:
             parameter.grad = None if parameter.grad is None else parameter.grad.clone()
 
     def close(self) -> None:
-        """Give each parameter its own memory again, in the memory format that it had before."""
+        """Give each parameter its own memory again, in its former format."""
         for parameter, view, example in zip(self.parameters, self._views, self._formats, strict=True):
             if parameter.data_ptr() == view.data_ptr():
                 parameter.data = torch.empty_like(example, device=view.device).copy_(view)
@@ -81,12 +79,11 @@ class ParameterVector:
 
 
 class DrawGradients:
-    """Gradients of the negative log-likelihood with respect to the drawn values. The drawn values are views of `draw`.
+    """Gradients of the negative log-likelihood with respect to drawn values, which are views of `draw`.
 
-    The backward pass makes a new gradient tensor for each large site. Small sites share a vector, to which the backward
-    pass adds their gradients. Adding to a shared vector takes more memory and time, but a single operation then updates
-    all small sites. On a GPU each operation costs time, so only sites of at least `large_on_gpu` elements are large. If
-    `large_on_gpu` is None, all sites on a GPU count as small.
+    The backward pass makes a new gradient tensor for each large site. Small sites share a vector, to which it adds
+    their gradients. This takes more memory and time, but a single operation then updates all small sites. On a GPU each
+    operation costs time, so only sites of at least `large_on_gpu` elements are large; with None, all are small.
     """
 
     def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:
@@ -108,11 +105,11 @@ class DrawGradients:
         self._own: dict[str, Tensor] = {}
 
     def label(self, site: Site) -> str | None:
-        """Return a label for :meth:`Joint.pieces`: sites with equal labels have gradients in the same tensor."""
+        """Label a site for :meth:`Joint.pieces`: equal labels have gradients in the same tensor."""
         return site.name if site.name in self._large else None
 
     def leaves(self) -> dict[str, Tensor]:
-        """Return views of the draw, one per site, as new autograd leaves. All gradients start at zero."""
+        """Return views of the draw as new autograd leaves, whose gradients start at zero."""
         self._own.clear()
         self._joined.zero_()
         self._leaves = {name: view.detach().requires_grad_() for name, view in self._draws.items()}
@@ -121,10 +118,7 @@ class DrawGradients:
         return dict(self._leaves)
 
     def take(self) -> None:
-        """Collect the gradients of the leaves that :meth:`leaves` returned last.
-
-        Call this method after the backward pass, which computes these gradients.
-        """
+        """Collect the gradients of the last :meth:`leaves` after the backward pass."""
         for name, leaf in self._leaves.items():
             if name in self._large:
                 gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
@@ -137,24 +131,24 @@ class DrawGradients:
         return [*self._own.values(), *([self._joined] if len(self._joined) else [])]
 
     def by_site(self) -> Iterator[Tensor]:
-        """Yield the gradient of each site, in the site's shape and without a copy. Call :meth:`take` first."""
+        """Yield the gradient of each site, without a copy. Call :meth:`take` first."""
         for name, shape in self._layout.shapes.items():
             yield self._own[name].view(shape) if name in self._large else self._views[name]
 
     def of(self, part: slice) -> Tensor:
-        """Return the gradients with respect to a contiguous part of the draw. Call :meth:`take` first."""
+        """Return the gradients in a contiguous part of the draw. Call :meth:`take` first."""
         begin, name, offset = self._runs[bisect_right(self._begins, part.start) - 1]
         tensor = self._joined if name is None else self._own[name]
         return tensor[part.start - begin + offset : part.stop - begin + offset]
 
 
 class Noise(Enum):
-    """The quantity that an estimator gets for each Gaussian parameter, in addition to the mean."""
+    """The quantity that an estimator gets for each Gaussian parameter, besides the mean."""
 
     DEVIATION = "deviation"
     """A draw of the weight minus its mean."""
     VARIANCE = "variance"
-    """The variance of the weight. The estimator uses no draw of the weight."""
+    """The variance of the weight, which is not drawn."""
 
 
 @dataclass(frozen=True)
@@ -163,9 +157,9 @@ class RandomParameter:
 
     Args:
         name: Site name of the parameter.
-        loc: Mean, in the shape of the parameter.
-        deviation: A draw minus the mean, in the shape of the parameter; None for estimators that use the variance.
-        variance: Variance, in the shape of the parameter; None for estimators that use the deviation.
+        loc: Mean. All tensors have the shape of the parameter.
+        deviation: A draw minus the mean; None for estimators that use the variance.
+        variance: Variance; None for estimators that use the deviation.
     """
 
     name: str
@@ -175,16 +169,15 @@ class RandomParameter:
 
     @classmethod
     def of(cls, noise: Noise, name: str, loc: Tensor, value: Tensor) -> "RandomParameter":
-        """Make a parameter with the mean `loc`. `noise` says whether `value` is the deviation or the variance."""
+        """Make a parameter. `noise` says whether `value` is the deviation or the variance."""
         return cls(name, loc, **{noise.value: value})
 
 
 class FlatState(ABC):
     """Draws values for a step, and turns the network's gradients into gradients of the guide's parameters.
 
-    A step first calls :meth:`begin`. For each draw, the step calls :meth:`draw`, runs the network, calls
-    :meth:`observe`, runs the backward pass of the network, and calls :meth:`pull_back`. At the end, the step calls
-    :meth:`give_gradients`.
+    A step first calls :meth:`begin`. For each draw, it calls :meth:`draw`, runs the network, calls :meth:`observe`,
+    runs the backward pass, and calls :meth:`pull_back`. At the end, it calls :meth:`give_gradients`.
     """
 
     value: Tensor
@@ -197,7 +190,7 @@ class FlatState(ABC):
     @property
     @abstractmethod
     def gradients(self) -> list[Tensor]:
-        """The gradients with respect to the parameters. Each gradient is a vector. Call :meth:`pull_back` first."""
+        """The gradients in the parameters, as vectors. Call :meth:`pull_back` first."""
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -205,43 +198,36 @@ class FlatState(ABC):
         return [parameter for vector in self.vectors.values() for parameter in vector.parameters]
 
     def begin(self, weight: float) -> None:
-        """Start a step from the present parameters, with the given weight of the divergence."""
+        """Start a step, given the weight of the divergence."""
         for vector in self.vectors.values():
             vector.link()
         self.update()
 
     @abstractmethod
     def update(self) -> None:
-        """Compute the quantities that all draws of a step need, such as scales."""
+        """Compute what all draws of a step need, such as scales."""
 
     @abstractmethod
     def draw(self) -> Mapping[str, Tensor | RandomParameter]:
-        """Draw a value of each site for the network. The gradients of the drawn values start at zero."""
+        """Draw a value of each site. The gradients of the values start at zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (most states do not need it)
-        """Receive the loss (the negative log-likelihood of all or some rows) before its backward pass.
-
-        Most states do nothing.
-        """
+        """Receive the negative log-likelihood of all or some rows before its backward pass."""
 
     @property
     def simulates(self) -> bool:
-        """Whether the present step needs targets that are simulated from the model."""
+        """Whether this step needs targets that are simulated from the model."""
         return False
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:  # noqa: B027
-        """Give the state the log-likelihood of simulated targets for `num_rows` rows, if :attr:`simulates` is true.
+        """Receive the log-likelihood of simulated targets of `num_rows` rows, if :attr:`simulates` is true.
 
-        `share` is the weight of this log-likelihood in the sum over all draws and parts of the batch.
+        `share` is its weight in the sum over all draws and parts of the batch.
         """
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
-        """Compute the gradients of the loss plus `weight` times the divergence, with respect to the parameters.
-
-        Returns:
-            The divergence in nats, in double precision.
-        """
+        """Compute the gradients of the loss plus `weight` times the divergence; return the divergence in nats."""
 
     def give_gradients(self) -> None:
         """Set each parameter's `grad`."""
@@ -249,7 +235,7 @@ class FlatState(ABC):
             vector.give_gradients()
 
     def bad_site(self) -> str | None:
-        """Describe the first site whose value or log-density in the last draw is not finite; None if there is none."""
+        """Describe the first site whose value or log-density in the last draw is not finite."""
         free = self.joint.layout.views(self.value)
         values = self.joint.constrained(free)
         for site in self.joint.sites:
@@ -262,11 +248,11 @@ class FlatState(ABC):
         return None
 
     def is_degenerate(self, site: str) -> bool:
-        """Return whether a site has no density because one of its scales is 0 or negative."""
+        """Whether a site has no density because one of its scales is not positive."""
         return False
 
     def close(self) -> None:
-        """Give each parameter its own memory. To save memory, first free everything but the parameters."""
+        """Give each parameter its own memory, after all other memory is freed."""
         vectors = self.vectors.values()
         vars(self).clear()
         for vector in vectors:
@@ -275,9 +261,9 @@ class FlatState(ABC):
             vector.close()
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """Return views of `vector` as autograd leaves, one per site. Autograd adds the leaves' gradients to `gradient`.
+        """Return views of `vector` as autograd leaves, which add their gradients to `gradient`.
 
-        Every call should pass the same two tensors, since their views are kept for later calls.
+        Every call should pass the same two tensors, since their views are kept.
         """
         leaves = {}
         for name, view, its_gradient in zip(
@@ -305,7 +291,7 @@ def lent(state: State) -> Iterator[State]:
 
 
 def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
-    """Return scratch memory for the longest piece, shape (rows, length of that piece)."""
+    """Return scratch memory, shape (rows, length of the longest piece)."""
     return like.new_empty(rows, max(piece.part.stop - piece.part.start for piece in pieces))
 
 

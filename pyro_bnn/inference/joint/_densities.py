@@ -1,6 +1,6 @@
 """Prior densities: their logarithms, their gradients, and KL divergences between Gaussians and priors.
 
-All latent variables, in unconstrained space, are stored in one flat vector. Common densities have explicit gradients;
+All latent variables are in one flat vector, in unconstrained space. Common densities have explicit gradients;
 :class:`AnyDensity` uses autograd.
 """
 
@@ -31,16 +31,16 @@ class Density(ABC):
     """The prior density of P consecutive numbers of the flat vector."""
 
     is_closed = False
-    """Whether the divergence of Gaussians from the prior has a closed form. Only then :meth:`divergence` works."""
+    """Whether Gaussians have a closed-form :meth:`divergence` from the prior."""
 
     key: tuple[object, ...] | None = None
-    """Neighbouring densities with equal keys are evaluated together. A density without a key is evaluated alone."""
+    """Neighbouring densities with equal keys are evaluated together."""
 
     @abstractmethod
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         """Return the log-density in nats, in double precision, and write its gradient into `slope`.
 
-        All vectors have shape (P,). The method may overwrite `scratch`, which must have at least two vectors.
+        All vectors have shape (P,). `scratch` has at least two vectors, which may be overwritten.
         """
 
     def add_slope(self, value: Tensor, gradient: Tensor, weight: float, scratch: Sequence[Tensor]) -> Tensor:
@@ -61,14 +61,14 @@ class Density(ABC):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Return whether the formulas work for these arguments of a prior (single numbers, or one per weight)."""
+        """Whether the formulas work for these arguments of a prior: numbers, or vectors over weights."""
         return True
 
     @staticmethod
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
         """Return a differentiable function from points, shape (K, P), to log-densities, shape (K,).
 
-        The function has no branches that depend on values, so that it can be recorded and written in C.
+        It has no branches that depend on values, so that it can be written in C.
         """
         prior = kind(*arguments, validate_args=False)
         return lambda z: prior.log_prob(z).sum(-1)
@@ -82,7 +82,6 @@ class NormalDensity(Density):
     def __init__(self, loc: float | Tensor, scale: float | Tensor) -> None:
         self.loc = loc
         self.precision = scale**-2
-        """One divided by the variance, a number or shape (P,)."""
         self._log_scale = scale.log().sum() if isinstance(scale, Tensor) else math.log(scale)
         self._is_scalar = not isinstance(scale, Tensor)
         if self._is_scalar and not isinstance(loc, Tensor):
@@ -92,12 +91,11 @@ class NormalDensity(Density):
         return self._log_scale * (count if self._is_scalar else 1) + count * LOG_ROOT_TAU
 
     def centred(self, value: Tensor, scratch: Tensor) -> Tensor:
-        """Return the deviations from the mean, stored in `scratch`. If the mean is 0, return `value`."""
+        """Return the deviations from the mean, in `scratch` unless the mean is 0."""
         is_zero = not isinstance(self.loc, Tensor) and self.loc == 0
         return value if is_zero else torch.sub(value, self.loc, out=scratch)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        r"""Return the sum of :math:`-\tfrac12 (w - m)^2 / s^2 - \log s - \tfrac12 \log 2\pi` over all numbers w."""
         deviation = self.centred(value, scratch[0])
         torch.mul(deviation, -self.precision, out=slope)
         return 0.5 * torch.dot(deviation, slope).double() - self._constant(len(value))
@@ -133,8 +131,7 @@ class NormalDensity(Density):
     def expected_energy(self, loc: Tensor, precision: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         r"""Return half the sum of :math:`P / S + P (m - m_0)^2 - \log P`, for Gaussians with means m and precisions S.
 
-        The result is minus the expected log-density under the prior, up to a constant. The prior has the mean
-        :math:`m_0` and the precision P.
+        This is minus the expected log-density of the prior, with mean :math:`m_0` and precision P, up to a constant.
         """
         variance = torch.reciprocal(precision, out=scratch[0])
         deviation = self.centred(loc, scratch[1])
@@ -146,7 +143,6 @@ class NormalDensity(Density):
 
     @staticmethod
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
-        """See :meth:`Density.rows`. This computes the log-density as a weighted sum of squares."""
         loc, scale = arguments
         is_centred, root_precision = not bool(loc.any()), scale.reciprocal()
         log_constant = scale.log() + LOG_ROOT_TAU
@@ -168,10 +164,7 @@ class ScaleMixtureDensity(Density):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Return whether the formulas work for these arguments.
-
-        No argument may be a tensor, and the odds of the two components at w = 0 must not be too extreme for float32.
-        """
+        """Whether all arguments are numbers, and the odds of the components at w = 0 suit float32."""
         if any(isinstance(number, Tensor) for number in numbers):
             return False
         return abs(cls(*numbers).log_odds_at_zero) < LARGEST_LOG_ODDS  # type: ignore[arg-type]
@@ -187,7 +180,7 @@ class ScaleMixtureDensity(Density):
         self.log_odds_at_zero = log_narrow - log_wide + math.log(wide / narrow)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """Sum the log-density of the wider component and the softplus of the log-odds; see :meth:`Density.log_prob`."""
+        """Sum the log-density of the wider component and the softplus of the log-odds."""
         square, odds = torch.square(value, out=scratch[0]), scratch[1]
         base = len(value) * self._constant - 0.5 * self._precision * square.sum().double()
         torch.mul(square, -0.5 * self._excess, out=odds).add_(self.log_odds_at_zero).exp_()
@@ -198,10 +191,10 @@ class ScaleMixtureDensity(Density):
 
 
 class AnyDensity(Density):
-    """Any other prior. Its gradients come from autograd.
+    """Any other prior, with gradients from autograd.
 
-    For a constrained variable, this is the density of the unconstrained value. If `jacobian` is false, the Jacobian
-    determinant of the transform is omitted. A point estimate is then the mode in constrained space.
+    The density is that of the unconstrained value. Without `jacobian`, the Jacobian determinant of the transform is
+    omitted, so that a point estimate is the mode in constrained space.
     """
 
     def __init__(self, site: Site, *, jacobian: bool = True) -> None:
@@ -244,7 +237,7 @@ class AnyDensity(Density):
 
 
 FORMULAS: dict[Any, type[Density]] = {dist.Normal: NormalDensity, ScaleMixtureNormal: ScaleMixtureDensity}
-"""The priors with explicit gradients, and their densities. :func:`groups_of` has formulas for Laplace priors, too."""
+"""Priors with explicit gradients. :func:`groups_of` has formulas for Laplace priors, too."""
 
 
 def density_of(site: Site, *, jacobian: bool = True) -> Density:
@@ -258,13 +251,12 @@ def density_of(site: Site, *, jacobian: bool = True) -> Density:
 
 
 def elementwise_prior(site: Site) -> Distribution | None:
-    """Return the prior of a single element of a site; None if the site is constrained or its elements are dependent."""
+    """Return the prior of a single element, if the site is unconstrained and its elements are independent."""
     base = unwrap(site.prior)
     return base if site.transform is None and base.event_shape == () else None
 
 
 def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
-    """Return a single number if all elements are equal, else a vector."""
     argument = argument.detach()  # for a learned prior, only `is_closed` of the density is used
     first = argument.reshape(-1)[0]
     if bool((argument == first).all()):
@@ -277,8 +269,8 @@ def groups_of(
 ) -> Iterator[tuple[list[str], Callable[[Tensor], Tensor]]]:
     """For each kind of independent prior, yield the names of its sites, and a function that computes log-densities.
 
-    The function maps points, shape (K, P), to log-densities, shape (K,). Two kinds of sites belong to no group: sites
-    inside plates, and `children`, the sites whose priors depend on other sites.
+    The function maps points, shape (K, P), to log-densities, shape (K,). Sites inside plates belong to no group, nor do
+    `children`, whose priors depend on other sites.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}
@@ -332,10 +324,10 @@ class Joint:
         self.layout = Layout({site.name: site.unconstrained_start.shape for site in self.sites})
 
     def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
-        """Divide the vector of weights into pieces, so that each piece has one prior density.
+        """Divide the vector of weights into pieces with one prior density each.
 
-        Neighbouring sites are in the same piece if both their densities and their labels from `kind` are equal. On a
-        CPU, pieces longer than `longest` are cut.
+        A piece joins neighbouring sites with equal densities and equal labels from `kind`. On a CPU, pieces longer than
+        `longest` are cut.
         """
         runs: list[Piece] = []
         for site in self.sites:
@@ -348,15 +340,11 @@ class Joint:
         return [piece for run in runs for piece in _cut(run, self.model.device, longest)]
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the values of the sites, given their unconstrained values. The result is differentiable."""
         return constrained(self.sites, free)
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """Split a piece into parts of at most `longest` numbers, if the device is a CPU.
-
-    A piece whose density has no `key` stays whole, since the density may have parameters for each weight.
-    """
+    """Cut a piece on a CPU, unless its density may have parameters for each weight."""
     size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):
         yield Piece(slice(start, min(start + size, run.part.stop)), run.density, run.kind)

@@ -1,4 +1,4 @@
-"""Checks that autograd's gradients of a network are correct, since a fit with a wrong gradient would fail silently."""
+"""Checks that autograd's gradients of a network are correct."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from ...modelling.model import BayesianModel, random_paths
 from ._sites import find_sites
 
 MAX_ROWS = 32
-"""Heuristic: largest number of rows in the check, which are few for speed, but reach most parts of a network."""
+"""Heuristic: largest number of rows in the check, few for speed, but enough to reach most parts of a network."""
 
 MAX_WEIGHTS = 10_000_000
 """Heuristic: larger networks are not checked, because their copy in double precision takes more than 80 MB."""
@@ -25,13 +25,13 @@ CHECKPOINTED = (
     "the network must not use activation checkpointing (`torch.utils.checkpoint`), which runs layers again in the "
     "backward pass, when the drawn weights are no longer in the network; remove the checkpointing."
 )
-"""Message that replaces torch's `CheckpointError`, which says that layers got other tensors when they ran again."""
+"""Message in place of torch's `CheckpointError`."""
 
 STEPS = (1e-4, 1e-5)
-"""Lengths of two steps, relative to the size of a site's weights. Rounding errors are far smaller than these steps."""
+"""Lengths of two steps, relative to the size of a site's weights, and far above rounding errors."""
 
 SUSPICIOUS = 1e-3
-"""Each site is checked alone if the relative disagreement for all sites together is larger than this."""
+"""Relative disagreement of all sites together above which each site is checked alone."""
 
 WRONG = 0.1
 """Relative disagreement above which a gradient is wrong. Kinks that `SMOOTH` allows cause at most half of `SMOOTH`."""
@@ -42,14 +42,14 @@ SMOOTH = 0.05
 
 @dataclass(frozen=True)
 class _Direction:
-    """A direction in weight space. A unit step changes the sites by `moves`, and `slope` is the slope from autograd."""
+    """A direction in weight space, with a unit step `moves`, and with autograd's `slope`."""
 
     moves: dict[str, Tensor]
     slope: float
 
 
 class _Function:
-    """The log-likelihood of some rows as a function of the weights, in float64, always with the same random numbers.
+    """The log-likelihood of some rows as a function of the weights, in float64, with fixed random numbers.
 
     The function changes the model, so pass a copy.
     """
@@ -97,7 +97,7 @@ class _Function:
         return result, leaves
 
     def value_and_gradients(self) -> tuple[float, dict[str, Tensor]]:
-        """Return the log-likelihood in nats, and autograd's gradient with respect to each site of the network."""
+        """Return the log-likelihood in nats, and autograd's gradient in each site of the network."""
         result, leaves = self._call({})
         if not result.requires_grad:
             return float(result), {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
@@ -105,7 +105,6 @@ class _Function:
         return float(result.detach()), dict(zip(leaves, found, strict=True))
 
     def along(self, moves: Mapping[str, Tensor], step: float) -> float:
-        """Return the log-likelihood in nats after a step along a direction."""
         moved = {name: self._values[name] + step * move for name, move in moves.items()}
         return float(self._call(moved)[0].detach())
 
@@ -122,16 +121,16 @@ def _size_of(value: Tensor) -> float:
 def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     r"""Raise if autograd's gradient of the log-likelihood with respect to the random weights is wrong.
 
-    A network can hide part of its gradient, for example by ``detach()`` or by its own `autograd.Function`. Without this
-    check, a fit of such a network would give a wrong result and no error.
+    A network can hide part of its gradient, for example by ``detach()``; its fit would then give a wrong result and no
+    error.
 
     The derivative along a direction d of the weights is compared with a central difference,
 
     .. math:: \nabla \ell \cdot d \overset?= \frac{\ell(w + h d) - \ell(w - h d)}{2 h},
 
     in double precision, on a copy of the model, near the sites' initial values, with the same random numbers. One
-    direction moves all weights whose gradient is exactly 0 according to autograd. The other follows the signs of the
-    gradient. Each site is moved alone only if a move of all sites together shows a disagreement.
+    direction moves all weights whose gradient is exactly 0. The other follows the signs of the gradient. Sites are
+    moved one by one only if a move of all together shows a disagreement.
 
     Doubtful cases pass, since a false alarm would be worse than a miss: kinks, networks that do not run in double
     precision or give different values for the same weights and seed, and straight-through estimators, which are
@@ -139,8 +138,7 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     estimator applied, are not checked.
 
     Raises:
-        ValueError: If a gradient is wrong, or if the network changes its weights or its input in place; the message
-            names the site.
+        ValueError: If a gradient is wrong, or if the network changes its weights or its input in place.
     """
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
     if model.interception.is_active or num_weights > MAX_WEIGHTS:
@@ -174,15 +172,11 @@ def _example(value: Tensor) -> Tensor:
 
 
 class _WrongGradientError(Exception):
-    """Raised if the network's gradient is wrong. Any other exception is an error of the check itself."""
+    """A wrong gradient; any other exception is an error of the check itself."""
 
 
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:
-    """Return two random directions for each site.
-
-    The first direction changes only elements whose gradient is 0. Each element of the second direction has the sign of
-    its gradient.
-    """
+    """Return two random directions for each site: among the elements of gradient 0, and with the gradient's signs."""
     hidden: dict[str, _Direction] = {}
     along_gradient: dict[str, _Direction] = {}
     with seeded(1, next(iter(gradients.values())).device):
@@ -197,7 +191,7 @@ def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[di
 
 
 def _joined(directions: Mapping[str, _Direction]) -> _Direction:
-    """Join the directions of all sites. A site with a large slope moves less, so that it does not hide other sites."""
+    """Join the directions of all sites. A site with a large slope moves less, and so hides no other site."""
     slopes = sorted(direction.slope for direction in directions.values())
     median = slopes[len(slopes) // 2] if slopes else 0.0
     total = 0.0
@@ -210,7 +204,7 @@ def _joined(directions: Mapping[str, _Direction]) -> _Direction:
 
 
 def _rounding(start: float, step: float) -> float:
-    """Return an upper bound for the rounding error of a difference quotient. The factor 1000 is a heuristic."""
+    """Bound the rounding error of a difference quotient. The factor 1000 is a heuristic."""
     return 1e3 * torch.finfo(torch.float64).eps * max(abs(start), 1.0) / step
 
 
@@ -224,7 +218,7 @@ def _looks_wrong(function: _Function, direction: _Direction, start: float) -> bo
 
 
 def _check(function: _Function, name: str, direction: _Direction, start: float) -> None:
-    """Raise if autograd's slope along a direction is wrong; do nothing if the function is not smooth there."""
+    """Raise if autograd's slope along a direction is wrong, unless the function is not smooth there."""
     centred, sides = [], (0.0, 0.0)
     for step in STEPS:
         ahead, behind = function.along(direction.moves, step), function.along(direction.moves, -step)

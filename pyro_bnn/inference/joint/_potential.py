@@ -25,7 +25,7 @@ from ._gradients import check_gradients
 from ._sites import Coordinates, Draw, Site, find_sites
 
 DRAWS_AT_ONCE = 256
-"""Heuristic: number of draws in a batch. Batches of this size need little memory and are efficient."""
+"""Heuristic: number of draws in a batch, which needs little memory."""
 
 
 def batched_observation(
@@ -33,8 +33,8 @@ def batched_observation(
 ) -> Callable[[Mapping[str, Tensor], Inputs], Distribution]:
     """Return a function that computes the distribution of the targets from K draws and inputs x.
 
-    The draws are ``{site: shape (K, *event)}``, and the distribution has the batch shape (K, N, ...). `example`
-    contains two draws. The model must have the mode and dtype of later runs.
+    The draws are ``{site: shape (K, *event)}``, and the distribution has the batch shape (K, N, ...). `example` has two
+    draws. The model must have the mode and dtype of later runs.
     """
     paths = {path: name for name, paths in model.parameter_paths.items() for path in paths}
 
@@ -50,10 +50,9 @@ def draw_batches(
 ) -> Iterator[Distribution]:
     """Yield the distributions of the targets at x, for one batch of stored draws after the other.
 
-    The dictionary `samples` has S draws of each of K chains for each site, with the shape ``(K, S, *event)``. Each
-    distribution has the batch shape ``(number of draws in the batch, N, ...)``. The draws of the first chain come
-    first, then the draws of the second chain, and so on. If the network draws random numbers, they come from the
-    generators in `stream`, or from torch's generators if `stream` is None.
+    `samples` are S draws of each of K chains, ``{site: shape (K, S, *event)}``. Each distribution has the batch shape
+    ``(number of draws in the batch, N, ...)``, with the draws of the first chain first. A random network draws from the
+    generators in `stream`, or from torch's if `stream` is None.
 
     Raises:
         ValueError: If the draws or x do not match the model.
@@ -85,10 +84,10 @@ class Potential(Coordinates, ABC):
 
     @abstractmethod
     def value(self, z: Tensor) -> Tensor:
-        """Return the potential U at each row of z, shape (K,). The result is differentiable."""
+        """Return the potential at each row of z, shape (K,), with gradients."""
 
     def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the potential U at each row of z, shape (K,), and its gradient, shape (K, P)."""
+        """Return the potential at each row of z, shape (K,), and its gradient, shape (K, P)."""
         with torch.enable_grad():
             z = z.detach().requires_grad_()
             value = self.value(z)
@@ -97,13 +96,13 @@ class Potential(Coordinates, ABC):
 
     @abstractmethod
     def from_prior(self, num_rows: int) -> Tensor:
-        """Return independent draws from the prior, in unconstrained space, shape (K, P)."""
+        """Return draws from the prior in unconstrained space, shape (K, P)."""
 
 
 class NetworkPotential(Potential):
     """The potential of a :class:`BayesianModel` on all of its data, computed without effect handlers.
 
-    The model must already be in the mode and dtype that later evaluations use.
+    The model must already have the mode and dtype of later evaluations.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
@@ -148,7 +147,7 @@ class NetworkPotential(Potential):
         return self.unconstrain(draws)
 
     def _prior_given(self, site: Site, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """Return the prior of a site. A prior that depends on other sites gets an axis for the K points."""
+        """Return the prior of a site, with an axis for the K points if it depends on other sites."""
         if site.name not in self._children:
             return site.prior
         prior: TorchDistributionMixin = unvalidated(self._model.prior_given(site.name, values))
@@ -156,11 +155,11 @@ class NetworkPotential(Potential):
 
 
 def network_potential(model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.dtype | None) -> NetworkPotential:
-    """Return the potential on all rows of data, for a copy of the model in eval mode (and in `dtype` if given).
+    """Return the potential on all rows of data, for a copy of the model in eval mode.
 
     Raises:
         ValueError: If the data do not match the model or are not the whole data set, if the network is random, or if
-            autograd gives a wrong gradient of the network, for example because of ``detach()``.
+            autograd gives a wrong gradient of the network.
     """
     model.check_targets(x, y)
     for name, leaf in named_leaves("x", x):
@@ -189,12 +188,10 @@ def network_potential(model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.d
 
 
 def learnable_names(model: BayesianModel) -> list[str]:
-    """Return the names of the parameters that `fit_svi` would learn."""
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
 def warn_of_learnable(model: BayesianModel) -> None:
-    """Warn if the model has parameters that `fit_svi` would learn."""
     if learnable := learnable_names(model):
         warnings.warn(
             f"the model's learnable parameters {learnable} stay at their present values, since this method infers only "
@@ -204,7 +201,6 @@ def warn_of_learnable(model: BayesianModel) -> None:
 
 
 def _remedy(likelihood: Likelihood) -> str:
-    """Return advice on the learned numbers of a likelihood. If there are no learned numbers, return an empty text."""
     numbers = likelihood.learned_numbers() if isinstance(likelihood, NumbersLikelihood) else {}
     if not numbers:
         return ""

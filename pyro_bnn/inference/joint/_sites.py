@@ -33,10 +33,10 @@ class Site:
     Args:
         name: Site name.
         prior: Distribution of the site in the model.
-        start: Initial value: the network's weight if it is inside the support, else a median of the prior.
+        start: Initial value: the network's weight if the support contains it, else a median of the prior.
         transform: Bijection from real numbers to the support; None if the support is the whole real line.
         plates: The plates around the site, each as (name, size, dim).
-        is_fixed: Whether the prior is constant: it depends on no other variable, and nothing in it is learned.
+        is_fixed: Whether the prior depends on no other variable, and is not learned.
 
     Example:
         >>> import torch
@@ -68,10 +68,7 @@ class Site:
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:
-        """Return a context with the site's plates.
-
-        New plates are added to `plates`, so that other sites can share them.
-        """
+        """Return a context with the site's plates; new plates are added to `plates` for other sites."""
         stack = ExitStack()
         for name, size, dim in self.plates:
             if name not in plates:
@@ -81,16 +78,16 @@ class Site:
 
 
 def constrained(sites: Iterable[Site], free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the values of the sites, given their unconstrained values. The result is differentiable."""
+    """Return the values of the sites, given their unconstrained values, with gradients."""
     pairs = ((site, free[site.name]) for site in sites)
     return {site.name: value if site.transform is None else site.transform(value) for site, value in pairs}
 
 
 def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
-    """Find the latent variables of a model, in the order in which the model draws them.
+    """Find the latent variables of a model, in the order of its draws.
 
-    The priors of later variables are conditioned on the initial values of earlier variables. Random draws of the
-    earlier variables are not used, since an extreme draw would make later variables extreme, too.
+    Priors of later variables are conditioned on the initial values of earlier variables, since an extreme draw would
+    make later variables extreme, too.
 
     Raises:
         ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
@@ -125,7 +122,7 @@ def _require_arguments(model: Callable[..., object], args: tuple[object, ...], k
 
 
 def _plain_sites(model: BayesianModel) -> list[Site]:
-    """Find the latent variables of a BayesianModel without tracing it. If this is impossible, return an empty list."""
+    """Find the latent variables of a BayesianModel without tracing it; none if this is impossible."""
     if overridden_names(type(model), BayesianModel):
         return []
     sites: list[Site] = []
@@ -156,7 +153,6 @@ def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs
 
 
 def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
-    """Return the initial value of a site; see :class:`Site`."""
     if isinstance(model, BayesianModel) and name in model.site_names:
         value = model.initial_value(name)
         if bool(prior.support.check(value).all()):
@@ -166,7 +162,7 @@ def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
 
 
 class _AtStart(Messenger):
-    """Gives each latent variable its initial value. Priors of later variables then depend on this value."""
+    """Gives each latent variable its initial value, on which priors of later variables depend."""
 
     def __init__(self, model: object) -> None:
         super().__init__()
@@ -201,7 +197,7 @@ def _site(name: str, node: Any) -> Site:
 
 
 class Layout:
-    """Joins named tensors, in order, into a vector of P numbers. `slices` has the slice of each tensor."""
+    """Joins named tensors, in order, into a vector of P numbers."""
 
     def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
         self.shapes = dict(shapes)
@@ -233,12 +229,11 @@ class Coordinates:
         starts = {site.name: site.unconstrained_start for site in sites}
         self.layout = Layout({name: start.shape for name, start in starts.items()})
         self.start = self.layout.pack(starts)
-        """The initial values of all sites in unconstrained space, shape (P,), such as a network's own weights."""
+        """The initial values of all sites in unconstrained space, shape (P,)."""
         self.like = self.start[:0]  # an empty tensor with the right device and dtype
 
     @property
     def num_dimensions(self) -> int:
-        """The length P of a flat vector."""
         return self.layout.num_elements
 
     def constrain(self, z: Tensor) -> Draw:

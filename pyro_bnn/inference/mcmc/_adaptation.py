@@ -1,4 +1,4 @@
-"""Warm-up of a chain, which learns a step size by dual averaging and a mass matrix from the variances of its draws."""
+"""Warm-up of a chain: the step size by dual averaging, and the mass matrix from variances of draws."""
 
 import math
 from abc import ABC, abstractmethod
@@ -19,10 +19,10 @@ INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
 """Lengths, in draws, of the parts of Stan's default warm-up, which has 150 draws or more."""
 
 SHORTEST_WITH_MASS = 50
-"""Heuristic: a warm-up with fewer draws learns no mass matrix, since a new mass matrix requires a new step size."""
+"""Heuristic: a warm-up with fewer draws learns no mass matrix, which would require a new step size."""
 
 FEWEST_UPDATES = 10
-"""Heuristic: with fewer updates the initial step size is kept, since dual averaging starts at ten times this size."""
+"""Heuristic: with fewer updates the initial step size is kept, since dual averaging starts at ten times its value."""
 
 SHRINKAGE = 1e-3
 """Value towards which Stan shrinks a variance, with the weight of 5 draws."""
@@ -32,7 +32,7 @@ FindStep = Callable[[Tensor, Tensor], float]
 
 
 def windows(num_warmup: int) -> list[int]:
-    """Return the numbers of draws after which the mass matrix is updated, as in the Stan reference manual."""
+    """Return after how many draws the mass matrix is updated, as in the Stan reference manual."""
     if num_warmup < SHORTEST_WITH_MASS:
         return []
     if num_warmup < INITIAL_BUFFER + FIRST_WINDOW + FINAL_BUFFER:
@@ -77,7 +77,6 @@ class DualAveraging:
 
     @property
     def average(self) -> float:
-        """The step size to keep after warm-up."""
         return math.exp(self.log_average) if self.count >= FEWEST_UPDATES else self.first or self.step_size
 
 
@@ -91,7 +90,6 @@ class Welford:
 
     @classmethod
     def like(cls, vector: Tensor) -> "Welford":
-        """Return empty statistics for vectors that have the shape of `vector`."""
         return cls(torch.zeros_like(vector), torch.zeros_like(vector))
 
     def update(self, value: Tensor) -> None:
@@ -101,40 +99,37 @@ class Welford:
         self.square += deviation * (value - self.mean)
 
     def variance(self) -> Tensor:
-        """Return the variance of each element, shrunk towards `SHRINKAGE` as in Stan."""
         n = self.count
         return (n / (n + 5)) * self.square / (n - 1) + SHRINKAGE * 5 / (n + 5)
 
 
 class AnyAdaptation(ABC):
-    """Settings that one chain learns during warm-up, such as its `step_size` and its `inverse_mass`, shape (P,)."""
+    """Settings that one chain learns in warm-up. `inverse_mass` has shape (P,)."""
 
     step_size: float
     inverse_mass: Tensor
 
     @abstractmethod
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Learn the step size anew from the point z, shape (P,). Call this method whenever the mass matrix changes."""
+        """Learn the step size anew from z, shape (P,), after a change of the mass matrix."""
 
     def apply(self, kernel: Any, chain: int) -> None:
         kernel.step_size[chain], kernel.inverse_mass[chain] = self.step_size, self.inverse_mass
 
     @abstractmethod
     def update(self, index: int, draws: Any, chain: int, find_step: FindStep) -> None:
-        """Learn the settings from a warm-up draw, which has the number `index`, counted from 0."""
+        """Learn from the warm-up draw number `index`, from 0."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return what the chain has learned, as plain data."""
+        """Return what was learned as plain data."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that :meth:`state` returned."""
+        """Restore a result of :meth:`state`."""
 
 
 class Adaptation(AnyAdaptation):
-    """Learns a step size for a target acceptance rate, and a diagonal mass matrix. `start` has shape (P,)."""
-
     def __init__(self, num_warmup: int, target: float, start: Tensor) -> None:
         self._num_warmup, self._target = num_warmup, target
         self._ends = windows(num_warmup)

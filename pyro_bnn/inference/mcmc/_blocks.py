@@ -1,7 +1,7 @@
-"""Finds the operations of a recorded function that compute each row by itself, and thus can run on blocks of rows.
+"""Finds the operations of a recorded function that can run on blocks of rows.
 
-All operations are computed for one block of rows, and then for the next, so the results stay in the processor's cache.
-The C code does not contain the number of rows, so it is compiled once for tables of any length.
+All operations run for one block and then for the next, so results stay in the processor's cache. The C code does not
+depend on the number of rows, so it is compiled once for tables of any length.
 """
 
 import itertools
@@ -17,13 +17,13 @@ from torch.fx import Node
 aten = torch.ops.aten
 
 ROWS = 248
-"""Heuristic: largest number of rows in a block. A power of two is slower, since results would share few cache sets."""
+"""Heuristic: rows in a block. A power of two is slower, since results would share few cache sets."""
 
 STEP = 8
-"""Number of rows in a step of a loop, for vector instructions. Numbers beyond the last row do not count in sums."""
+"""Rows in a step of a loop, for vector instructions. Sums omit numbers beyond the last row."""
 
 FEWEST_ROWS = 32
-"""Heuristic: a function with fewer rows has no blocks, and its C text is only valid for its own number of rows."""
+"""Heuristic: a function with fewer rows has no blocks, and its C code depends on the number of rows."""
 
 VIEWS = {
     *(aten.alias, aten.detach, aten.clone, aten.lift_fresh_copy, aten.expand, aten.unsqueeze, aten.squeeze),
@@ -41,10 +41,10 @@ PICKING = {aten.index, aten.index_put, aten.embedding_dense_backward}
 """Operations that read or write elements at indices from another tensor."""
 
 SHARED = {aten.convolution: 1, aten.embedding: 0}
-"""Operations that use the same weights for all rows, and the index of the argument that contains the weights."""
+"""Operations with the same weights for all rows, and the index of the argument with these weights."""
 
 ALONG = {aten.gather: 1, aten.scatter_add: 1, aten._log_softmax: 1, aten._log_softmax_backward_data: 2}
-"""Operations that combine elements along one axis, and the index of the argument that names this axis."""
+"""Operations along one axis, and the index of the argument that names the axis."""
 
 RESHAPING = {aten.view, aten._unsafe_view}
 SUMMING = {aten.sum, aten.mm, aten.bmm, aten.mv, aten.convolution, aten.embedding_dense_backward}
@@ -63,20 +63,15 @@ class Blocks:
     with_rows: set[Node]  # nodes whose results have an axis of rows
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return the first row of each block, and the row after the last row of the block.
-
-        The number of rows in each block is a multiple of `STEP`, except in the last block.
-        """
         count, steps = math.ceil(self.num_rows / self.size), math.ceil(self.num_rows / STEP)
         ends = [min(number * steps // count * STEP, self.num_rows) for number in range(count + 1)]
         return list(itertools.pairwise(ends))
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of one block of a tensor, in which the axis of rows has the length `size`."""
         return tuple(self.size if length == self.num_rows else length for length in shape)
 
     def cut(self, constant: Tensor) -> Tensor:
-        """Split the rows of a constant into blocks along a new first axis, and pad the blocks with zeros."""
+        """Split the rows of a constant into blocks along a new first axis, padded with zeros."""
         axis = constant.shape.index(self.num_rows)
         result = constant.new_zeros(len(self.bounds()), *self.shape(constant.shape))
         for block, (begin, end) in zip(result, self.bounds(), strict=True):
@@ -85,10 +80,10 @@ class Blocks:
 
 
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
-    """Divide a recorded function into blocks. Return None if there are few rows, or if an operation may mix rows.
+    """Divide a recorded function into blocks; None if there are few rows, or if an operation may mix rows.
 
     The first of `nodes` is the vector z. An axis of a constant is an axis of rows if its length is the number of rows.
-    The result of an operation has an axis of rows if an argument has one, unless the operation sums over the rows.
+    A result has an axis of rows if an argument has one, unless the operation sums over it.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}
@@ -101,7 +96,7 @@ def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | No
 
 
 def row_axis(shape: Sequence[int], num_rows: int) -> int | None:
-    """Return the axis of length `num_rows`, or None. Raise a `ValueError` if several axes have this length."""
+    """Return the axis of length `num_rows`, if there is one. Raise a `ValueError` if there are several."""
     axes = [axis for axis, size in enumerate(shape) if size == num_rows]
     if len(axes) > 1:
         raise ValueError(f"a tensor must have one axis of {num_rows} rows, got shape {tuple(shape)}.")
@@ -157,7 +152,7 @@ def _has_length(result: Any, length: int) -> bool:
 
 
 def _is_rowwise(node: Node, results: Mapping[Node, Any], num_rows: int, axes: Sequence[int | None]) -> bool:
-    """Return whether an operation computes each row of its result from the same row of its arguments."""
+    """Whether each row of the result depends on the same row of the arguments only."""
     operation = node.meta["packet"]
     if operation in VALUELESS or operation == aten.expand:
         return True

@@ -11,7 +11,7 @@ from ..._core.extras import optional
 from ..._core.summary import Shown
 
 FEWEST_DRAWS = 4
-"""R-hat and effective sample sizes need this many draws in each of several chains, or in each half of a single one."""
+"""Fewest draws for R-hat in each of several chains, or in each half of a single one."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,12 +46,12 @@ class Convergence(Shown):
 
     @property
     def worst_r_hat(self) -> float:
-        """The largest R-hat of all quantities that are not constant; NaN if all are constant."""
+        """The largest R-hat of all quantities that vary; NaN if none varies."""
         return -smallest(-self.r_hat)
 
     @property
     def worst_ess(self) -> float:
-        """The smallest bulk or tail effective sample size of all quantities that vary. NaN if no quantity varies."""
+        """The smallest bulk or tail effective sample size of all quantities that vary; NaN if none varies."""
         return smallest(torch.cat([self.ess_bulk, self.ess_tail]))
 
 
@@ -86,7 +86,7 @@ def convergence(values: Tensor) -> Convergence:
 
 
 def r_hats(values: Tensor) -> Tensor:
-    """Return the rank-normalised split R-hat, shape (M,), of quantities of shape (K, S, M); NaN for constants."""
+    """Return the rank-normalised split R-hat, shape (M,), of values of shape (K, S, M); NaN for constants."""
     if len(values) == 1:  # ArviZ needs two chains to compare: here the halves of a single one
         half = values.shape[1] // 2
         values = torch.cat([values[:, :half], values[:, -half:]])
@@ -94,7 +94,7 @@ def r_hats(values: Tensor) -> Tensor:
 
 
 def _by_quantity(function: str, values: Tensor, **options: str) -> Tensor:
-    """Return a statistic of ArviZ for each quantity, shape (M,); NaN for a quantity that is the same in all draws."""
+    """Return a statistic of ArviZ for each quantity, shape (M,); NaN for constants."""
     arviz = optional("arviz", "ArviZ", "mcmc")
     values = values.detach().double().cpu()
     varies = (values != values[0, 0]).flatten(0, 1).any(0)

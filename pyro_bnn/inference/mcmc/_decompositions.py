@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _placed(x: Tensor, axis: int, size: int, begin: int, step: int = 1) -> Tensor:
-    """Insert zeros along an axis of x until its length is `size`; slice i of x moves to `begin + i * step`."""
+    """Insert zeros along an axis of x until its length is `size`; slice i moves to `begin + i * step`."""
     shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
     end = begin + step * (x.shape[axis] - 1) + 1
     placed: Tensor = aten.slice_backward(x, shape, axis, begin, end, step)
@@ -50,7 +50,7 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """Replace a convolution by simpler convolutions, which have no padding, no bias and only one group."""
+    """Replace a convolution by convolutions without padding, bias and groups."""
     if transposed or (groups == 1 and bias is None and not any(padding)):
         return NotImplemented
     options = stride, [0] * len(padding), dilation, False, output_padding, 1
@@ -76,8 +76,7 @@ def convolution_backward(
     """Compute the gradients of :math:`y = x * w` by convolutions.
 
     The gradient of w is the convolution of x with the gradient of y, with stride and dilation exchanged. For the
-    gradient of x, zeros are put between the elements of the gradient of y, and the result is convolved with the
-    reversed weights.
+    gradient of x, the reversed weights are convolved with the gradient of y, with zeros between its elements.
     """
     if transposed:
         return NotImplemented
@@ -114,12 +113,12 @@ def _is_pooled_simply(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> bool:
-    """Return whether a pooling is simple enough for :class:`_Windows`: four axes, whole windows and plain averages."""
+    """Whether a pooling suits :class:`_Windows`: four axes, whole windows and plain averages."""
     return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
 
 
 class _Windows:
-    """The windows of a pooling. Iterating over the object gives each position in a window, as a tuple of indices."""
+    """The windows of a pooling. Iteration gives each position in a window, as a tuple of indices."""
 
     def __init__(self, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> None:
         whole = ([*sizes] * (x.dim() - 2 if len(sizes) == 1 else 1) for sizes in (kernel, stride or kernel, padding))
@@ -132,24 +131,20 @@ class _Windows:
         return itertools.product(*map(range, self.kernel))
 
     def of(self, padded: Tensor, place: Sequence[int]) -> Tensor:
-        """Return the element at `place` in each window of a padded input, shape (N, C, *windows)."""
+        """Return the element at `place` in each window, shape (N, C, *windows)."""
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the gradient with respect to x.
-
-        The method :meth:`of` has a result for each place. `parts` has the gradients with respect to these results.
-        """
+        """Return the gradient in x, given the gradients in the results of :meth:`of` at all places."""
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:
-        """Make zeros in the shape of the padded x, and write an element of `part` at `place` in each window."""
+        """Write `part` at `place` in each window, among zeros in the shape of the padded x."""
         for axis, (size, first, step) in enumerate(zip(self.sizes, place, self.stride, strict=True), 2):
             part = _placed(part, axis, size, first, step)
         return part
 
     def largest(self) -> tuple[Tensor, Tensor]:
-        """Return the largest element of each window, and its position in the window."""
         padded = _padded(self.x, self.padding)
         if any(self.padding):
             outside = _padded(torch.ones_like(self.x), self.padding) == 0
@@ -170,7 +165,7 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest element of each window, and its position in the window (in torch: its position in x)."""
+    """Return the largest element of each window, and its position in the window, where torch returns that in x."""
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     return _Windows(x, kernel, stride, padding).largest()
@@ -209,7 +204,7 @@ def mean(x: Tensor, axes: Sequence[int] | None = None, keepdim: bool = False, *,
 
 
 def _standardised(x: Tensor, axes: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x standardised over some axes, the mean of x, and the inverse of the standard deviation of x."""
+    """Return x standardised over some axes, its mean, and the inverse of its standard deviation."""
     center = mean(x, axes, True)
     distance = x - center
     inverse = (mean(distance * distance, axes, True) + eps).rsqrt()
@@ -254,7 +249,6 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, ...]:
-    """Normalise by the running mean and variance, as batch normalisation does in eval mode."""
     if training or center is None or variance is None:
         return NotImplemented
     shape = [1, -1, *[1] * (x.dim() - 2)]
@@ -296,4 +290,3 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
         [aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.native_batch_norm_backward]
     ),
 }
-"""The function that replaces each operation when a density is recorded."""

@@ -23,19 +23,19 @@ SMALLEST_ESS_PER_CHAIN = 100
 """Limits of R-hat and of the effective sample size, by Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
 
 SLIGHT_R_HAT = 1.05
-"""Heuristic: up to this, R-hat is slightly too large: all draws together vary about 5 % more than those of a chain."""
+"""Heuristic: up to this, R-hat is slightly too large: all draws vary about 5 % more than those of a chain."""
 
 NUM_PREDICTION_CHECKS = 50
 """Heuristic: number of inputs at which the predictions of the chains are compared."""
 
 MAX_QUANTITIES = 400
-"""Heuristic: largest number of quantities to judge. ArviZ takes a millisecond for each quantity."""
+"""Heuristic: largest number of quantities to judge. ArviZ takes a millisecond for each."""
 
 SMALLEST_BFMI = 0.3
 """Limit of the Bayesian fraction of missing information, by Betancourt (2016), https://arxiv.org/abs/1604.00695."""
 
 MAX_QUANTITIES_OF_MODES = 50
-"""Heuristic: largest number of predicted quantities to judge if each chain is judged by itself."""
+"""Heuristic: largest number of quantities if each chain is judged by itself."""
 
 LARGEST_WITHIN = 1.1
 """Heuristic: a chain has explored its mode if R-hat between its two halves is at most this."""
@@ -81,9 +81,9 @@ class Diagnostics(Shown):
 
     @property
     def judged(self) -> tuple[str, Convergence]:
-        """The name of the quantities that are judged, and how well they converged.
+        """The name of the quantities that are judged, and their convergence.
 
-        Predictions are judged. If predictions are constant or missing, latent variables are judged instead.
+        These are predictions, or latent variables if predictions are constant or missing.
         """
         if self.predictions is None or bool(self.predictions.r_hat.isnan().all()):
             return "latent variables", self.latents
@@ -91,12 +91,12 @@ class Diagnostics(Shown):
 
     @property
     def problems(self) -> list[str]:
-        """The problems of the chains, each with a remedy. The list is empty if there are no problems."""
+        """The problems of the chains, each with a remedy."""
         return [*self._faults, *self._shortness]
 
     @property
     def is_slight(self) -> bool:
-        """Whether the only problem is that R-hat, the effective sample size or both are near their limits.
+        """Whether the only problem is an R-hat or an effective sample size near its limit.
 
         R-hat must be at most 1.05, and the effective sample size at least half its limit.
         """
@@ -144,7 +144,7 @@ class Diagnostics(Shown):
 
 
 def predictive_moments(observation: Distribution) -> Tensor:
-    """Return moments of a distribution of targets: class probabilities, or mean and standard deviation."""
+    """Return class probabilities, or mean and standard deviation."""
     if isinstance(observation, (Categorical, Bernoulli)):
         return observation.probs.flatten(1)
     return torch.cat([observation.mean.flatten(1), observation.stddev.flatten(1)], 1)
@@ -157,7 +157,7 @@ class Modes(Shown):
     Args:
         within: Largest R-hat between the two halves of each chain, shape (K,); infinite for a chain that did not move.
         between: Largest R-hat between the chains.
-        share: Share of the variance that comes from differences between the means of the chains, from 0 to 1.
+        share: Share of the variance that lies between the means of the chains, from 0 to 1.
     """
 
     within: Tensor
@@ -171,7 +171,7 @@ class Modes(Shown):
 
     @property
     def unexplored(self) -> str:
-        """A clause that says how many chains are too short to explore their modes. It contains no R-hat."""
+        """A clause that says how many chains are too short to explore their modes, without R-hat."""
         verb = (
             "is too short to explore its mode" if self.num_unexplored == 1 else "are too short to explore their modes"
         )
@@ -179,12 +179,12 @@ class Modes(Shown):
 
     @property
     def problems(self) -> list[str]:
-        """The problems found, each with a remedy; empty if every chain has explored its mode."""
+        """The problems found, each with a remedy."""
         return [f"{self.fault}: warm up longer."] if self.fault else []
 
     @property
     def fault(self) -> str:
-        """A clause that says how many chains have not explored their modes; empty if there are no such chains."""
+        """A clause that says how many chains have not explored their modes, if there are such chains."""
         bad = self.num_unexplored
         worst = f"R-hat of a chain's halves up to {self.within.max():.2f}, above {LARGEST_WITHIN}"
         return f"{bad} of {len(self.within)} chains have not explored their modes ({worst})" if bad else ""
@@ -219,17 +219,13 @@ def modes(values: Tensor) -> Modes:
 
 
 def modes_of_predictions(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs) -> Modes | None:
-    """Find out from predictions at up to 50 rows of x whether chains have explored their modes.
-
-    Return None if S < 8.
-    """
+    """Find out from predictions at up to 50 rows of x whether chains have explored their modes; None if S < 8."""
     if next(iter(samples.values())).shape[1] < 2 * FEWEST_DRAWS:
         return None
     return modes(_predicted(model, samples, _few_rows(model, x), MAX_QUANTITIES_OF_MODES))
 
 
 def _few_rows(model: BayesianModel, x: Inputs) -> Inputs:
-    """Up to 50 evenly spaced rows of the inputs."""
     x = as_inputs("x", x, model.like)
     rows = num_rows(x)
     chosen = torch.linspace(0, rows - 1, min(rows, NUM_PREDICTION_CHECKS)).long()
@@ -244,7 +240,7 @@ def diagnose(
     *,
     max_quantities: int | None = None,
 ) -> Diagnostics:
-    """See :meth:`MCMCPosterior.diagnose`; at most `max_quantities` latent numbers and predictions are judged."""
+    """See :meth:`MCMCPosterior.diagnose`; `max_quantities` limits latent numbers and predictions."""
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
     arviz = optional("arviz", "ArviZ", "mcmc")
@@ -266,7 +262,7 @@ def diagnose(
 
 
 def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
-    """Return the predictive moments of all draws, or of `at_most` evenly spaced draws, shape (K, S, M)."""
+    """Return the predictive moments, or `at_most` evenly spaced ones, shape (K, S, M)."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 
@@ -279,7 +275,7 @@ def _spaced(values: Tensor, at_most: int | None) -> Tensor:
 
 
 class Judgement(NamedTuple):
-    """The status of chains. If each chain was judged by itself, `modes` says how well the chains' predictions agree."""
+    """The status of chains, and the agreement of their predictions if each was judged by itself."""
 
     status: Status
     modes: Modes | None = None
@@ -296,9 +292,9 @@ def judge(
 ) -> Judgement:
     """Judge chains of the algorithm `sampler`, and warn of problems.
 
-    If a model and inputs are given, predictions at up to 50 of the inputs are judged. Otherwise the latent variables
-    are judged. If `at_modes` is true, each chain began at its own mode. Chains in different modes need not agree, so
-    each chain is judged by itself. A few divergent steps are tolerated.
+    With a model and inputs, predictions at up to 50 of the inputs are judged, else the latent variables. With
+    `at_modes`, each chain began at its own mode. Chains in different modes need not agree, so each is judged by itself,
+    and a few divergent steps are tolerated.
     """
     num_divergences, done = statistics.num_diverging, in_short(samples, statistics, sampler)
     try:

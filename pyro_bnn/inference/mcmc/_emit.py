@@ -20,17 +20,17 @@ from ._writer import Value, Writer, in_memory, order
 class Emitted:
     text: str  # its definition
     num_scratch: int  # size of its working memory, in numbers
-    num_products: int  # number of multiplications in its matrix products, in one block if it has blocks
+    num_products: int  # multiplications in its matrix products, in one block if it has blocks
     blocks: Blocks | None  # its blocks of rows, if it has any
     constants: Sequence[Node]  # its arguments after the point
 
     @property
     def num_rows(self) -> int:
-        """The number of rows; 0 for a function without blocks of rows."""
+        """Number of rows; 0 without blocks of rows."""
         return 0 if self.blocks is None else self.blocks.num_rows
 
     def laid_out(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """Return the constants in C's memory layout. The longest axis is innermost, and rows are cut into blocks."""
+        """Return the constants in C's layout: the longest axis innermost, and rows cut into blocks."""
         result = []
         for node, value in zip(self.constants, values, strict=True):
             if self.blocks is None or node not in self.blocks.with_rows:
@@ -47,10 +47,7 @@ Results = Mapping[Node, Any]
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor]) -> Emitted:
-    """Write C code for a recorded function of a point, shape (1, P), and constants.
-
-    The function returns a number and its gradient.
-    """
+    """Write C code for a recorded function of a point, shape (1, P), and constants: a number and its gradient."""
     *nodes, output = graph.graph.nodes
     placeholders = [node for node in nodes if node.op == "placeholder"]
     rest = nodes[len(placeholders) :]
@@ -98,10 +95,7 @@ def _write(writer: Writer, nodes: Sequence[Node], values: Values, results: Resul
 
 
 def _write_blocks(writer: Writer, blocks: Blocks, names: Mapping[Node, str], values: Values, results: Results) -> None:
-    """Write a loop over the blocks, with the operations on rows.
-
-    If an operation sums over rows, the loop adds up the sums of all blocks.
-    """
+    """Write a loop over the blocks, which adds up the sums over rows."""
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():
         with writer.loops(total.shape) as index:
@@ -148,7 +142,6 @@ def _arguments(node: Node) -> tuple[Any, ...]:
 
 
 def _cut(result: Any, blocks: Blocks) -> Any:
-    """Return empty tensors (device meta) with the shape and dtype of a result in one block."""
     if isinstance(result, tuple | list):
         return [_cut(part, blocks) for part in result]
     return result.new_empty(blocks.shape(result.shape), device="meta")

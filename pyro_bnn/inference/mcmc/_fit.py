@@ -56,53 +56,49 @@ def fit_mcmc(
 ) -> MCMCPosterior:
     """Draw from the exact posterior by Markov chain Monte Carlo.
 
-    Every step uses all data. Chains move in unconstrained space: for example, the logarithm of a noise scale replaces
-    the noise scale, and the density includes the Jacobian of this map. All chains run at the same time. During warm-up,
-    each chain learns its own step size and, except for MCLMC, a diagonal mass matrix.
+    Every step uses all data. All chains run at the same time, in unconstrained space, where the logarithm of a noise
+    scale replaces the scale. During warm-up, each chain learns its own step size and, except for MCLMC, a diagonal mass
+    matrix.
 
-    If `torch.distributed` is initialised, the processes share the work: each process draws some of the chains, but
-    returns all chains. Each process writes its own checkpoint, and the file's name contains the rank of the process.
-    Every process must call this function with the same arguments and with all rows of the data. The draws depend on the
-    seed and on the number of processes.
+    If `torch.distributed` is initialised, each process draws some of the chains, and returns all chains. Each process
+    writes its own checkpoint, with its rank in the file's name. Every process must call this function with the same
+    arguments and with all rows of the data. The draws depend on the seed and on the number of processes.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Learnable parameters do not change.
-        data: The pair (x, y) with all rows. x is a tensor, an array, a list of numbers or a data frame, shape (N, ...);
-            for networks with several inputs, x is a tuple or a dictionary of inputs. For any other Pyro model, `data`
-            is the tuple of the arguments of the call ``model(*data)``.
+        data: The pair (x, y) with all rows. x is a tensor, an array, a list of numbers or a data frame, shape (N, ...),
+            or a tuple or dictionary of several inputs. For any other Pyro model, `data` is the tuple of the arguments
+            of ``model(*data)``.
         sampler: The algorithm with its settings: :class:`~pyro_bnn.NUTS`, :class:`~pyro_bnn.HMC` or
             :class:`~pyro_bnn.MCLMC`. :class:`~pyro_bnn.MCLMC` is for an ensemble of modes.
         num_samples: Number S of draws that are kept from each chain.
-        num_warmup: Number of warm-up draws of each chain. Warm-up draws are not kept.
+        num_warmup: Number of warm-up draws of each chain, which are not kept.
         num_chains: Number K of chains. R-hat shows whether several chains agree.
-        init: Distribution of the first points. Choose the prior (``"prior"``), the Gaussians that an
-            :class:`~pyro_bnn.inference.guides.Init` defines, or another posterior. An
-            :class:`~pyro_bnn.EnsemblePosterior` gives each chain one of its members;
-            :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per chain. With an ensemble or a
-            `Descent`, each chain explores its own mode, so the status judges each chain by itself.
+        init: Distribution of the first points: the prior (``"prior"``), the Gaussians of an
+            :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
+            gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
+            chain. With these two, each chain explores its own mode, so the status judges each chain by itself.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
-        dtype: Dtype of the computation; with ``None``, the dtype of the model. The draws are returned in the model's
-            dtype. In C, float32 takes half to two thirds of the time of float64.
-        compile: Whether to draw in C, which is several times as fast as torch. Drawing in C is possible for a small
-            network on a CPU. With HMC, only the gradients are computed in C. If drawing in C is not possible,
-            ``compile=True`` raises an error with the reason, and ``compile="auto"`` draws in torch. Compiling takes
-            about a second in each process. As many chains run at a time as torch has threads (`torch.set_num_threads`);
-            this number does not change the draws. NUTS and MCLMC use different random numbers in C and in torch, so
-            with ``"auto"`` the draws depend on the machine.
+        dtype: Dtype of the computation; with ``None``, that of the model. Draws have the model's dtype. In C, float32
+            takes half to two thirds of the time of float64.
+        compile: Whether to draw in C, which is several times as fast as torch, and possible for a small network on a
+            CPU. With HMC, only the gradients are computed in C. Where C is not possible, ``compile=True`` raises an
+            error, and ``compile="auto"`` draws in torch. Compiling takes about a second in each process. As many chains
+            run at a time as torch has threads, whose number does not change the draws. NUTS and MCLMC use different
+            random numbers in C and in torch, so with ``"auto"`` the draws depend on the machine.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File for the state of the run, written at the beginning, every ten minutes (or as a
-            :class:`Checkpoint` says) and at the end. With a checkpoint, SIGINT and SIGTERM save the run after the
-            current draw and end it.
+            :class:`Checkpoint` says) and at the end. SIGINT and SIGTERM then save the run after the current draw and
+            end it.
         resume: Checkpoint of a run with the same arguments, from which this run continues. A resumed run gives bit for
-            bit the draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`. The
-            additional draws differ from the draws of a single longer run.
-        seed: Seed that makes the run repeatable; with ``None``, a seed is drawn from torch's generator. The run itself
-            leaves torch's generators unchanged.
+            bit the draws of an uninterrupted run. A finished run can be resumed with a larger `num_samples`; the
+            additional draws differ from those of a single longer run.
+        seed: Seed that makes the run repeatable; with ``None``, a seed is drawn from torch's generator.
 
     Returns:
         The chains, with `status`, `statistics` and `path`. The status judges divergences and, if ArviZ is installed,
-        R-hat and effective sample sizes of predictions at up to 50 inputs. The status does not judge weights: if hidden
-        units are permuted or change their signs, the weights differ, but the predictions do not.
+        R-hat and effective sample sizes of predictions at up to 50 inputs. It does not judge weights, which differ if
+        hidden units are permuted or change their signs.
 
     Raises:
         ValueError: If the data do not match the model, if the model is random even for fixed weights (dropout), if no
@@ -113,8 +109,7 @@ def fit_mcmc(
         Interrupted: If a signal has ended the run after its state was written.
 
     Warns:
-        ConvergenceWarning: If the diagnostics find a problem, such as divergent trajectories, an R-hat above 1.01 or a
-            small effective sample size.
+        ConvergenceWarning: If the diagnostics find a problem, such as an R-hat above 1.01.
 
     Example:
         >>> import torch
@@ -206,24 +201,23 @@ def fit_nuts(
 ) -> MCMCPosterior:
     """Draw from the exact posterior by the No-U-Turn Sampler.
 
-    Short for ``fit_mcmc(..., sampler=NUTS(max_tree_depth))``. For the result, the errors and the details of the
-    arguments see :func:`~pyro_bnn.fit_mcmc`.
+    Short for ``fit_mcmc(..., sampler=NUTS(max_tree_depth))``; see :func:`~pyro_bnn.fit_mcmc` for the result, the errors
+    and details.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model.
         data: The pair (x, y) with all rows; for any other Pyro model, the tuple of its arguments.
         max_tree_depth: A draw takes at most ``2 ** max_tree_depth - 1`` leapfrog steps; see :class:`~pyro_bnn.NUTS`.
         num_samples: Number S of draws that are kept from each chain.
-        num_warmup: Number of warm-up draws of each chain. Warm-up draws are not kept.
+        num_warmup: Number of warm-up draws of each chain, which are not kept.
         num_chains: Number K of chains. R-hat shows whether several chains agree.
         init: Distribution of the first points: ``"prior"``, an ``Init``, another posterior, or a ``Descent``.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
         dtype: Dtype of the computation; with ``None``, the dtype of the model.
-        compile: Whether to draw in C, which is several times as fast as torch. If drawing in C is not possible,
-            ``compile="auto"`` falls back to torch.
+        compile: Whether to draw in C, which is several times as fast as torch. ``"auto"`` draws in C where possible.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
-        checkpoint: File to which the state of the run is written, so that an interrupted run can be resumed.
-        resume: Checkpoint from which to continue. The checkpoint must come from a run with the same arguments.
+        checkpoint: File for the state of the run, from which it can be resumed.
+        resume: Checkpoint of a run with the same arguments, from which to continue.
         seed: Seed that makes the run repeatable; with ``None``, a seed is drawn from torch's generator.
 
     Example:
@@ -323,7 +317,7 @@ class ChainProcesses(Processes):
                     )
 
     def of_first(self, make: Callable[[], T]) -> T:
-        """Call a function in the first process only, and return its result in all processes."""
+        """Call a function in the first process only, and return its result in all."""
         value: T = self.from_first(make() if self.is_first else None)
         return value
 
@@ -331,7 +325,6 @@ class ChainProcesses(Processes):
 def _together(
     processes: ChainProcesses, recorded: dict[str, Tensor], seconds: float
 ) -> tuple[dict[str, Tensor], float]:
-    """Return the chains of all processes, and the longest wall time of a process."""
     if processes.count == 1:
         return recorded, seconds
     device = recorded["z"].device
@@ -341,7 +334,7 @@ def _together(
 
 
 def starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    """Draw the first positions of K chains, shape (K, P), at which the potential and its gradient are finite."""
+    """Draw the first positions, shape (K, P), at which the potential and its gradient are finite."""
     z = _draw(potential, init, num_chains)
     for _ in range(MAX_TRIALS):
         value, gradient = potential.value_and_grad(z)

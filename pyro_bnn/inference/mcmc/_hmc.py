@@ -15,8 +15,8 @@ from ._traced import TorchKernel
 class HMC(Sampler):
     """Hamiltonian Monte Carlo: trajectories of random length, each accepted or rejected as a whole.
 
-    The number of leapfrog steps is drawn uniformly from 1 to `max_steps`. If the number were fixed, a periodic
-    trajectory could end where it began.
+    The number of leapfrog steps is drawn uniformly from 1 to `max_steps`; with a fixed number, a periodic trajectory
+    could end where it began.
 
     Args:
         max_steps: Number of leapfrog steps of the longest trajectory.
@@ -49,7 +49,7 @@ class HMC(Sampler):
 
 
 class HMCKernel(TorchKernel):
-    """HMC, whose trajectories are computed in torch. The gradients may be computed in C."""
+    """HMC in torch; the gradients may be computed in C."""
 
     fields = ("z", "gradient", "potential")
 

@@ -24,13 +24,11 @@ from ._start import Descent
 from ._traced import UnsupportedError
 
 NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.05, 1e-3
-"""Heuristic: steps of this size are timed with this number of chains, over at least this time."""
+"""Heuristic: number of chains, least time in seconds, and step size for measuring a step."""
 
 
 @dataclass(frozen=True)
 class ChainLengths:
-    """Number of chains, and numbers of steps and draws in each chain."""
-
     num_chains: int
     num_descent: int  # steps of Adam that find each chain's mode
     num_warmup: int  # warm-up draws of each chain
@@ -57,13 +55,13 @@ class Compiled(Sampler):
 
 
 class TimedChains:
-    """Chains of MCLMC that start at trained networks, in C and in single precision. The chains may end early.
+    """Chains of MCLMC that start at trained networks, in C and in single precision, and may end early.
 
-    The constructor compiles the C code in at most `timeout` seconds. Then the constructor measures two wall times:
-    `seconds_of_descent` is the time of a step of Adam, and `seconds_of_step` is the time of a step of a chain. The
-    chains run at the same time, so both times are divided by the number of chains. `compile_seconds` is the time of the
-    C compiler, which is about 0 if the same code was compiled before. `seconds` is the wall time of the constructor
-    minus `compile_seconds`. `num_warmup` is the number of warm-up draws of each chain in the last run.
+    The constructor compiles the C code in at most `timeout` seconds. It then measures two wall times:
+    `seconds_of_descent` of a step of Adam, and `seconds_of_step` of a step of a chain. Both are divided by the number
+    of chains, which run at the same time. `compile_seconds` is the time of the C compiler, about 0 for code that was
+    compiled before. `seconds` is the rest of the constructor's wall time. `num_warmup` is the number of warm-up draws
+    of each chain in the last run.
 
     Raises:
         NotInCError: If C cannot compute the density, or the C compiler takes too long.
@@ -97,7 +95,7 @@ class TimedChains:
     def explore(
         self, lengths: ChainLengths, ends: Ends, *, is_judged: bool = True, progress: bool | None = False
     ) -> MCMCPosterior:
-        """Train the networks, run the chains, and return the draws. If `is_judged` is false, the status is empty."""
+        """Train the networks, and run the chains. Without `is_judged`, the status is empty."""
         plan = RunPlan(
             sampler=Compiled(MCLMC(lengths.steps_per_draw), self._native),
             num_chains=lengths.num_chains,
@@ -129,7 +127,7 @@ class TimedChains:
 def seconds_of_step(model: BayesianModel, data: tuple[Tensor, Tensor], sampler: Sampler, *, num_chains: int) -> float:
     """Return the wall time of a step of `fit_mcmc` with ``compile="auto"``, divided by the chains that run together.
 
-    The function compiles the C code, so that a following run need not compile it again.
+    A following run need not compile again.
     """
     with torch.no_grad(), Stream(0, model.device):
         potential = network_potential(model, *pair_of(data, model), torch.float64)
@@ -145,7 +143,7 @@ def seconds_of_step(model: BayesianModel, data: tuple[Tensor, Tensor], sampler: 
 
 
 def _seconds_of_step(take_steps: Callable[[], int]) -> float:
-    """Return the wall time of a step. `take_steps` takes one or more steps, and returns their number."""
+    """Return the wall time of a step. `take_steps` returns how many steps it took."""
     begin = time.perf_counter()
     num_steps = take_steps()  # at least once, since a busy machine may take longer for one call than TIMED_SECONDS
     while time.perf_counter() < begin + TIMED_SECONDS:

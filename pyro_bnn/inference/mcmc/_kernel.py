@@ -1,4 +1,4 @@
-"""The interface of samplers: a small class with settings, and the kernel that it makes for one potential."""
+"""The interface of samplers: a class with settings, and the kernel that it makes for one potential."""
 
 import math
 from abc import ABC, abstractmethod
@@ -26,10 +26,10 @@ DIVERGENCE = 1000.0
 class Draws:
     """The draws that the chains of a kernel have just finished. Shapes are (K,) unless stated otherwise.
 
-    :class:`ChainStatistics` describes the other fields. A field is None if the sampler does not report it.
+    :class:`ChainStatistics` describes the other fields, which are None if the sampler does not report them.
 
     Args:
-        finished: Whether each chain has finished a draw. The rows of unfinished chains have no meaning.
+        finished: Whether each chain has finished a draw; other rows have no meaning.
         z: Positions, shape (K, P).
         diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite.
         energy_errors: Energy error of each of T steps, in nats, shape (K, T); NaN for a step that was not taken.
@@ -46,32 +46,32 @@ class Draws:
 
     @property
     def energy_error(self) -> Tensor | None:
-        """The mean squared energy error of the steps that were taken, divided by P; shape (K,)."""
+        """The mean squared energy error of the steps, divided by P; shape (K,)."""
         errors = self.energy_errors
         return None if errors is None else errors.square().nanmean(-1).nan_to_num(0.0) / self.z.shape[1]
 
 
 MOST_DIVERGING = 0.01
-"""Heuristic: chains around modes are in trouble if a larger share of their draws than this has a divergent step."""
+"""Heuristic: chains around modes are in trouble if a larger share of their draws has a divergent step."""
 
 
 @dataclass(frozen=True, repr=False)
 class ChainStatistics(Shown):
     """Statistics of each draw, from the sampler.
 
-    Shapes are (K, S) unless stated otherwise. If the sampler does not report a statistic, its field is None.
+    Shapes are (K, S) unless stated otherwise. A statistic that the sampler does not report is None.
 
     Args:
         log_density: Log joint density in unconstrained space, in nats.
         energy: Hamiltonian of the draw, in nats.
         accept: Mean acceptance probability along the trajectory.
-        diverging: Whether the trajectory was divergent. If so, its steps were too long.
+        diverging: Whether the trajectory diverged, because its steps were too long.
         num_steps: Number of steps.
         step_size: Step size after warm-up, shape (K,).
         inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
         seconds: Wall time of warm-up and sampling together.
         energy_error: Squared energy error of a step, in squared nats, averaged over the steps of a draw and divided by
-            the number P of latent numbers. None unless the sampler's warm-up uses energy errors.
+            the number P of latent numbers. Only from samplers whose warm-up uses energy errors.
 
     Example:
         >>> import torch
@@ -97,17 +97,17 @@ class ChainStatistics(Shown):
 
     @property
     def num_diverging(self) -> int | None:
-        """Number of divergent draws of all chains; None if the sampler does not report divergences."""
+        """Number of divergent draws of all chains."""
         return None if self.diverging is None else int(self.diverging.sum())
 
     @property
     def share_diverging(self) -> float | None:
-        """Share of divergent draws of all chains; None if the sampler does not report divergences."""
+        """Share of divergent draws of all chains."""
         return None if self.diverging is None else float(self.diverging.double().mean())
 
     @property
     def has_many_diverging(self) -> bool:
-        """Whether more than 1 % of the draws are divergent, which is too many for chains around modes."""
+        """Whether more than 1 % of the draws are divergent, too many for chains around modes."""
         return (self.share_diverging or 0.0) > MOST_DIVERGING
 
     def _summary(self) -> Summary:
@@ -117,7 +117,6 @@ class ChainStatistics(Shown):
 
 
 def in_short(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler: str) -> str:
-    """Describe chains in a clause: their number, their length, their time and the number of divergences."""
     num_chains, num_draws = next(iter(samples.values())).shape[:2]
     count = statistics.num_diverging
     seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
@@ -136,9 +135,9 @@ class Kernel(ABC):
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor) -> None:
         self.value_and_grad = value_and_grad
         self.step_size = z.new_ones(len(z))
-        """The step size of each chain, shape (K,). Warm-up sets it."""
+        """The step size of each chain, shape (K,), which warm-up sets."""
         self.inverse_mass = torch.ones_like(z)
-        """The diagonal of each chain's inverse mass matrix, shape (K, P): estimated variances of z. Warm-up sets it."""
+        """The diagonal of each chain's inverse mass matrix, shape (K, P): estimated variances of z."""
         self.is_needed = [True] * len(z)
         """Which chains still need draws. A kernel may skip the other chains."""
         self.path = ""
@@ -149,25 +148,22 @@ class Kernel(ABC):
         """Run until at least one chain finishes a draw. Step size and inverse mass may change between two calls."""
 
     def at(self, z: Tensor) -> "Kernel | None":
-        """Return a kernel for the same potential at the positions z, shape (K, P).
-
-        If this method returns None, the caller makes the kernel itself.
-        """
+        """Return a kernel for the same potential at z, shape (K, P); None if the caller has to make it."""
         return None
 
     def state(self) -> dict[str, Any]:
         """Return the state of the chains between two draws, as numbers, tensors, lists and dictionaries.
 
-        Together with the step sizes, the inverse masses and torch's generators, this state determines the next draws.
+        With the step sizes, the inverse masses and torch's generators, it determines the next draws.
         """
         raise self._stateless()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that :meth:`state` returned, possibly in another process, with tensors on any device."""
+        """Restore a result of :meth:`state`, with tensors on any device."""
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
-        """Raise a `ValueError` if a state has no entry `name`, because another class of kernels made the state."""
+        """Raise a `ValueError` if a state without the entry `name` is from another class of kernels."""
         if name not in state:
             raise ValueError(
                 "`resume` must be a file of the same sampler, but one of the two runs draws in C and the other in "
@@ -181,7 +177,7 @@ class Kernel(ABC):
         )
 
     def momentum(self, chain: int) -> Tensor:
-        """Draw the standard normal numbers, shape (P,), from which a chain's first momentum is computed."""
+        """Draw standard normal numbers, shape (P,), for a chain's first momentum."""
         return torch.randn_like(self.inverse_mass[chain])
 
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
@@ -211,10 +207,7 @@ class Kernel(ABC):
 
 
 class NotInCError(ValueError):
-    """Raised for ``compile=True`` if C cannot compute the draws.
-
-    `reason` is the part of the message that says why C cannot compute the draws.
-    """
+    """Raised for ``compile=True`` if C cannot compute the draws; `reason` says why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -255,10 +248,9 @@ class Sampler(ABC):
         return type(self).__name__
 
     def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
-        """Return the object that adapts one chain during warm-up.
+        """Return the object that adapts one chain, from `start`, shape (P,), during warm-up.
 
-        The chain begins at `start`, shape (P,). By default, the object learns a mass matrix, and a step size for the
-        acceptance rate `target_accept`.
+        By default, it learns a mass matrix, and a step size for the acceptance rate `target_accept`.
         """
         return Adaptation(num_warmup, target_accept, start)
 
@@ -266,6 +258,6 @@ class Sampler(ABC):
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
         """Make the kernel for one potential and K chains that begin at the positions z, shape (K, P).
 
-        If drawing in C is not possible, the method raises a `NotInCError` for ``compile=True``. With
-        ``compile="auto"``, the kernel then draws in torch.
+        Where C is not possible, it raises a `NotInCError` for ``compile=True``, and draws in torch for
+        ``compile="auto"``.
         """

@@ -4,8 +4,7 @@ A chain has a position z of P numbers and a direction u of length 1. With the po
 
 .. math:: \dot z = u, \qquad \dot u = -(1 - u u^T)\, \nabla U(z) / (P - 1)
 
-leave the density exp(-U) of z unchanged. Noise is added to the direction after each step; this noise also leaves the
-density unchanged. A step is not taken if its energy error is divergent.
+leave the density exp(-U) of z unchanged. So does the noise that is added to the direction after each step.
 """
 
 import math
@@ -24,7 +23,7 @@ from ._native import Native, NativeChain, NativeKernel, native_or_reason
 from ._traced import TorchKernel
 
 OUTER = 0.1931833275037836
-"""Share of a step's time of the first and of the last of its three changes of direction; it minimises the error."""
+"""Share of a step's time that the first and the last of its three changes of direction take, for the smallest error."""
 
 MEMORY = 99 / 101
 """Factor by which each step lowers the weights of earlier steps, so that averages cover about a hundred steps."""
@@ -33,7 +32,7 @@ TRUST = 9.0
 """The weight of a step is a Gaussian function of log xi (see `MCLMCAdaptation`) with this standard deviation."""
 
 SHRINKAGE = 0.8
-"""A step with a divergent energy error is not taken. All later steps have at most this fraction of its size."""
+"""After a step with a divergent energy error, steps have at most this fraction of its size."""
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
 """Shares of warm-up after which variances, and then autocorrelations, of draws set the length of `FORGETTING`."""
@@ -42,7 +41,7 @@ FORGETTING = 0.4
 """Length over which a chain forgets its direction, divided by the length of its path in one autocorrelation time."""
 
 FEWEST_DRAWS = 20
-"""Heuristic: a phase with fewer draws does not change the length over which a chain forgets its direction."""
+"""Heuristic: a phase with fewer draws does not change the length of `FORGETTING`."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +49,19 @@ class MCLMC(Sampler):
     """Microcanonical Langevin Monte Carlo, a sampler for networks.
 
     MCLMC has no accept/reject step, so the draws are biased. The bias is small if the energy error of the steps is
-    small, so warm-up chooses the step size by this error. Warm-up also learns how far a chain moves until its direction
-    is random again. For a network, warm-up should take 5,000 to 50,000 steps. Each step computes two gradients.
+    small, so warm-up chooses the step size by this error. It also learns how far a chain moves until its direction is
+    random again. For a network, warm-up should take 5,000 to 50,000 steps. Each step computes two gradients.
 
-    The posterior of a network has many modes, and a chain stays in one of them. Start every chain at a trained network:
-    pass an :class:`~pyro_bnn.EnsemblePosterior` or a :class:`~pyro_bnn.inference.mcmc.Descent` as ``init``. The modes
-    of all chains have the same weight in the draws, although their posterior probabilities differ.
+    A chain stays in one of the many modes of a network's posterior. Start every chain at a trained network: pass an
+    :class:`~pyro_bnn.EnsemblePosterior` or a :class:`~pyro_bnn.inference.mcmc.Descent` as ``init``. The modes of all
+    chains have the same weight in the draws, although their posterior probabilities differ.
 
     Args:
         steps_per_draw: Number of steps from one draw to the next, also in warm-up.
         energy_error: Target at the end of warm-up: the mean squared energy error of a step, in squared nats, divided by
             the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
-            square root of this error; the bias is small for a target of 5e-4.
-        first_energy_error: Target at the beginning of warm-up. During warm-up, the target changes linearly from
-            `first_energy_error` to `energy_error`.
+            square root of this error, and small at 5e-4.
+        first_energy_error: Target at the beginning of warm-up, during which the target changes linearly.
 
     References:
         Robnik et al. (2023), https://arxiv.org/abs/2212.08549; Robnik and Seljak (2023),
@@ -105,7 +103,7 @@ class MCLMC(Sampler):
 
 
 class MCLMCAdaptation(AnyAdaptation):
-    r"""Step size and length of one chain of MCLMC, which are learned during warm-up.
+    r"""Step size and length of one chain of MCLMC.
 
     The variance of the energy error grows with the sixth power of the step size h. Let E be the energy error of a step,
     :math:`\tau` the target, and :math:`\xi = E^2 / (P \tau)`. The step size is
@@ -124,7 +122,7 @@ class MCLMCAdaptation(AnyAdaptation):
         self.step_size = self.length / 4
 
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Do nothing, since nothing is learned before the first draw."""
+        """Do nothing before the first draw."""
 
     def apply(self, kernel: Any, chain: int) -> None:
         kernel.step_size[chain] = self.step_size
@@ -181,10 +179,9 @@ class MCLMCAdaptation(AnyAdaptation):
 
 
 def autocorrelation_time(draws: Tensor) -> float:
-    """Return the integrated autocorrelation time of draws, averaged over the P numbers of a draw.
+    """Return the integrated autocorrelation time of draws, shape (S, P), averaged over the P numbers; at least 1.
 
-    The draws have the shape (S, P), and the result is at least 1. Pairs of neighbouring autocorrelations are summed
-    until the sum of a pair is negative: Geyer (1992), section 3.3.
+    Pairs of neighbouring autocorrelations are summed until the sum of a pair is negative: Geyer (1992), section 3.3.
     """
     size = len(draws)
     centred = draws.double() - draws.double().mean(0)
@@ -200,7 +197,7 @@ def autocorrelation_time(draws: Tensor) -> float:
 
 
 class MCLMCKernel(TorchKernel):
-    """MCLMC in torch. Warm-up sets `length`, shape (K,): the distance over which each chain forgets its direction."""
+    """MCLMC in torch. `length`, shape (K,), is the distance over which each chain forgets its direction."""
 
     fields = ("z", "direction", "gradient", "potential")
 
@@ -218,7 +215,7 @@ class MCLMCKernel(TorchKernel):
         return _draws(torch.ones_like(self.step_size, dtype=torch.bool), self._z, self._potential, errors)
 
     def _step(self) -> Tensor:
-        """Take one step of every chain, and return the energy errors, shape (K,); NaN for a step that was not taken."""
+        """Take a step, and return the energy errors, shape (K,); NaN for a step that was not taken."""
         z, step, num_weights = self._z, self.step_size[:, None], self._z.shape[1]
         direction, change = turned(self._direction, self._gradient, OUTER * step)
         z = torch.addcmul(z, direction, 0.5 * step)
@@ -256,22 +253,21 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 
 
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
-    """Return the standard deviation of the noise that makes a chain forget its direction over the distance `length`."""
+    """Return the standard deviation of noise with which a chain forgets its direction over `length`."""
     return (torch.expm1(2 * step / length) / num_weights).sqrt()
 
 
 def _draws(finished: Tensor, z: Tensor, potential: Tensor, errors: Tensor) -> Draws:
-    """Return the report of chains. `errors` are the energy errors of all steps of a draw, shape (K, T)."""
     num_steps = torch.full_like(finished, errors.shape[1], dtype=torch.long)
     diverging = errors.isnan().any(-1)
     return Draws(finished, z, -potential, None, None, diverging, num_steps, energy_errors=errors)
 
 
 class _MCLMCChain(NativeChain):
-    """One chain of MCLMC. `point` contains a position, a direction, a gradient, a potential, and T energy errors."""
+    """A chain whose `point` has a position, a direction, a gradient, a potential, and T energy errors."""
 
     def draw(self, setting: tuple[float, float]) -> Tensor:
-        """Make a draw, and return the new `point`. `setting` is a pair: the step size, and the scale of the noise."""
+        """Make a draw, given the step size and the scale of the noise."""
         point, num_weights = self.point.clone(), self.sampler.num_weights
         direction = point[num_weights : 2 * num_weights]
         if not bool(direction.any()):  # before the first draw

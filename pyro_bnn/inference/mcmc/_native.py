@@ -1,7 +1,7 @@
 """Compiles and loads samplers in C for small networks, which takes about a second.
 
-Several threads draw chains at the same time. Each chain has its own random numbers, so its draws depend neither on
-other chains nor on the thread in which it runs.
+Several threads draw chains at the same time. Each chain has its own random numbers, so its draws do not depend on other
+chains or threads.
 """
 
 import ctypes
@@ -33,22 +33,22 @@ MOST_PRODUCTS = 2**20
 """Heuristic: with more multiplications in a potential, torch's matrix products are faster than loops in C."""
 
 MOST_PRODUCTS_OF_BLOCKS = 2**24
-"""Heuristic: the limit for one block of rows. It is higher, since blocks stay in the processor's cache."""
+"""Heuristic: the limit for a block of rows is higher, since it stays in the processor's cache."""
 
 MOST_LINES, MOST_CHARACTERS = 5000, 200_000
 """Heuristic: longer C texts take more than ten seconds to compile."""
 
 NUM_KEPT = 64
-"""Number of compiled texts to keep. The least recently used texts are dropped. Each text takes a few kilobytes."""
+"""Number of compiled texts to keep, the most recently used. Each takes a few kilobytes."""
 
 FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-std=gnu11")
-"""Options of the C compiler. Infinities and NaN keep their meaning, and only sums with a pragma are reordered."""
+"""Infinities and NaN keep their meaning, and only sums with a pragma are reordered."""
 
 FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}
-"""The C file for each dtype. The file defines exponentials and logarithms in this dtype."""
+"""Files with exponentials and logarithms in each dtype."""
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Heuristic: largest relative difference between C and torch, both for a potential and for its gradient."""
+"""Heuristic: largest relative difference between C and torch, for a potential and its gradient."""
 
 _LOCK = ProcessLock()
 _kept: OrderedDict[str, ctypes.CDLL] = OrderedDict()
@@ -67,7 +67,7 @@ class Native:
     """The compiled samplers of one potential (`_trajectory.c`, `_microcanonical.c`); several threads may call them."""
 
     compile_seconds = 0.0
-    """The time that the C compiler took; about 0 if the process had compiled the same text before."""
+    """The time that the C compiler took, about 0 for a text that was compiled before."""
 
     def __init__(
         self, library: ctypes.CDLL, constants: Sequence[Tensor], num_rows: int, num_scratch: int, num_weights: int
@@ -100,7 +100,6 @@ class Native:
 
     @functools.cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """The threads that evaluate the potential, each at some of the points."""
         return ThreadPoolExecutor(torch.get_num_threads())
 
     def _evaluate_part(self, z: Tensor, value: Tensor, gradient: Tensor) -> None:
@@ -111,8 +110,7 @@ class Native:
 class NativeChain(ABC):
     """One chain, whose draws are computed in C.
 
-    The first P numbers of `point` are the chain's position. The other numbers of `point` are also needed to make the
-    next draw.
+    `point` has the P numbers of the position, and then others that the next draw needs.
     """
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
@@ -125,10 +123,10 @@ class NativeChain(ABC):
 
     @abstractmethod
     def draw(self, setting: Any) -> Tensor:
-        """Make a draw, and return the new `point`. This method may run in any thread."""
+        """Make a draw in any thread, and return the new `point`."""
 
     def state(self) -> dict[str, Any]:
-        """Return all that determines the next draw, except the numbers that warm-up sets."""
+        """Return what determines the next draw, except the numbers from warm-up."""
         return {"point": self.point, "generator": self.generator.get_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -137,7 +135,7 @@ class NativeChain(ABC):
 
 
 class NativeKernel(Kernel):
-    """A sampler that draws in C, for one potential. At most `num_threads` chains draw at the same time."""
+    """A sampler in C. At most `num_threads` chains draw at the same time."""
 
     def __init__(self, sampler: Native, z: Tensor, chains: Sequence[NativeChain], *, num_threads: int) -> None:
         super().__init__(sampler.value_and_grad, z)
@@ -151,14 +149,14 @@ class NativeKernel(Kernel):
 
     @abstractmethod
     def setting(self, chain: int) -> Any:
-        """Return the numbers that warm-up has set for a chain, as an argument of `NativeChain.draw`."""
+        """Return a chain's numbers from warm-up, for `NativeChain.draw`."""
 
     @abstractmethod
     def report(self, finished: Tensor, points: Tensor) -> Draws:
-        """Return a report about all chains. `finished` marks the chains that have finished a draw."""
+        """Report on all chains. `finished` marks those that finished a draw."""
 
     def draw(self) -> Draws:
-        """Run until at least one chain finishes a draw. Unfinished chains continue in their threads."""
+        """Run until at least one chain finishes a draw. The others continue in their threads."""
         self._seed()
         waiting = [k for k in range(len(self._chains)) if self.is_needed[k] and k not in self._before]
         new: dict[int, Tensor] = {}
@@ -184,10 +182,7 @@ class NativeKernel(Kernel):
         return self._chains[chain].normal(self.inverse_mass.shape[1])
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the chains after their last draws.
-
-        A resumed run repeats unfinished draws from the beginning.
-        """
+        """Return the state of the chains after their last draws; unfinished draws are repeated."""
         return {
             "is_seeded": self._is_seeded,
             "chains": [self._before.get(k) or chain.state() for k, chain in enumerate(self._chains)],
@@ -200,7 +195,6 @@ class NativeKernel(Kernel):
         self._is_seeded = state["is_seeded"]
 
     def _seed(self) -> None:
-        """Seed the chains from torch's generator if they have no seeds yet."""
         if not self._is_seeded:
             for chain, seed in zip(self._chains, torch.randint(2**62, (len(self._chains),)).tolist(), strict=True):
                 chain.generator.manual_seed(seed)
@@ -213,7 +207,7 @@ class NativeKernel(Kernel):
 def native(
     value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int = 10, *, timeout: float | None = None
 ) -> Native:
-    """Compile the samplers of a potential; z is one position, shape (1, P). Raise `UnsupportedError` if this fails."""
+    """Compile the samplers of a potential, given one position z, shape (1, P), or raise `UnsupportedError`."""
     _require_machine(z)
     function = traced(value_and_grad, [z], DECOMPOSITIONS)
     try:
@@ -244,9 +238,9 @@ def native(
 def native_or_reason(
     value_and_grad: ValueAndGrad, z: Tensor, compile: Compile, max_tree_depth: int = 10
 ) -> tuple[Native | None, str]:
-    """Return the compiled samplers, or None and the reason why compilation is impossible.
+    """Return the compiled samplers, or None and the reason why C is impossible.
 
-    If compilation is impossible and `compile` is True, raise a `NotInCError`.
+    Raise a `NotInCError` in this case if `compile` is True.
     """
     if not compile:
         return None, "`compile` is False"
@@ -287,7 +281,7 @@ def _require_small(potential: Emitted) -> None:
 
 
 def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Raise an `UnsupportedError` if C and torch differ in the potential or the gradient by more than rounding."""
+    """Raise if C and torch differ in the potential or the gradient by more than rounding."""
     for name, own, theirs in zip(("potential", "gradient"), found, expected, strict=True):
         tolerance = TOLERANCES[own.dtype]
         size = theirs.abs().nan_to_num(0.0, posinf=0.0).amax().clamp_min(1.0)
@@ -301,14 +295,13 @@ def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 
 
 def _compiler() -> list[str] | None:
-    """Return the C compiler's command (with options if `CC` sets them), or None if there is no compiler."""
+    """Return the C compiler's command, with options from `CC`."""
     named = os.environ.get("CC")
     commands = [shlex.split(named)] if named else [["cc"], ["gcc"], ["clang"]]
     return next(([path, *rest] for name, *rest in commands if (path := shutil.which(name))), None)
 
 
 def _loaded(text: str, timeout: float | None) -> ctypes.CDLL:
-    """Compile a C text, and return the library. The last `NUM_KEPT` libraries are kept for later calls."""
     with _LOCK:
         library = _kept.pop(text, None) or _compile(text, timeout)
         _kept[text] = library
@@ -331,7 +324,7 @@ def _compile(text: str, timeout: float | None) -> ctypes.CDLL:
 
 
 def _called(command: Sequence[str], timeout: float | None) -> tuple[int, str]:
-    """Run a command, and return its exit status and error output. A timeout stops the command and its children."""
+    """Return a command's exit status and error output. A timeout also stops its children."""
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(command, stdout=nothing, stderr=pipe, text=True, start_new_session=True) as process:
         try:

@@ -1,4 +1,4 @@
-"""The No-U-Turn Sampler for many chains at once: each chain has its own tree, but all chains step together."""
+"""The No-U-Turn Sampler for many chains, which have their own trees, but step together."""
 
 import ctypes
 import functools
@@ -69,7 +69,6 @@ class NUTSKernel(TorchKernel):
         self._position = 0  # number of steps whose numbers were used
 
     def draw(self) -> Draws:
-        """Run all chains until at least one finishes a draw. Unfinished chains continue at the next call."""
         normal = torch.randn_like(self._tree.proposal)
         constants = TreeConstants(self.step_size, self.inverse_mass, *self._tables)
         self._tree, self._subtree = begin(self._tree.finished, self._tree, self._subtree, constants, normal)
@@ -99,7 +98,7 @@ class NUTSKernel(TorchKernel):
         self._log_uniform, self._position = to(state["log_uniform"]), state["position"]
 
     def _next_log_uniform(self) -> Tensor:
-        """Return the logarithms of the uniform random numbers for one step, shape (3, K)."""
+        """Return the logarithms of uniform numbers for one step, shape (3, K)."""
         if self._position == len(self._log_uniform):
             self._log_uniform = self._tree.log_weight.new_empty(RANDOM_BLOCK, 3, len(self.step_size)).uniform_().log()
             self._position = 0
@@ -120,10 +119,7 @@ class NUTSKernel(TorchKernel):
 
 
 class _NUTSChain(NativeChain):
-    """One chain of NUTS in C.
-
-    `point` has a position, its gradient and potential, and four numbers about the last draw.
-    """
+    """A chain whose `point` has a position, its gradient and potential, and four numbers about the last draw."""
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         super().__init__(sampler, point)
@@ -131,7 +127,6 @@ class _NUTSChain(NativeChain):
         self._state = torch.empty(sampler.size_of_state, dtype=torch.uint8)
 
     def draw(self, setting: tuple[float, Tensor]) -> Tensor:
-        """Make a draw, and return the new `point`. `setting` contains a step size and an inverse mass."""
         (step_size, inverse_mass), point = setting, self.point.clone()
         normal, is_new, is_done = self.normal(len(inverse_mass)), True, False
         while not is_done:

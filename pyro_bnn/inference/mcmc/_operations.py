@@ -1,8 +1,7 @@
 """Table of the torch operations that can be written in C. A density with any other operation runs in torch.
 
-The entry of an elementwise operation is C text, with `{0}`, `{1}` and so on for the arguments. For all other operations
-of the table, the entry is a function. The function gets the writer, a tensor with the shape and dtype of the result,
-and the arguments of the operation, with a :class:`Value` in place of each tensor.
+The entry of an elementwise operation is C text, with `{0}`, `{1}` and so on for the arguments. Other entries are
+functions of the writer, a tensor like the result, and the arguments, with a :class:`Value` in place of each tensor.
 """
 
 import operator
@@ -48,7 +47,7 @@ ELEMENTWISE = {
     aten.hardtanh: "where_({0} < {1}, {1}, where_({0} > {2}, {2}, {0}))",
     aten.hardtanh_backward: "where_({1} <= {2} || {1} >= {3}, 0.0f, {0})",
 }
-"""Fast elementwise operations. Their results are not stored, but computed wherever they are read."""
+"""Fast elementwise operations, computed wherever their results are read."""
 
 SLOW = {
     aten.sqrt: "sqrt({0})",
@@ -77,7 +76,7 @@ SLOW = {
     aten.elu_backward: "{0} * {2} * where_({5} > 0.0f, 1.0f, {1} * {3} * exp_({3} * {5}))",
     aten.celu: "where_({0} > 0.0f, {0}, {1} * expm1_({0} / {1}))",
 }
-"""Slow elementwise operations. Their results are computed once, in a loop, and stored."""
+"""Slow elementwise operations, whose results are stored."""
 
 REQUIRED: dict[Any, dict[int, object]] = {
     aten.softplus: {1: 1, 2: 20},
@@ -88,7 +87,7 @@ REQUIRED: dict[Any, dict[int, object]] = {
     aten.index_put: {3: True},
     aten.embedding_dense_backward: {3: -1, 4: False},
 }
-"""Values that some arguments must have, by the index of the argument. The C text is correct only for these values."""
+"""Values for which alone the C text is correct, by the index of the argument."""
 
 POWERS: dict[object, str] = {
     -2.0: "1.0f / ({0} * {0})",
@@ -115,7 +114,7 @@ def _filled(number: float) -> Operation:
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
-    """Write the logarithm of the sigmoid. As in torch, there is a second result, which is not used."""
+    """Write the logarithm of the sigmoid. As in torch, a second result is not used."""
     return [writer.stored(combined("log_sigmoid_({0})", source.shape, source)), source]
 
 
@@ -144,11 +143,11 @@ def _log_softmax_backward(writer: Writer, result: Tensor, gradient: Value, outpu
 
 
 LONGEST_TOTAL = 64
-"""Heuristic: longest axis over which exponentials are summed. The C text has one line for each element along it."""
+"""Heuristic: longest axis over which exponentials are summed, with a line of C for each element."""
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:
-    """Write the logarithm of the sum of exponentials along one axis. In the result, this axis has size 1."""
+    """Write the logarithm of the sum of exponentials along one axis, whose size becomes 1."""
     if value.shape[axis] > LONGEST_TOTAL:
         raise UnsupportedError(f"of {value.shape[axis]} elements")
     largest = _largest(writer, value, axis)
@@ -158,7 +157,7 @@ def _log_total(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _largest(writer: Writer, value: Value, axis: int) -> Value:
-    """Write code for the maxima along an axis, whose size becomes 1. Infinite maxima become 0, as in `logsumexp`."""
+    """Write the maxima along an axis, whose size becomes 1. Infinite maxima become 0, as in `logsumexp`."""
     result = writer.memory([1 if a == axis else n for a, n in enumerate(value.shape)])
     with writer.loops(result.shape) as index:
         name = writer.name("max")
@@ -205,7 +204,6 @@ def cat(writer: Writer, result: Tensor, parts: Sequence[Value], axis: int) -> Va
 
 
 def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis: int, number: int) -> Value:
-    """Return a tensor that contains the source as one slice, and zeros elsewhere."""
     shape, axis = tuple(result.shape), axis % result.dim()
     index = places(shape)
     inside = source.at([*index[:axis], *index[axis + 1 :]])
@@ -217,7 +215,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Make a tensor of zeros, and copy the source into a slice of it.
+    """Return zeros with the source in a slice.
 
     Only torch 2.4 records this operation; later versions record padding.
     """
@@ -233,7 +231,7 @@ def gather(writer: Writer, result: Tensor, source: Value, axis: int, which: Valu
 
 
 def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: Value, source: Value) -> Value:
-    """In each row of `base`, add a number from `source` to one element. `which` contains the index of this element."""
+    """In each row of `base`, add a number from `source` to the element at the index `which`."""
     shape, axis = tuple(result.shape), axis % result.dim()
     if which.shape != (*shape[:axis], 1, *shape[axis + 1 :]):
         raise UnsupportedError(f"of {which.shape}")
@@ -244,7 +242,7 @@ def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: V
 
 
 def _picked(source: Value, indices: Sequence[Value | None]) -> Value:
-    """Return slices along one axis. One of `indices` is the vector of the slices' positions; the others are None."""
+    """Return slices along one axis: the only one of `indices` that is not None has their positions."""
     axes = [axis for axis, which in enumerate(indices) if which is not None]
     which = indices[axes[0]]
     if len(axes) != 1 or which is None or which.example is None:
@@ -262,7 +260,6 @@ def take(writer: Writer, result: Tensor, source: Value, indices: Sequence[Value 
 
 
 def put(writer: Writer, result: Tensor, base: Value, indices: Sequence[Value | None], added: Value, _: Any) -> Value:
-    """Add the slices of `added` to slices of `base`; for `indices` see :func:`_picked`."""
     memory = writer.memory(result.shape)
     target = _picked(memory, indices)
     copy(writer, base, memory)
@@ -276,7 +273,6 @@ def embedding(writer: Writer, result: Tensor, weight: Value, which: Value, *_: A
 
 
 def embedding_backward(writer: Writer, result: Tensor, gradient: Value, which: Value, num_rows: int, *_: Any) -> Value:
-    """Add up the gradients with respect to each row of the weights."""
     memory = writer.memory(result.shape)
     writer.each(memory.shape, f"{memory.text} = 0.0f;")
     with writer.loops(gradient.shape, rows="rows") as index:

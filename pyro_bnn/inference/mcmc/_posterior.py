@@ -21,12 +21,12 @@ from ._kernel import ChainStatistics
 
 FLOATS = torch.float32, torch.float64
 OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}
-"""Dtypes of the statistics that are not floating-point numbers."""
+"""Dtypes of statistics that are not floating-point numbers."""
 
 
 @dataclass(frozen=True)
 class ModesRecord:
-    """The form in which a file stores :class:`Modes`.
+    """Record of :class:`Modes` in a file.
 
     All fields are tensors, since other numbers in a file must be finite, but R-hat may be infinite.
     """
@@ -54,11 +54,10 @@ class MCMCPosterior(Posterior):
         statistics: Statistics of each draw, from the sampler.
         status: Result of the diagnostics.
         sampler: Name of the algorithm.
-        path: How the draws were computed, such as ``"C"`` or ``"pyro"``. If they were computed in torch, the text
-            begins with ``"replayed"`` or ``"eager"``, and says why no faster way was possible. The text is empty if a
-            custom sampler does not set it.
-        modes: Agreement of the predictions for training rows, within and between chains; None unless the chains began
-            at different modes.
+        path: How the draws were computed, such as ``"C"`` or ``"pyro"``. If torch computed them, it begins with
+            ``"replayed"`` or ``"eager"``, and says why no faster way was possible.
+        modes: Agreement of predictions for training rows, within and between chains, if the chains began at different
+            modes.
 
     Raises:
         ValueError: If an argument has the wrong type, or if sites have different numbers of draws.
@@ -97,14 +96,13 @@ class MCMCPosterior(Posterior):
     ) -> "MCMCPosterior":
         """Make a posterior from the draws of Pyro's `MCMC`, for `predict`, `compare`, diagnostics and files.
 
-        The posterior's `statistics` contain only `diverging` and `seconds`.
+        Its `statistics` contain only `diverging` and `seconds`.
 
         Args:
             mcmc: A `pyro.infer.MCMC` after its run. The draws are not copied.
-            model: The model that was sampled. With a model, the status judges the model's predictions. Without a model,
-                the status judges the latent variables, which rarely converge if they are weights (see
-                :meth:`diagnose`).
-            x: Inputs of the model, shape (N, ...). The status judges predictions at up to 50 of these inputs.
+            model: The model that was sampled. The status judges its predictions, or without a model the latent
+                variables, which rarely converge if they are weights (see :meth:`diagnose`).
+            x: Inputs of the model, shape (N, ...), of which the status uses up to 50.
             seconds: Wall time of the run, if it was measured.
 
         Raises:
@@ -121,7 +119,6 @@ class MCMCPosterior(Posterior):
 
     @property
     def _lead(self) -> torch.Size:
-        """The numbers (K, S) of chains and of draws in each chain."""
         return next(iter(self.chains.values())).shape[:2]
 
     def _summary(self) -> Summary:
@@ -158,8 +155,7 @@ class MCMCPosterior(Posterior):
     def diagnose(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
         """Return R-hat and effective sample sizes of latent variables and, given a model and inputs, of predictions.
 
-        Judge chains by predictions, not by weights: permuting hidden units, or flipping their signs, changes the
-        weights but not the function.
+        Judge chains by predictions, not by weights, which change if hidden units are permuted or their signs flipped.
 
         Args:
             model: The model that was sampled.
@@ -175,7 +171,7 @@ class MCMCPosterior(Posterior):
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return all draws with statistics if `num_samples` is None. Otherwise return draws without statistics."""
+        """Return all draws with statistics if `num_samples` is None, else draws without statistics."""
         if num_samples is not None:
             return super()._chains(num_samples, arguments, stream)
         statistics = self.statistics
@@ -259,7 +255,7 @@ def _read_statistics(mcmc: MCMC, seconds: float | None) -> ChainStatistics:
 
 
 def check_statistics(statistics: ChainStatistics, lead: torch.Size, num_dimensions: int | None) -> None:
-    """Raise an error if a statistic of chains has a wrong dtype, shape or value; `lead` is (K, S)."""
+    """Raise if a statistic has a wrong dtype, shape or value; `lead` is (K, S)."""
     mass = statistics.inverse_mass
     size = num_dimensions if num_dimensions is not None else 0 if mass is None or not mass.dim() else mass.shape[-1]
     shapes = {"step_size": (lead[0],), "inverse_mass": (lead[0], size)}

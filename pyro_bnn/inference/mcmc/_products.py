@@ -1,4 +1,4 @@
-"""Writes matrix products and convolutions in C. Each element of a result is written as a sum of products."""
+"""Writes matrix products and convolutions in C, as sums of products."""
 
 import itertools
 import math
@@ -10,16 +10,16 @@ from ._traced import UnsupportedError
 from ._writer import Index, Value, Writer, constant, moved, order, places, scaled
 
 NUM_TERMS = 8
-"""Heuristic: number of terms that one loop over the elements of a result adds to each element."""
+"""Heuristic: terms that one loop over the elements of a result adds to each."""
 
 NUM_SUMS = 10
-"""Heuristic: most sums over the same long axis in one loop. A number that several of them use is read only once."""
+"""Heuristic: most sums over the same long axis in one loop, which reads shared numbers only once."""
 
 MOST_TERMS = 256
 """Heuristic: a longer sum in a convolution is a loop over its terms, unless its result has an axis of rows."""
 
 Term = Callable[[Index, Index], str]
-"""Function that returns the C code of a term, given the index of the sum and the index of the term in this sum."""
+"""Function from the index of a sum, and the index of a term in it, to the C code of the term."""
 
 
 def product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
@@ -67,7 +67,7 @@ def convolution(
     _: object,
     num_groups: int,
 ) -> Value:
-    """Write a convolution without padding. `_decompositions.py` replaces all other convolutions."""
+    """Write a convolution without padding. `_decompositions.py` replaces all others."""
     if bias is not None or any(padding) or is_transposed or num_groups != 1:  # only transposed ones get here
         raise UnsupportedError("that is transposed")
     x, weight = writer.stored(x), writer.stored(weight)
@@ -89,7 +89,7 @@ def convolution(
 
 
 def _add_along(writer: Writer, term: Term, reduced: Sequence[int], added: Value, result: Value, rows: str) -> None:
-    """Write C loops over the terms of the sums. Each loop computes some elements of the result."""
+    """Write loops over the terms of sums, each for some elements of the result."""
     *outer, inner = order(result.shape)
     length = result.shape[inner]
     count = next((n for n in range(NUM_SUMS, NUM_SUMS // 2, -1) if length % n == 0), NUM_SUMS)
@@ -112,20 +112,19 @@ def _add_along(writer: Writer, term: Term, reduced: Sequence[int], added: Value,
 
 
 def _add_terms(writer: Writer, term: Term, terms: Sequence[Index], before: Value, result: Value) -> None:
-    """Write C loops over the elements of the result. The loops add the given terms to each element."""
     products = [term(places(result.shape), own) for own in terms]
     writer.each(result.shape, f"{result.text} = {' + '.join([before.text, *products])};")
 
 
 def _add_across(writer: Writer, term: Term, reduced: Sequence[int], added: Value, result: Value) -> None:
-    """Write C loops over the elements of the result. Each loop adds some terms to every element."""
+    """Write loops over the elements of the result, each for some terms."""
     terms = [[str(k) for k in own] for own in itertools.product(*map(range, reduced))]
     for begin in range(0, len(terms), NUM_TERMS):
         _add_terms(writer, term, terms[begin : begin + NUM_TERMS], result if begin else added, result)
 
 
 def _add_rows(writer: Writer, term: Term, added: Value, result: Value) -> None:
-    """Write a C loop over the rows of a block. For each row, this loop adds one term to every element of the result."""
+    """Write a loop over the rows of a block, which adds one term to every element for each row."""
     _add_terms(writer, term, [], added, result)
     row = writer.name("row")
     writer.add(f"long {row} = 0;")

@@ -26,13 +26,12 @@ from ._kernel import Compile, Draws, Kernel, Sampler
 from ._start import Descent
 
 KIND = "checkpoint of chains"
-"""The kind of the files; see :func:`write_state`."""
 
 SAME_DENSITY = 1e-4
 """Heuristic: largest relative difference of densities that rounding on another machine may cause."""
 
 RECORDED = ("z", "log_density", "energy", "accept", "diverging", "num_steps", "energy_error")
-"""The fields of `Draws` that are kept, if the sampler has them."""
+"""The fields of `Draws` that are kept."""
 
 
 @dataclass
@@ -49,7 +48,7 @@ class Chain:
         return self.num_drawn >= self.num_warmup + self.num_samples
 
     def take(self, draws: Draws, kernel: Kernel) -> None:
-        """Use a draw. During warm-up, adapt the chain's settings to the draw. After warm-up, record the draw."""
+        """Adapt to a draw of the warm-up, or record a later draw."""
         if self.num_drawn < self.num_warmup:
             find_step = functools.partial(kernel.find_step, self.index)
             self.adaptation.update(self.num_drawn, draws, self.index, find_step)
@@ -61,12 +60,11 @@ class Chain:
         self.num_drawn += 1
 
     def end(self, num_samples: int) -> None:
-        """Make no further draw, and keep the first `num_samples` recorded draws."""
         self.num_samples, self.num_drawn = num_samples, self.num_warmup + num_samples
         self.records = {name: values[:num_samples] for name, values in self.records.items()}
 
     def recorded(self, name: str) -> Tensor | None:
-        """Return the recorded values of a field of `Draws`, shape (S, ...); None if no value was recorded."""
+        """Return the recorded values of a field of `Draws`, shape (S, ...), if there are any."""
         return torch.stack(self.records[name]) if self.records[name] else None
 
     def state(self) -> dict[str, Any]:
@@ -89,8 +87,6 @@ class Chain:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Settings of a run; see :func:`~pyro_bnn.fit_mcmc`."""
-
     sampler: Sampler
     num_chains: int  # of this process
     num_warmup: int
@@ -101,7 +97,7 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class Ends:
-    """Times of the clock `time.perf_counter` at which descent, warm-up and sampling end early."""
+    """Times of `time.perf_counter` at which descent, warm-up and sampling end early."""
 
     descent: float = math.inf
     warmup: float = math.inf
@@ -112,7 +108,7 @@ NO_ENDS = Ends()
 
 
 class Run:
-    """A run of chains on one potential, which can resume only files of runs with the same `settings`."""
+    """A run of chains on one potential, which resumes only files with the same `settings`."""
 
     def __init__(self, plan: RunPlan, potential: Potential, stream: Stream, settings: Mapping[str, Any]) -> None:
         self._plan, self._potential, self._stream, self._settings = plan, potential, stream, settings
@@ -121,10 +117,9 @@ class Run:
         self.path = ""  # how draws are computed; see :attr:`Kernel.path`
 
     def start(self, starts: Tensor, descent: Descent | None, *, until: float = math.inf) -> None:
-        """Begin chains at the rows of `starts`, shape (K, P).
+        """Begin chains at the rows of `starts`, shape (K, P), or at modes to which `descent` moves them.
 
-        If `descent` is given, it first moves each row to a mode. The chains then begin at these modes. The descent
-        stops when `time.perf_counter` reaches `until`.
+        The descent stops when `time.perf_counter` reaches `until`.
         """
         with self._stream:
             kernel = self._new_kernel(starts)
@@ -139,7 +134,7 @@ class Run:
                 chain.adaptation.apply(self._kernel, chain.index)
 
     def resume(self, path: Path) -> None:
-        """Resume from a file. If a finished run now has a larger `num_samples`, it continues from its last draws."""
+        """Resume from a file. A finished run with a larger `num_samples` continues from its last draws."""
         with understood(path, KIND):
             self._restore(path, read_state(path, KIND))
 
@@ -199,7 +194,6 @@ class Run:
 
     @property
     def num_warmup(self) -> int:
-        """The number of warm-up draws of the chain that has the fewest of them."""
         return min(chain.num_warmup for chain in self._chains)
 
     @property
@@ -207,7 +201,7 @@ class Run:
         return self._seconds_before + time.perf_counter() - self._begin
 
     def recorded(self) -> dict[str, Tensor]:
-        """Return the recorded fields of `Draws`, shape (K, S, ...), and the chains' step sizes and inverse masses."""
+        """Return the recorded fields of `Draws`, shape (K, S, ...), with step sizes and inverse masses."""
         steps = [chain.adaptation.step_size for chain in self._chains]
         fields = {name: [chain.recorded(name) for chain in self._chains] for name in RECORDED}
         known = {name: [value for value in values if value is not None] for name, values in fields.items()}
@@ -218,7 +212,7 @@ class Run:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return everything on which the remaining draws depend, as plain data. A finished run has no `kernel`."""
+        """Return all on which the remaining draws depend. A finished run has no `kernel`."""
         return {
             "settings": dict(self._settings),
             "starts": self._starts,
@@ -242,7 +236,7 @@ class Run:
 
 
 def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) -> dict[str, Any]:
-    """Return the settings of a run, by name. A run can resume a file only if both have the same settings."""
+    """Return the settings in which a run must agree with the file that it resumes."""
     return {
         "model": {site.name: tuple(site.start.shape) for site in potential.sites},
         "data": digest(data),
@@ -257,7 +251,7 @@ def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) 
 
 
 def digest(value: object) -> str:
-    """Describe a tensor by its dtype, its shape and the SHA-256 of its content, and a collection by its entries."""
+    """Describe a tensor by its dtype, its shape and the SHA-256 of its content."""
     if isinstance(value, Shared):
         return f"shared {digest(value.value)}"
     if isinstance(value, Mapping):
@@ -283,7 +277,7 @@ def _require_same_settings(path: Path, before: Mapping[str, Any], now: Mapping[s
 
 
 def _require_same_densities(path: Path, before: Tensor, now: Tensor) -> None:
-    """Raise an error if the density at the first positions has changed, since the model must then have changed."""
+    """Raise if the density at the first positions, and thus the model, has changed."""
     if not torch.allclose(before, now, rtol=SAME_DENSITY, atol=SAME_DENSITY):
         raise ValueError(
             f"`resume` must be a file of the same model, but the posterior density differs from that in {path}: a "

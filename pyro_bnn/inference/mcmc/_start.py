@@ -18,9 +18,8 @@ from ._kernel import ValueAndGrad
 class FreshInit(Init):
     """Points of freshly initialised networks: Gaussian weights that keep the scale of activations across ReLU layers.
 
-    Weights have the standard deviation sqrt(2 / number of inputs). Variables with fewer than two axes have fixed
-    starting values. Unconstrained variables, such as biases, start at 0. Constrained variables, such as noise scales,
-    start at the median of the prior.
+    Weights have the standard deviation sqrt(2 / number of inputs). Variables with fewer than two axes start at 0, as
+    biases do, or at the median of the prior if they are constrained, as noise scales are.
 
     References:
         He et al. (2015), https://arxiv.org/abs/1502.01852, section 2.2.
@@ -54,7 +53,7 @@ class Descent:
     """Starts at modes: Adam moves each chain from a random point to a nearby mode of the posterior density.
 
     Args:
-        num_steps: Number of steps of Adam, each on all data. In C the steps take seconds; see `compile` of
+        num_steps: Number of steps of Adam, each on all data. In C they take seconds; see `compile` of
             :func:`~pyro_bnn.fit_mcmc`.
         learning_rate: The initial learning rate; it falls to 0 along a cosine.
         init: Distribution of the random points; with ``None``, :class:`FreshInit`.
@@ -87,9 +86,9 @@ class Descent:
             _checks.kind("init", self.init, Init, "an Init or None")
 
     def __call__(self, value_and_grad: ValueAndGrad, z: Tensor, *, until: float = math.inf) -> Tensor:
-        """Run a descent from each row of z, shape (K, P). Return the position of lowest potential in each descent.
+        """Run a descent from each row of z, shape (K, P), and return the positions of lowest potential.
 
-        The descents stop when the clock `time.perf_counter` reaches `until`.
+        The descents stop when `time.perf_counter` reaches `until`.
         """
         z = z.clone()
         lowest, best = torch.full_like(z[:, 0], torch.inf), z.clone()

@@ -1,9 +1,8 @@
 """Records functions as graphs of tensor operations; constant tensors become additional arguments of the graphs.
 
-A sampler that does not run in C repeats the recorded operations of the potential. So it does not run the Python code of
-the model, of Pyro and of autograd at each step. For small tensors this Python code takes more time than the tensor
-operations. Recording needs no compiler. The table shows the time of one leapfrog step of NUTS for 100 rows of data on
-one thread, in microseconds.
+A sampler in torch repeats the recorded operations of the potential, without the Python code of the model, of Pyro and
+of autograd, which takes more time than operations on small tensors. Recording needs no compiler. The table shows the
+time of one leapfrog step of NUTS for 100 rows of data on one thread, in microseconds.
 
 =======  ======  =============  ================
 Weights  Chains  With a record  Without a record
@@ -32,16 +31,15 @@ from ..._core.functional import ordinary_attention
 from ._kernel import Kernel, ValueAndGrad
 
 MOST_OPERATIONS = 2000
-"""Heuristic: most operations of a recorded potential. Recording takes about a millisecond for each of them."""
+"""Heuristic: most operations of a recorded potential. Each takes about a millisecond to record."""
 
 
 class UnsupportedError(Exception):
-    """Raised if a density cannot be recorded or written in C. The message is a clause without a full stop."""
+    """Raised if a density cannot be recorded or written in C. The message is a clause."""
 
 
 @contextmanager
 def unsupported_if_it_fails() -> Iterator[None]:
-    """Turn any error in the context into an `UnsupportedError` about the density."""
     try:
         yield
     except Exception as error:  # whatever a user's model raises
@@ -50,9 +48,9 @@ def unsupported_if_it_fails() -> Iterator[None]:
 
 
 class Traced(NamedTuple):
-    """A recorded function, and the constants that it used besides its arguments, such as data and buffers.
+    """A recorded function, and the constants that it used, such as data and buffers.
 
-    Functions that differ only in the values of constants have the same graph, and use the same compiled code.
+    Functions that differ only in constants have the same graph, and the same compiled code.
     """
 
     graph: GraphModule  # called with the arguments, then the constants
@@ -66,9 +64,8 @@ def traced(
 ) -> Traced:
     """Record a function as plain tensor operations, without Pyro and autograd.
 
-    `decompositions` maps some operations to functions, which compute them by simpler operations. The simpler operations
-    are recorded. Results that depend only on constants, such as the normaliser of a likelihood, are computed once,
-    while recording.
+    `decompositions` maps operations to functions that compute them by simpler ones. Results that depend only on
+    constants, such as the normaliser of a likelihood, are computed once.
     """
     with unsupported_if_it_fails(), ordinary_attention():
         graph = make_fx(lambda *tensors: function(*tensors), decomposition_table=decompositions)(*example)
@@ -80,7 +77,7 @@ def traced(
 
 
 def _lift(graph: GraphModule) -> list[Tensor]:
-    """Replace each constant in a graph by a new argument at the end, and return the constants."""
+    """Turn the constants of a graph into arguments at the end, and return them."""
     values = _constant_values(graph)
     own: dict[Node, Tensor] = {}  # constants with memory of their own
     memories: set[int] = set()
@@ -104,7 +101,7 @@ def _lift(graph: GraphModule) -> list[Tensor]:
 
 
 def _constant_values(graph: GraphModule) -> dict[Node, Any]:
-    """Return the values of all nodes that do not depend on the graph's arguments, in the order of the graph."""
+    """Return the values of all nodes that do not depend on the graph's arguments."""
     values: dict[Node, Any] = {}
     first: dict[int, Node] = {}  # by `id`: a tensor that was used several times is one constant
     is_pure = not any(node.op == "call_function" and node.is_impure() for node in graph.graph.nodes)
@@ -123,22 +120,19 @@ def _constant_values(graph: GraphModule) -> dict[Node, Any]:
 
 
 def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
-    """Return whether a node depends only on constants.
-
-    A node without inputs is not constant, since it may draw random numbers.
-    """
+    """Whether a node depends only on constants. Without inputs, it may draw random numbers."""
     return bool(node.all_input_nodes) and all(source in values for source in node.all_input_nodes)
 
 
 class TorchKernel(Kernel):
     """A kernel in torch.
 
-    If `not_in_c` is empty, C computes the potential. Otherwise, `not_in_c` is the reason why C cannot compute the
-    potential. The kernel then records the potential if possible.
+    If `not_in_c` is empty, C computes the potential. Else it is the reason why C cannot, and the potential is recorded
+    if possible.
     """
 
     fields: tuple[str, ...] = ()
-    """The names of the entries in its state. The entry ``"z"`` is the attribute ``_z``."""
+    """Entries of the state; ``"z"`` is the attribute ``_z``."""
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, not_in_c: str) -> None:
         path = "C"
@@ -160,7 +154,7 @@ class TorchKernel(Kernel):
 
 
 def replayed(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:
-    """Record the potential, and return a function that replays the record for inputs of the shape of z."""
+    """Record the potential, and return a function that replays it for inputs of the shape of z."""
     if z.device.type != "cpu":  # on other devices Python takes little of the time
         raise UnsupportedError(f"records are replayed on a CPU, and the device is {z.device}")
     with unsupported_if_it_fails(), _Counter() as counter:

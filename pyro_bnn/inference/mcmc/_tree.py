@@ -1,12 +1,10 @@
 """The trees of the No-U-Turn Sampler: their fields, and the functions that make them grow.
 
 `begin` starts a trajectory as a tree of one point. A subtree grows from one end of the tree: `grow` takes one leapfrog
-step and adds the new point to the subtree. The field `ended` of a subtree is true if the subtree is complete (as large
-as the tree), turns back or diverges. `merge` adds a complete subtree to the tree, and `turn` starts the next subtree
-from a random end.
+step and adds the new point. A subtree has `ended` if it is as large as the tree, turns back or diverges. `merge` adds a
+complete subtree to the tree, and `turn` starts the next from a random end.
 
-Every chain is one row of every tensor. If a function takes a mask `chains`, it changes only the rows of the chains that
-the mask selects.
+Every chain is one row of every tensor. Functions change only the rows that the mask `chains` selects.
 
 References:
     Trees and their weights: Betancourt (2017), https://arxiv.org/abs/1701.02434, appendix A. Subtrees without
@@ -24,7 +22,7 @@ from ._kernel import DIVERGENCE, ValueAndGrad, leapfrog
 
 
 class Tree(NamedTuple):
-    """The trajectory so far, and its proposal: the point that becomes the next draw when the trajectory ends."""
+    """The trajectory so far, and its proposal: the next draw if the trajectory ends."""
 
     left_z: Tensor  # (K, P), like the other ends
     left_r: Tensor
@@ -47,7 +45,7 @@ class Tree(NamedTuple):
 
 
 class Subtree(NamedTuple):
-    """The growing part of the trajectory, which is not yet in the tree. It starts without points."""
+    """The growing part of the trajectory, not yet in the tree. It starts without points."""
 
     z: Tensor  # (K, P), position of the moving end
     r: Tensor
@@ -75,7 +73,7 @@ class TreeConstants(NamedTuple):
 
 
 def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
-    """Return the state of chains that are at z and have no trajectory yet. `begin` reads only the proposal, z."""
+    """Return the state of chains at z without a trajectory. `begin` reads only the proposal, z."""
     count = torch.zeros_like(potential, dtype=torch.long)
     levels = z.new_zeros(len(z), num_levels, z.shape[1])
     point, proposal = (z, z, gradient), (z, gradient, potential, potential)
@@ -90,7 +88,7 @@ def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tu
 def begin(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, normal: Tensor
 ) -> tuple[Tree, Subtree]:
-    """Start a trajectory at each proposal. Momenta are computed from the standard normal numbers `normal`."""
+    """Start a trajectory at each proposal, with momenta from standard normal numbers."""
     z, gradient, potential = tree.proposal, tree.proposal_gradient, tree.proposal_potential
     r = normal * constants.inverse_mass.rsqrt()
     energy = potential + 0.5 * torch.linalg.vecdot(r, r * constants.inverse_mass)
@@ -104,7 +102,7 @@ def begin(
 def grow(
     value_and_grad: ValueAndGrad, tree: Tree, constants: TreeConstants, old: Subtree, log_uniform: Tensor
 ) -> Subtree:
-    """Take one leapfrog step of every chain, and add the new point to the chain's subtree."""
+    """Take one leapfrog step of every chain, and add the new point to its subtree."""
     drift = tree.step * constants.inverse_mass
     z, r, gradient, potential = leapfrog(value_and_grad, old.z, old.r, old.gradient, tree.step, drift)
     velocity = r * constants.inverse_mass
@@ -142,7 +140,6 @@ def grow(
 
 
 def ended(tree: Tree, subtree: Subtree) -> Tensor:
-    """Return a mask of the chains whose subtrees have ended, shape (K,)."""
     return subtree.turning | subtree.diverging | (subtree.leaf == tree.size)
 
 
@@ -151,9 +148,9 @@ def merge(
 ) -> Tree:
     r"""Add complete subtrees to their trees, and mark the trajectories that end.
 
-    A subtree that turns back or diverges is not added. Let W be the sum of weights. The proposal of the subtree
-    replaces the proposal of the tree with probability :math:`\min(1, W_\text{subtree} / W_\text{tree})`. The trajectory
-    ends if the subtree was not added, if the tree has reached its largest size, or if the tree turns back (see
+    A subtree that turns back or diverges is not added. With sums of weights W, the proposal of the subtree replaces
+    that of the tree with probability :math:`\min(1, W_\text{subtree} / W_\text{tree})`. The trajectory ends if the
+    subtree was not added, if the tree has reached its largest size, or if the tree turns back (see
     :class:`~pyro_bnn.NUTS`).
     """
     grown = chains & ~subtree.turning & ~subtree.diverging
@@ -192,7 +189,7 @@ def merge(
 def turn(
     chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, log_uniform: Tensor
 ) -> tuple[Tree, Subtree]:
-    """Start a subtree at a random end of each tree, with the probability 1/2 for each end."""
+    """Start a subtree at a random end of each tree."""
     right = (log_uniform < math.log(0.5))[:, None]
     ends = ((tree.right_z, tree.left_z), (tree.right_r, tree.left_r), (tree.right_gradient, tree.left_gradient))
     z, r, gradient = (torch.where(right, *pair) for pair in ends)
@@ -202,10 +199,7 @@ def turn(
 
 
 def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
-    """Return a subtree that starts at a point but contains no points yet.
-
-    The new subtree keeps the checkpoints of `old`, but these have no effect.
-    """
+    """Return a subtree that starts at a point, without points. The checkpoints of `old` have no effect."""
     zero, count, no = torch.zeros_like(old.log_weight), torch.zeros_like(old.leaf), torch.zeros_like(old.turning)
     return Subtree(
         *(z, r, gradient, z, gradient, zero, zero, zero - math.inf, torch.zeros_like(z), zero, count, no, no),
@@ -216,14 +210,13 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return two Boolean tables of shape (leaves, levels), with a row for each leaf of a tree.
 
-    The first table marks the level at which the leaf is stored. If the leaf is compared with stored leaves, the second
-    table marks the levels of these stored leaves.
+    The first table marks the level at which the leaf is stored. The second marks the levels of the stored leaves with
+    which it is compared.
 
     When a leaf completes a balanced subtree, the check for a U-turn compares the first and the last leaf of the
-    subtree. Leaves are counted from 0. The level of leaf n is the number of ones in the binary form of n // 2. Every
-    even leaf is the first leaf of a balanced subtree. If the binary form of an odd leaf ends in c ones, the leaf
-    completes c balanced subtrees. If m is the level of the odd leaf, the first leaves of these subtrees are stored at
-    the levels from m - c + 1 to m.
+    subtree. The level of leaf n, counted from 0, is the number of ones in the binary form of n // 2. Every even leaf is
+    the first leaf of a balanced subtree. An odd leaf of level m, whose binary form ends in c ones, completes c balanced
+    subtrees. Their first leaves are stored at the levels from m - c + 1 to m.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
     stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)
@@ -242,7 +235,7 @@ State = TypeVar("State", Tree, Subtree)
 
 
 def _where(chains: Tensor, new: State, old: State) -> State:
-    """Return a state whose rows come from `new` where the mask `chains` is true, and from `old` elsewhere."""
+    """Return the rows of `new` where the mask is true, and those of `old` elsewhere."""
 
     def select(a: Tensor, b: Tensor) -> Tensor:
         if a is b:

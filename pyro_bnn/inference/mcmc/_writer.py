@@ -1,8 +1,8 @@
 """Writes the text of a C function, with expressions for its tensors.
 
-A tensor is represented by a C expression for its elements, with a placeholder for the index along each axis. Most
-operations only combine the expressions of their arguments. A result is written to memory if it is used more than once,
-or if its operation sums over an axis. The longest axis is innermost, so that the C compiler can vectorise over it.
+A tensor is a C expression for its elements, with a placeholder for the index along each axis. Most operations only
+combine expressions. A result is written to memory if it is used more than once, or if its operation sums over an axis.
+The longest axis is innermost, so that the C compiler can vectorise over it.
 """
 
 import math
@@ -23,8 +23,6 @@ Index = Sequence[str]
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor in C."""
-
     shape: tuple[int, ...]
     text: str  # the element's expression, with `{0}`, `{1}` and so on for the index along each axis
     is_stored: bool = False  # whether the elements are in memory, so that they can be read several times
@@ -33,15 +31,14 @@ class Value:
     example: Tensor | None = None  # the tensor in the example run, once it is known
 
     def at(self, index: Index) -> str:
-        """Return the C expression for the element at an index."""
         return self.text.format(*index)
 
     def read_at(self, shape: Sequence[int], index: Index) -> "Value":
-        """Return a tensor of a new shape, whose elements are read from this tensor at `index`."""
+        """Return a tensor of a new shape, whose elements are those of this tensor at `index`."""
         return replace(self, shape=tuple(shape), text=self.at(index), example=None)
 
     def broadcast(self, shape: Sequence[int], *_: Any) -> "Value":
-        """Broadcast this tensor to a shape: add leading axes, and repeat along axes of size 1."""
+        """Add leading axes, and repeat along axes of size 1."""
         lead, own = len(shape) - len(self.shape), self.shape
         result = self.read_at(shape, ["0" if n == 1 else i for n, i in zip(own, places(shape)[lead:], strict=True)])
         return replace(result, is_scratch=self.is_scratch and own == tuple(shape[lead:]))
@@ -73,7 +70,6 @@ class Value:
         return self.read_at(shape, [*index[:axis], str(number % self.shape[axis]), *index[axis:]])
 
     def reshaped(self, shape: Sequence[int], *_: Any) -> "Value":
-        """Return the same elements in the same order, in another shape."""
         index, own = places(shape), ["0"] * len(self.shape)
         for from_axes, to_axes in _parts_of(self.shape, shape):
             position = "0"
@@ -89,9 +85,9 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield pairs of groups of axes, with one group from each shape.
+    """Yield pairs of groups of axes, one from each shape, with the same number of elements.
 
-    Both groups of a pair have the same number of elements, and as few axes as possible. Axes of size 1 are left out.
+    The groups have as few axes as possible. Axes of size 1 are left out.
     """
     from_axes, to_axes = ([axis for axis, n in enumerate(shape) if n > 1] for shape in (before, after))
     while from_axes:
@@ -108,12 +104,10 @@ def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[lis
 
 
 def places(shape: Sequence[int]) -> list[str]:
-    """Return the placeholders for the indices of a tensor: `{0}`, `{1}` and so on."""
     return [f"{{{axis}}}" for axis in range(len(shape))]
 
 
 def moved(index: Index, axis: int, text: str) -> list[str]:
-    """Return a copy of an index, in which `text` replaces the expression for one axis."""
     return [*index[:axis], text, *index[axis + 1 :]]
 
 
@@ -135,17 +129,17 @@ def literal(number: float) -> str:
 
 
 def combined(text: str, shape: Sequence[int], *parts: Value) -> Value:
-    """Make a tensor from a C expression; `{0}`, `{1}` and so on stand for elements of the broadcast `parts`."""
+    """Make a tensor from a C expression; `{0}` and so on stand for elements of the broadcast `parts`."""
     return Value(tuple(shape), text.format(*(part.broadcast(shape).text for part in parts)))
 
 
 def order(shape: Sequence[int]) -> list[int]:
-    """Return the order of the loops over the axes of a shape, outermost first. The longest axis is innermost."""
+    """Return the axes in the order of loops over them. The longest is last, the innermost."""
     return sorted(range(len(shape)), key=lambda axis: shape[axis])
 
 
 def in_memory(name: str, offset: int, shape: Sequence[int]) -> Value:
-    """Return a tensor that is stored in the array `name`, beginning at the element `offset`."""
+    """Return a tensor in the array `name` from the element `offset`."""
     strides, stride = [0] * len(shape), 1
     for axis in reversed(order(shape)):
         strides[axis], stride = stride, stride * shape[axis]
@@ -170,7 +164,6 @@ class Writer:
         self.lines.append(line)
 
     def memory(self, shape: Sequence[int]) -> Value:
-        """Return a new tensor in memory, whose elements have no values yet."""
         value = replace(in_memory("w", self.num_scratch, shape), is_scratch=True)
         self.num_scratch += -(-math.prod(shape) // 8) * 8  # whole cache lines
         return value
@@ -179,11 +172,10 @@ class Writer:
     def loops(
         self, shape: Sequence[int], axes: Sequence[int] | None = None, *, pragma: str = "", rows: str = "room"
     ) -> Iterator[list[str]]:
-        """Write loops over `axes`, or over all axes if `axes` is None, and yield the index inside the loops.
+        """Write loops over `axes`, or over all axes, and yield the index inside.
 
-        In the C code, a loop over the rows of a block ends at a C variable. The argument `rows` is the name of this
-        variable. The C variable "rows" is the number of rows in the block. The C variable "room" is the number of rows,
-        rounded up to a multiple of `STEP`.
+        A loop over the rows of a block ends at the C variable that `rows` names: "rows" is their number in the block,
+        and "room" is this number rounded up to a multiple of `STEP`.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]
@@ -197,14 +189,14 @@ class Writer:
         self.add("}" * len(opened))
 
     def each(self, shape: Sequence[int], line: str) -> None:
-        """Write loops over all axes around a line of C code with placeholders for the indices."""
+        """Write loops over all axes around a line with placeholders for the indices."""
         # loops of a known length are vectorised without a pragma
         is_known = self.size == 0 or self.size != max(shape, default=0)
         with self.loops(shape, pragma="" if is_known else "omp simd") as index:
             self.add(line.format(*index))
 
     def fill(self, value: Value, axis: int) -> bool:
-        """Set the elements after the last row of a block to zero if possible; return whether they are zero."""
+        """Set the elements after the last row of a block to zero if possible; return whether they are."""
         if not value.is_scratch:
             return value.is_filled
         self.add("if (rows < room) {")
@@ -230,7 +222,6 @@ class Writer:
         return result
 
     def sum(self, value: Value, axes: Sequence[int]) -> Value:
-        """Write a sum over some axes, which have size 1 in the result."""
         shape = tuple(1 if axis in axes else n for axis, n in enumerate(value.shape))
         inner = [axis for axis in order(value.shape) if axis in axes and value.shape[axis] > 1]
         # a short sum is one expression, so that the loop around it can run over the longest axis
@@ -252,7 +243,7 @@ class Writer:
     def reduction(
         self, shape: Sequence[int], axes: Sequence[int], names: Sequence[str], rows: str = "rows"
     ) -> Iterator[list[str]]:
-        """Write loops that add terms to variables. The compiler may choose the order of the additions."""
+        """Write loops that add terms to variables, in an order that the compiler chooses."""
         if not axes:
             yield ["0"] * len(shape)
             return
@@ -265,11 +256,11 @@ class Writer:
 
 
 Operation = Callable[..., Any]
-"""Function that writes one operation, given the writer, the result in the example run, and the arguments."""
+"""Function of the writer, the result in the example run, and the arguments."""
 
 
 def elementwise(text: str, *, is_slow: bool = False) -> Operation:
-    """Make an elementwise operation from a C expression; `{0}`, `{1}` and so on stand for the arguments."""
+    """Make an operation from a C expression; `{0}` and so on stand for the arguments."""
     num_read = 1 + max(int(number) for number in re.findall(r"{(\d)}", text))
 
     def write(writer: Writer, result: Tensor, *arguments: Any) -> Value:
@@ -284,10 +275,7 @@ def elementwise(text: str, *, is_slow: bool = False) -> Operation:
 
 
 def view(of: Callable[..., Value]) -> Operation:
-    """Turn a method of :class:`Value` into an operation.
-
-    The method may reorder or repeat elements, but not change their values.
-    """
+    """Make an operation from a method of :class:`Value` that reorders or repeats elements."""
 
     def write(writer: Writer, result: Tensor, source: Value, *others: Any) -> Value:
         return of(source, result.shape, *others)

@@ -1,4 +1,4 @@
-"""Functions for predictions: the default number of draws, and a check that learned parameters have not changed."""
+"""The default number of draws of predictions, and checks of learned parameters."""
 
 import warnings
 from collections.abc import Iterator
@@ -21,14 +21,11 @@ TOLERANCE = 0.01
 """Heuristic: largest relative change of a learned parameter that counts as rounding, as to bfloat16 and back."""
 
 SMALLEST = 0.1
-"""Heuristic: smaller parameters count as if they had this size when their relative change is computed."""
+"""Heuristic: smaller parameters count as if they had this size."""
 
 
 def num_members(model: Any, posterior: Posterior) -> int | None:
-    """Return how many sets of weights a point estimate or an ensemble of point estimates has.
-
-    Return None for any other posterior, and for a model with MC dropout.
-    """
+    """Return how many points a posterior has; None for other posteriors, and for a model with MC dropout."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return None if any(isinstance(module, MCDropout) for module in modules) else posterior.num_points
 
@@ -38,9 +35,9 @@ def default_num_draws(
 ) -> int:
     """Return the default number of draws in a prediction.
 
-    For a posterior that consists of points, this is the number of points, but at least 2, since a single draw has no
-    epistemic uncertainty. For a posterior that stores draws, this is the number of stored draws, but at most
-    `most_stored` (by default `usual`). For all other posteriors, the argument `usual` is the default number.
+    It is the number of points of a posterior of points, but at least 2, since a single draw has no epistemic
+    uncertainty. Of stored draws, at most `most_stored` (by default `usual`) are used. For other posteriors, it is
+    `usual`.
     """
     points = num_members(model, posterior)
     if points is not None:
@@ -49,7 +46,7 @@ def default_num_draws(
 
 
 def with_learned(posterior: P, model: object) -> P:
-    """Store the model's learned parameters in a posterior, or in each member of an ensemble. Return the posterior."""
+    """Store the model's learned parameters in a posterior, or in each member of an ensemble."""
     if isinstance(model, BayesianModel):
         for part in _parts(posterior):
             part.learned = {
@@ -61,8 +58,7 @@ def with_learned(posterior: P, model: object) -> P:
 def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
     """Warn if learned parameters of a model have changed since one of its posteriors was made.
 
-    The parameters of the network are left out of the comparison in two cases: if the posterior is an ensemble, and if
-    its draws have their own values of learned parameters or buffers.
+    Those of the network are not compared for an ensemble, nor for draws with their own values of parameters or buffers.
     """
     parts = [part for part in _parts(posterior) if part.learned]
     if not parts:
@@ -89,7 +85,7 @@ def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
 
 
 def warn_of_shared_network(posterior: Posterior, model: BayesianModel) -> None:
-    """Warn if members of an ensemble may have learned different values of network parameters that are not random."""
+    """Warn if members of an ensemble may have learned different values of parameters that are not random."""
     if not isinstance(posterior, EnsemblePosterior) or len(posterior.members) == 1 or posterior.carried:
         return
     random, named = random_paths(model), model.network.named_parameters()
@@ -105,7 +101,6 @@ def warn_of_shared_network(posterior: Posterior, model: BayesianModel) -> None:
 
 
 def _parts(posterior: Posterior) -> Iterator[Posterior]:
-    """Yield the posterior, or the members of an ensemble."""
     if isinstance(posterior, EnsemblePosterior):
         for member in posterior.members:
             yield from _parts(member)

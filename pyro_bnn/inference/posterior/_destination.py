@@ -20,20 +20,20 @@ BOUNDS = (
     constraints.interval,
     constraints.half_open_interval,
 )
-"""Supports for which loaded draws are checked. Rounding can move values out of other supports, such as a simplex."""
+"""Supports that are checked. Rounding can move values out of others, such as a simplex."""
 
 
 @dataclass
 class Destination:
     """The model and guides into which a posterior is loaded.
 
-    For a Pyro model that is not a :class:`BayesianModel`, `model` is None. In this case `own_sites` has the latent
-    variables of the model, if they are known.
+    `model` is a :class:`BayesianModel`. For any other Pyro model, `own_sites` has its latent variables, if they are
+    known.
     """
 
     model: BayesianModel | None
     guides: Sequence[nn.Module] | None = None
-    """Guides that receive the saved states, in this order. If None, guides are made from the file."""
+    """Guides that receive the saved states, in this order; None to make them from the file."""
     pending: list[tuple[nn.Module, dict[str, Tensor]]] = field(default_factory=list)
     """Modules that will change if all checks pass, each with its new state."""
     own_sites: Sequence[Site] | None = None
@@ -47,7 +47,7 @@ class Destination:
 
     @property
     def device(self) -> torch.device:
-        """The device of the model, or the CPU if there is no model."""
+        """The device of the model, or the CPU without a model."""
         if self.own_sites:
             return self.own_sites[0].start.device
         return torch.device("cpu") if self.model is None else self.model.device
@@ -58,13 +58,13 @@ class Destination:
         return None if self.model is None else self.model.dtype
 
     def model_for(self, what: str) -> BayesianModel:
-        """Return the model into which the posterior is loaded; raise an error if no model was given."""
+        """Return the model; raise if none was given."""
         if self.model is None:
             raise ValueError(f"{what} needs its model; pass `model`.")
         return self.model
 
     def next_guide(self) -> nn.Module | None:
-        """Return the guide that receives the next state; None if guides are made from the file."""
+        """Return the guide for the next state, if guides were given."""
         if self.guides is None:
             return None
         if len(self.pending) == len(self.guides):
@@ -72,7 +72,7 @@ class Destination:
         return self.guides[len(self.pending)]
 
     def check_samples(self, samples: Mapping[str, Tensor]) -> torch.Size:
-        """Check that draws, ``{site: shape (K, S, *event)}``, match the model, and return their leading axes (K, S)."""
+        """Check draws, ``{site: shape (K, S, *event)}``, and return their leading axes (K, S)."""
         if not samples:
             raise ValueError("the chains in the file must have at least one latent variable, got none.")
         first, sites = next(iter(samples.values())), self.sites

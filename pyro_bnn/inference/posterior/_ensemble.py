@@ -21,8 +21,6 @@ from ._status import Status
 
 @dataclass(frozen=True)
 class EnsembleRecord:
-    """Record of an :class:`EnsemblePosterior` in a file."""
-
     members: list[Saved]
     status: Status
     seconds: float | None
@@ -34,8 +32,8 @@ class EnsemblePosterior(Posterior):
     .. math:: q(w) = \tfrac1M \sum_m q_m(w).
 
     ``fit(model, data, method="ensemble")`` makes a deep ensemble; this class makes an ensemble of any posteriors. Draws
-    use the members in turn, so all members have the same weight if the number of draws is a multiple of M. If the
-    members are points, `predict` draws each once, and its epistemic variance divides by M - 1.
+    use the members in turn, with equal weights if the number of draws is a multiple of M. If the members are points,
+    `predict` draws each once, and its epistemic variance divides by M - 1.
 
     Args:
         members: M posteriors over the same sites, from models of the same architecture.
@@ -79,7 +77,7 @@ class EnsemblePosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """A text with the number of members, and with the method of the first member in brackets."""
+        """The number of members, and the method of the first."""
         return f"ensemble of {len(self.members)} ({self.members[0].method})"
 
     @property
@@ -92,13 +90,13 @@ class EnsemblePosterior(Posterior):
 
     @property
     def num_stored(self) -> int | None:
-        """Number of members times the smallest number of draws that a member stores; None if no member stores draws."""
+        """Number of members times the smallest number of stored draws of a member, if one stores draws."""
         stored = [member.num_stored for member in self.members if member.num_stored is not None]
         return len(self.members) * min(stored) if stored else None
 
     @property
     def num_points(self) -> int | None:
-        """Number of members if each member is a single point estimate; otherwise None."""
+        """Number of members if each is a single point; otherwise None."""
         return len(self.members) if all(member.num_points == 1 for member in self.members) else None
 
     @property
@@ -141,7 +139,7 @@ class EnsemblePosterior(Posterior):
 
     @property
     def pruned_sites(self) -> frozenset[str]:
-        """The sites from which weights have been removed in every member."""
+        """The sites from which every member has lost weights."""
         return frozenset.intersection(*(member.pruned_sites for member in self.members))
 
     def to_record(self) -> dict[str, Any]:
@@ -156,7 +154,7 @@ class EnsemblePosterior(Posterior):
 
 
 MOST_MESSAGES = 2
-"""Largest number of members whose messages the status of an ensemble contains."""
+"""Largest number of members' messages in a status."""
 
 
 def _combined(statuses: list[Status]) -> Status:

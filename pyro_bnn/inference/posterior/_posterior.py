@@ -24,7 +24,7 @@ from ._destination import Destination
 from ._status import Status
 
 MOST_DRAWS = 1000
-"""Default number of draws for ArviZ and for moments. A mean then has an error of 3 % of the standard deviation."""
+"""Default number of draws for ArviZ and moments: a mean has an error of 3 % of the standard deviation."""
 
 
 class Moments(NamedTuple):
@@ -43,7 +43,7 @@ class Moments(NamedTuple):
 
 
 def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> Iterator[Draw]:
-    """Yield evenly spaced rows of stored draws, ``{site: shape (S, *event)}``. An error ends with `remedy`."""
+    """Yield evenly spaced rows of stored draws, ``{site: shape (S, *event)}``."""
     num_samples, stored = _checks.at_least("num_samples", num_samples, 1), len(next(iter(samples.values())))
     if num_samples > stored:
         raise ValueError(
@@ -57,8 +57,8 @@ def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> I
 class Posterior(Advised, Shown, ABC):
     """Draws of a model's latent variables, from any inference method.
 
-    A table on the page :doc:`/understand/posteriors` shows which posterior classes have which methods and attributes. A
-    subclass sets `status`, implements :meth:`draws`, and overrides the other methods and attributes that it supports.
+    The page :doc:`/understand/posteriors` shows which posteriors have which methods and attributes. A subclass sets
+    `status`, implements :meth:`draws`, and overrides the other methods and attributes that it supports.
 
     Example:
         >>> import torch
@@ -76,19 +76,19 @@ class Posterior(Advised, Shown, ABC):
     """
 
     status: Status
-    """Tells how the inference ended, and what to try if it ended badly."""
+    """How the inference ended, and what to try if it ended badly."""
 
     history: History | None = None
-    """Record of the fit, epoch by epoch; None for a method without epochs."""
+    """Record of the fit, for methods with epochs."""
 
     seconds: float | None = None
-    """Wall time of the inference; None if unknown."""
+    """Wall time of the inference, if known."""
 
     log_evidence: float | None = None
-    """Estimate of the log evidence, in nats; None for a method without one."""
+    """Estimate of the log evidence, in nats, if the method makes one."""
 
     learned: Mapping[str, Tensor] = MappingProxyType({})
-    """The model's learned parameters at the end of the fit, by their names in the model; empty if unknown."""
+    """The model's learned parameters at the end of the fit, by their names in the model."""
 
     @property
     def method(self) -> str:
@@ -97,7 +97,7 @@ class Posterior(Advised, Shown, ABC):
 
     @property
     def shapes(self) -> dict[str, torch.Size] | None:
-        """Shape of each latent variable, ``{site: event shape}``; None if the shapes are known only from draws."""
+        """Shape of each latent variable, ``{site: event shape}``; None if only draws show them."""
         return None
 
     def _summary(self) -> Summary:
@@ -119,12 +119,12 @@ class Posterior(Advised, Shown, ABC):
 
     @property
     def num_stored(self) -> int | None:
-        """Number of stored draws; None for a posterior that can make any number of draws."""
+        """Number of stored draws; None if the posterior can make any number."""
         return None
 
     @property
     def num_points(self) -> int | None:
-        """Number of point estimates in the posterior, such as members of a deep ensemble; None for other posteriors."""
+        """Number of points if the posterior consists of points, such as members of a deep ensemble; else None."""
         return None
 
     @property
@@ -138,7 +138,7 @@ class Posterior(Advised, Shown, ABC):
         return False
 
     def median(self) -> Draw:
-        """Return the median of every latent variable, ``{site: shape (*event)}``. The median of a Gaussian is its mean.
+        """Return the median of every latent variable, ``{site: shape (*event)}``.
 
         Raises:
             ValueError: If the median has no closed form, as for a set of draws or an ensemble.
@@ -148,7 +148,7 @@ class Posterior(Advised, Shown, ABC):
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
         """Return the points around which predictions linearise the network. The draws use these points in turn.
 
-        If the point of a draw is None, the prediction of this draw is not linearised.
+        Where the point is None, the prediction is not linearised.
 
         Args:
             everywhere: Whether to return the points even for a posterior whose :attr:`is_linearised` is false.
@@ -175,17 +175,13 @@ class Posterior(Advised, Shown, ABC):
 
         Args:
             num_samples: Number S of draws.
-            seed: Seed that makes the draws repeatable and leaves torch's generator unchanged; with ``None``, torch's
-                generator is used.
+            seed: Seed of the draws; with ``None``, torch's generator is used.
         """
         count = _checks.at_least("num_samples", num_samples, 1)
         return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
 
     def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
-        """Return draws as one tensor for each site.
-
-        Each draw is made in the context `unit`, such as a lock or a random stream.
-        """
+        """Return draws as one tensor for each site, each made in the context `unit`."""
         if num_samples is None:
             num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)
         num_samples = _checks.at_least("num_samples", num_samples, least)
@@ -198,7 +194,7 @@ class Posterior(Advised, Shown, ABC):
         return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the closed-form mean and standard deviation of each site. Sites without a closed form are left out."""
+        """Return the mean and standard deviation of each site that has a closed form."""
         return {}
 
     def moments(self, *, num_samples: int | None = None, seed: int | None = None) -> Moments:
@@ -208,12 +204,11 @@ class Posterior(Advised, Shown, ABC):
 
         Args:
             num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer.
-            seed: Seed of the draws; torch's generators do not change.
+            seed: Seed of the draws.
         """
         return self._moments("", num_samples, seed)
 
     def _moments(self, prefix: str, num_samples: int | None, seed: int | None) -> Moments:
-        """Return the moments of the variables whose names begin with a prefix."""
         found, shapes = self.marginals(), self.shapes
         if shapes is None or not all(name in found for name in shapes if name.startswith(prefix)):
             samples = self._stacked(num_samples, EXCLUSIVE if seed is None else Stream(seed), least=2)
@@ -225,10 +220,7 @@ class Posterior(Advised, Shown, ABC):
         return Moments({name: found[name][0] for name in names}, {name: found[name][1] for name in names})
 
     def diagnose(self, model: BayesianModel | None = None) -> Any:
-        """Return diagnostics that can be printed.
-
-        Return None if the method has no diagnostics other than its `status`.
-        """
+        """Return diagnostics that can be printed; None if there is only the `status`."""
         return None
 
     def to_arviz(
@@ -243,18 +235,17 @@ class Posterior(Advised, Shown, ABC):
         """Return draws of the posterior as ArviZ's `InferenceData` with one chain.
 
         The group ``posterior`` has the attributes ``method``, ``status``, ``status_ok`` (0 or 1), ``sampling_time`` (in
-        seconds, if known) and ``inference_library``. If draws are independent, their R-hat and effective sample sizes
-        say nothing about the quality of the posterior.
+        seconds, if known) and ``inference_library``. For independent draws, R-hat and effective sample sizes say
+        nothing about the quality of the posterior.
 
         Args:
-            num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer. If the
-                posterior consists of K Markov chains, the default is to return all K chains with all draws. The group
-                ``sample_stats`` then has the sampler's statistics.
-            model: The model to which the posterior belongs. If it is given, the result also has the group
-                ``posterior_predictive``, which contains predictions at x.
+            num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer. For Markov
+                chains, the default is all K chains with all draws, with the sampler's statistics in the group
+                ``sample_stats``.
+            model: The posterior's model, for the group ``posterior_predictive`` with predictions at x.
             x: Inputs, shape (N, ...).
             y: Targets, for the groups ``log_likelihood`` and ``observed_data``.
-            seed: Seed of the draws; torch's generators do not change. With ``None``, a seed is drawn.
+            seed: Seed of the draws.
 
         Raises:
             ImportError: If ArviZ is not installed.
@@ -273,7 +264,7 @@ class Posterior(Advised, Shown, ABC):
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return draws, ``{site: shape (K, S, *event)}``, and the sampler's statistics under ArviZ's names."""
+        """Return draws, ``{site: shape (K, S, *event)}``, and statistics under ArviZ's names."""
         return {name: value[None] for name, value in self._stacked(num_samples, stream, *arguments).items()}, {}
 
     def as_prior(
@@ -281,14 +272,13 @@ class Posterior(Advised, Shown, ABC):
     ) -> PosteriorPrior:
         """Return a prior for another model: independent Gaussians with the moments of the weights; see :meth:`moments`.
 
-        Variables other than weights, such as a noise scale, are left out, since their priors belong to the likelihood.
-        The sites of the other model must have the same names and shapes.
+        Variables other than weights, such as a noise scale, are left out: the likelihood has their priors. The sites of
+        the other model must have the same names and shapes.
 
         Args:
-            otherwise: Prior of the parameters that this posterior does not have; if None, such parameters raise an
-                error.
+            otherwise: Prior of parameters that this posterior does not have; with None, they raise an error.
             num_samples: Number of draws if draws are needed.
-            seed: Seed of the draws; torch's generators do not change.
+            seed: Seed of the draws.
 
         Raises:
             ValueError: If a weight has the same value in all draws.
@@ -296,10 +286,7 @@ class Posterior(Advised, Shown, ABC):
         return PosteriorPrior(*self._moments(f"{SITE_PREFIX}.", num_samples, seed), otherwise)
 
     def attributes(self) -> dict[str, object]:
-        """Return the attributes that are stored with the draws: method, status and wall time.
-
-        Unknown values are None.
-        """
+        """Return method, status and wall time, which ArviZ stores with the draws; unknown values are None."""
         return {
             "method": self.method,
             "status": str(self.status),
@@ -311,7 +298,7 @@ class Posterior(Advised, Shown, ABC):
 
     @property
     def guides(self) -> tuple[nn.Module, ...]:
-        """The guides that are modules. For an ensemble, the guides are in the order of the members."""
+        """The guides that are modules, for an ensemble in the order of the members."""
         return ()
 
     @property
@@ -320,7 +307,7 @@ class Posterior(Advised, Shown, ABC):
         return frozenset()
 
     def to_record(self) -> dict[str, Any]:
-        """Return plain data for a file: None, numbers, texts, tensors, and lists, tuples and dictionaries of these.
+        """Return plain data for a file: None, numbers, texts, tensors, lists, tuples and dictionaries.
 
         Raises:
             ValueError: If the posterior cannot be saved.
@@ -332,13 +319,13 @@ class Posterior(Advised, Shown, ABC):
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "Posterior":
-        """Make the posterior from the content of a file. All content must be checked, since the file may be forged.
+        """Make the posterior from the content of a file, which must be checked, since it may be forged.
 
         Args:
             values: The result of :meth:`to_record`.
-            destination: The model and guides into which the posterior is loaded; only `destination.pending` may change.
+            destination: The model and guides for the posterior; only `destination.pending` may change.
 
         Raises:
-            ValueError: If the values are damaged or do not match the destination; the message says what is wrong.
+            ValueError: If the values are damaged or do not match the destination.
         """
         raise ValueError(f"a posterior of type {cls.__name__} cannot be loaded; implement `from_record`.")

@@ -14,7 +14,7 @@ T = TypeVar("T")
 class Calibration(ABC):
     """A correction of a posterior's predictions, learned from rows that were not used in the fit.
 
-    :func:`~pyro_bnn.save_posterior` can store a calibration in the posterior's file, even if you wrote its class.
+    :func:`~pyro_bnn.save_posterior` can store it in the posterior's file, even if you wrote its class.
     """
 
     @abstractmethod
@@ -36,27 +36,23 @@ class Saved:
 
 
 def saved(value: Posterior | Calibration) -> Saved:
-    """Return the record that a file stores for a posterior or a calibration.
-
-    Raise an error if the object cannot be saved.
-    """
+    """Return the record that a file stores, or raise if there is none."""
     return Saved(type(value).__name__, value.to_record())
 
 
 def restored(values: Saved, destination: Destination) -> Posterior:
-    """Check a record, and return its posterior. In `destination`, only the attribute `pending` is changed."""
+    """Check a record, and return its posterior. Only `destination.pending` changes."""
     kind: type[Posterior] = _kind_of(values, Posterior)  # type: ignore[type-abstract]  # its subclasses are found
     return kind.from_record(values.content, destination)
 
 
 def restored_calibration(values: Saved) -> Calibration:
-    """Check a record, and return its calibration."""
     kind: type[Calibration] = _kind_of(values, Calibration)  # type: ignore[type-abstract]
     return kind.from_record(values.content)
 
 
 def _kind_of(values: Saved, base: type[T]) -> type[T]:
-    """Return the class that a record names: an imported subclass of `base` that defines `from_record`."""
+    """Return the class that a record names: a subclass of `base` that defines `from_record`."""
     every = base.__subclasses__()
     for kind in every:
         every += kind.__subclasses__()  # the loop also visits these

@@ -6,7 +6,7 @@ from ..._core.remedies import Advised
 from ..._core.scope import warn_of_fit
 
 MOST_CHARACTERS = 250
-"""Heuristic: length of a warning with facts. If the facts do not fit, the warning only says where they are."""
+"""Heuristic: length of a warning with facts. A longer one only says where they are."""
 
 
 class ConvergenceWarning(UserWarning):
@@ -19,10 +19,10 @@ class Status(Advised):
 
     Args:
         ok: Whether inference shows no sign of trouble.
-        message: What happened. The message also says what to try, unless `remedy` says it.
+        message: What happened, and what to try unless `remedy` says it.
         detail: The last part of the message, about how the result was computed.
         remedy: Advice on what to try, with the argument names of the function that made the fit.
-        verdict: What is wrong, in a short sentence. The default is the part of the message before the first semicolon.
+        verdict: What is wrong, by default the part of the message before the first semicolon.
         is_slight: Whether the trouble is small, so that only small differences to this result are uncertain.
 
     Example:
@@ -51,15 +51,14 @@ class Status(Advised):
 
     @property
     def finding(self) -> str:
-        """A sentence that says what is wrong: the verdict, or the first part of the message if there is no verdict."""
+        """A sentence that says what is wrong: the verdict, or the first part of the message."""
         found = self.verdict or self.message.partition(";")[0].strip()
         return f"{found[:1].upper()}{found[1:].rstrip('.')}."
 
     def warning(self, name: str = "posterior.status") -> str:
         """Return the text of a warning.
 
-        The text says what is wrong and what to try. If the status describes the fit in a few words, the text ends with
-        this description.
+        It says what is wrong and what to try, and ends with the facts if they are short.
 
         Args:
             name: Name of the attribute that contains the whole status.
@@ -72,6 +71,5 @@ class Status(Advised):
 
 
 def warn_unless_ok(status: Status) -> None:
-    """Warn the user if a fit did not end well."""
     if not status:
         warn_of_fit(status.warning(), ConvergenceWarning)

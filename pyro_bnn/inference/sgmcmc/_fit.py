@@ -48,31 +48,30 @@ def fit_sgmcmc(
     """Draw from the posterior with gradients of minibatches, for networks and data that are too large for NUTS.
 
     There is no accept/reject step, so the draws have an error that grows with the step size and with the noise of the
-    gradients. If the error of the draws is small, the predictions do not change when the step size is halved.
+    gradients. If this error is small, predictions do not change when the step size is halved.
 
-    The chains run one after the other, which is faster on one CPU thread than running them at the same time.
+    The chains run one after the other.
 
     Args:
-        model: The model. Learnable parameters of the model do not change: only variables with a prior are drawn.
+        model: The model, whose learnable parameters do not change.
         data: A tuple (x, y) with all rows, or a loader that has a length and yields such pairs; see :func:`fit_svi`.
         sampler: The algorithm with its step size: :class:`SGHMC` or :class:`SGLD`.
         num_epochs: Number of passes of each chain over the data.
-        num_samples: Number S of draws that each chain keeps, evenly spaced over the steps at which the chain samples.
-            The draws of all chains take 4 S K P bytes in single precision, for P latent numbers.
+        num_samples: Number S of draws that each chain keeps, evenly spaced over the steps at which it samples. They
+            take 4 S K P bytes in single precision, for P latent numbers.
         batch_size: Number of rows in each batch; with ``None``, all rows are used at once.
         num_chains: Number of chains, K.
-        steps: Plan of step sizes and stages. The default is :class:`~pyro_bnn.inference.sgmcmc.ConstantSteps`, which
-            uses the first half of the steps for warm-up.
+        steps: Plan of step sizes and stages, by default :class:`~pyro_bnn.inference.sgmcmc.ConstantSteps`, whose first
+            half is warm-up.
         init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. The default is
             :class:`NetworkInit`, which starts close to the network's present weights.
-        store: New safetensors file for the draws; with ``None``, they stay in memory. The file must exist as long as
-            the posterior is used. A resumed run adds its draws to this file. If the call fails after it has created the
-            file, the file is removed.
+        store: New safetensors file for the draws; with ``None``, they stay in memory. The posterior needs the file. A
+            resumed run adds its draws to it. If the call fails, a new file is removed.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show a progress bar for each chain; see :func:`fit_svi` for the default.
         execution: How steps are computed.
-        checkpoint: File for the state of a chain; see :func:`fit_svi`. With several chains, the number of the chain is
-            added to the file's name.
+        checkpoint: File for the state of a chain; see :func:`fit_svi`. With several chains, its name ends with the
+            chain's number.
         resume: Checkpoint from which the chains continue.
         seed: Seed that makes the chains repeatable; with ``None``, a seed is drawn.
 
@@ -174,8 +173,6 @@ def _starts(model: BayesianModel, init: Init | Posterior | None, num_chains: int
 
 @dataclass(frozen=True)
 class _Here(Init):
-    """An initial distribution without spread: every latent variable starts at its value in the given draw."""
-
     draw: Draw
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
@@ -190,7 +187,6 @@ class _Here(Init):
 
 @contextmanager
 def _only_latent(model: BayesianModel) -> Iterator[None]:
-    """Keep the model's learnable parameters unchanged in a context."""
     warn_of_learnable(model)
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in learned:
@@ -205,7 +201,7 @@ def _only_latent(model: BayesianModel) -> Iterator[None]:
 def _files(
     chain: int, num_chains: int, checkpoint: str | Path | Checkpoint | None, resume: str | Path | None
 ) -> tuple[Checkpoint | None, Path | None]:
-    """Return the checkpoint that a chain writes, and the file from which it continues, if there is one."""
+    """Return the checkpoint of a chain, and the file from which it continues, if there is one."""
 
     def own(path: str | Path) -> Path:
         return Path(path) if num_chains == 1 else Path(path).with_name(f"{Path(path).name}.{chain}")
@@ -222,7 +218,7 @@ def _store(
     files: list[tuple[Checkpoint | None, Path | None]],
     execution: Execution,
 ) -> Store:
-    """Check all files of the run, and return the storage for the draws. No file is written."""
+    """Check all files of the run, and return the storage for the draws, before any file is written."""
     if path is not None and execution.processes.are_many:
         raise ValueError("`store` must be None with several processes; each process keeps the draws in memory.")
     for checkpoint, resume in files:

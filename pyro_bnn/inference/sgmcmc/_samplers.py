@@ -1,4 +1,4 @@
-"""Stochastic-gradient samplers, plans of their step sizes, and the torch optimizer that makes the steps."""
+"""Stochastic-gradient samplers, plans of their step sizes, and the optimizer that makes the steps."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,16 +14,16 @@ from ..._core.processes import Processes
 from ..svi import SkippingOptimizer
 
 LEAST, MOST = 1e-30, 1e30
-"""Limits of step sizes and temperatures. Beyond them, steps or noise would be 0 or infinite in single precision."""
+"""Limits of step sizes and temperatures, beyond which steps or noise are 0 or infinite in single precision."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Settings of one step of a chain: the step size, whether noise is added, and whether draws are kept.
+    """Settings of one step of a chain.
 
     Args:
         factor: Step size as a fraction of the sampler's step size, from 0 to 1.
-        is_noisy: Whether noise is added. A step without noise is a step of an optimizer.
+        is_noisy: Whether noise is added.
         is_sampling: Whether draws are kept.
     """
 
@@ -42,10 +42,10 @@ class StepSizes(ABC):
 
 @dataclass(frozen=True)
 class ConstantSteps(StepSizes):
-    """Steps of one size. During the first steps, the warm-up, the chain moves to the posterior, and keeps no draws.
+    """Steps of one size. During warm-up, the chain moves to the posterior, and keeps no draws.
 
     Args:
-        warmup: Fraction of the steps that belong to the warm-up, at least 0 and below 1.
+        warmup: Fraction of the steps that are warm-up, at least 0 and below 1.
 
     Example:
         >>> from pyro_bnn.inference.sgmcmc import ConstantSteps
@@ -72,7 +72,7 @@ class CyclicalSteps(StepSizes):
     .. math:: \alpha = \tfrac12 \alpha_0 (1 + \cos \pi t).
 
     While t is below `exploration`, there is no noise: the chain moves to a mode, like an optimizer. In the rest of the
-    cycle, the chain samples from this mode. Each cycle may find another mode.
+    cycle, it samples from this mode. Each cycle may find another mode.
 
     Args:
         num_cycles: Number of cycles, C.
@@ -118,10 +118,8 @@ class StochasticGradientSampler(ABC):
 
         Args:
             point: The point z, or a part of it.
-            gradient: Unbiased estimate of :math:`\nabla U(z)`, with the shape of `point`. The method may overwrite this
-                tensor.
-            memory: The state that the sampler keeps for this point between steps; an empty dictionary in the first
-                step.
+            gradient: Unbiased estimate of :math:`\nabla U(z)`, which may be overwritten.
+            memory: The sampler's state for this point, empty in the first step.
             stage: Settings of the step.
         """
 
@@ -135,8 +133,8 @@ class SGLD(StochasticGradientSampler):
     The draws follow the posterior up to an error that vanishes with the step size :math:`\alpha`.
 
     Args:
-        lr: Step size :math:`\alpha`. U is a sum over N rows. So divide the usual learning rate, which belongs to a mean
-            over rows, by N: ``lr=0.1 / num_data``.
+        lr: Step size :math:`\alpha`. U is a sum over N rows, so divide the usual learning rate by N: ``lr=0.1 /
+            num_data``.
         temperature: Temperature T. The draws follow the posterior to the power 1 / T.
 
     References:
@@ -180,17 +178,14 @@ class SGHMC(StochasticGradientSampler):
     .. math:: v \leftarrow v - h \nabla U(z), \qquad z \leftarrow z + \tfrac h2 v, \qquad
               v \leftarrow \beta v + \sqrt{(1 - \beta^2) T}\, \epsilon, \qquad z \leftarrow z + \tfrac h2 v.
 
-    A step needs one gradient, as in Chen et al. (2014). The order of the parts of a step is the splitting BAOAB of
-    Leimkuhler and Matthews (2013). With an exact gradient, the step size causes no error in draws from a Gaussian
-    posterior, and a small error in draws from other posteriors. The noise in the gradient of a minibatch causes an
-    error that vanishes with the step size.
+    A step needs one gradient, as in Chen et al. (2014), and has the order BAOAB of Leimkuhler and Matthews (2013). With
+    an exact gradient, the step size causes no error for a Gaussian posterior, and a small one for others. The noise of
+    minibatches causes an error that vanishes with the step size.
 
     Args:
-        lr: Step size :math:`\alpha`, relative to the sum U over N rows as in :class:`SGLD`: ``lr=0.01 / num_data``. As
-            in SGD with momentum, steps along a constant gradient are about :math:`\alpha / (1 - \beta)` times the
-            gradient.
-        momentum: Share :math:`\beta` of the velocity that a step keeps, at least 0 and below 1; 0 gives Langevin
-            dynamics.
+        lr: Step size :math:`\alpha`, relative to the sum U over N rows as in :class:`SGLD`: ``lr=0.01 / num_data``.
+            Steps along a constant gradient are about :math:`\alpha / (1 - \beta)` times the gradient.
+        momentum: Share :math:`\beta` of the velocity that a step keeps, below 1; 0 gives Langevin dynamics.
         temperature: Temperature T. The draws follow the posterior to the power 1 / T.
 
     References:
@@ -246,8 +241,7 @@ def _check_settings(sampler: SGLD | SGHMC) -> None:
 class ChainOptimizer(SkippingOptimizer):
     """An optimizer whose steps move a chain, with gradients from SVI with a :class:`~pyro_bnn.DeltaGuide`.
 
-    After each step, `record` is called with the number of the step. If several processes share the fit, all use the
-    noise of process 0.
+    After each step, `record` is called with its number. All processes use the noise of process 0.
     """
 
     def __init__(
@@ -291,7 +285,6 @@ class ChainOptimizer(SkippingOptimizer):
         point.copy_(torch.where(is_bad, before, point))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state, and the number of finished steps."""
         return {**super().state_dict(), "count": self._count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -23,12 +23,12 @@ from ..joint import Layout
 from ._samplers import StepSizes
 
 KIND, NAME = "draws", "draws"
-"""The kind of file that the header states, and the name of the only tensor in the file."""
+"""The kind of file in the header, and the name of the only tensor."""
 
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 ALIGNMENT = 64
-"""The header's length is a multiple of this many bytes, as in safetensors, so that the draws are aligned."""
+"""The header's length is a multiple of this, as in safetensors, so that the draws are aligned."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Header:
 class Store:
     """The draws of all chains, shape (K, S, P), in memory or in a memory-mapped safetensors file.
 
-    The file is created, or opened for writing, when the first draw is kept. By then, all other checks have passed.
+    The file is created or opened when the first draw is kept, after all other checks.
     """
 
     def __init__(self, path: str | Path | None, shape: tuple[int, int, int], like: Tensor, *, is_resumed: bool) -> None:
@@ -69,12 +69,11 @@ class Store:
 
     @property
     def run(self) -> str:
-        """The identifier of the run. A new run gets a random identifier."""
         self._run = self._run or uuid.uuid4().hex
         return self._run
 
     def join(self, run: str) -> None:
-        """Take over a checkpoint's identifier `run`. Raise if the file or an earlier chain belongs to another run."""
+        """Take over a checkpoint's `run`; raise if the file or an earlier chain belongs to another."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -87,7 +86,7 @@ class Store:
         self._run = run
 
     def draws(self) -> Tensor:
-        """Return the draws, shape (K, S, P). The first call creates or opens the file."""
+        """Return the draws, shape (K, S, P), after creating or opening the file."""
         if self._draws is None:
             self._draws = self._like.new_zeros(self._shape) if self._path is None else self._mapped(self._path)
         return self._draws
@@ -115,7 +114,7 @@ class Store:
 
     @contextmanager
     def removed_on_failure(self) -> Iterator[None]:
-        """Remove the file of draws after an error, if this run created it. Checkpoints still have the draws."""
+        """Remove a new file of draws after an error. Checkpoints still have the draws."""
         try:
             yield
         except BaseException:
@@ -125,16 +124,13 @@ class Store:
 
 
 def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
-    """Raise an error if `store` and `path` are the same file.
-
-    The error message contains `name`, the name of the argument that gave `path`, such as "checkpoint".
-    """
+    """Raise if `store` is the file `path`, which comes from the argument `name`."""
     if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
         raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
 
 
 def read_header(path: Path) -> Header:
-    """Return the header of a file of draws, after a check of the file's length."""
+    """Return the header of a file of draws of the right length."""
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             about, draws = file.metadata() or {}, file.get_slice(NAME)
@@ -150,15 +146,13 @@ def read_header(path: Path) -> Header:
 
 @dataclass(frozen=True)
 class ChainState:
-    """Record of a chain in a checkpoint: the draws that were kept, ``{site: shape (number of draws, *event)}``."""
-
     run: str
     num_samples: int
     draws: dict[str, Tensor]
 
 
 def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
-    """Return the steps after which a draw is kept, evenly spaced among the steps at which a chain samples."""
+    """Return the steps after which a draw is kept, evenly spaced among those at which a chain samples."""
     sampling = [step for step in range(num_steps) if steps.stage(step, num_steps).is_sampling]
     if len(sampling) < num_samples:
         raise ValueError(
@@ -169,7 +163,7 @@ def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
 
 
 class Record:
-    """The draws of one chain. A record is a callback with a state, so checkpoints contain the draws."""
+    """The draws of one chain: a callback with a state, so that checkpoints contain the draws."""
 
     def __init__(self, point: DeltaGuide, store: Store, chain: int, layout: Layout, kept_steps: list[int]) -> None:
         self._point, self._store, self._chain, self._layout = point, store, chain, layout
@@ -179,7 +173,6 @@ class Record:
         return self._layout.views(self._store.draws()[self._chain])
 
     def keep(self, step: int) -> None:
-        """Store the chain's present values as a draw, if a draw is to be kept after step number `step`."""
         if self._num_kept < len(self._kept) and step == self._kept[self._num_kept]:
             draws = self._draws()
             for name, value in self._point.locations().items():
@@ -187,7 +180,7 @@ class Record:
             self._num_kept += 1
 
     def __call__(self, history: History) -> None:
-        """Do nothing at the end of an epoch: :meth:`keep` stores the draws after steps."""
+        """Do nothing: :meth:`keep` stores the draws after steps."""
 
     def state_dict(self) -> dict[str, Any]:
         draws = self._draws() if self._num_kept else {}

@@ -24,9 +24,9 @@ EMPTY = "the loader is empty; pass one with at least one batch."
 
 
 class Batches:
-    """Gives the batches of each epoch, as arguments of the model.
+    """The batches of each epoch, as arguments of the model.
 
-    If the data are a tuple and several processes share a fit, each process gets a part of every batch.
+    If several processes share a fit, each gets a part of every batch of a tuple.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class Batches:
     ) -> None:
         self._generator, self._processes = generator, processes or Processes()
         self.rows: Tensor | None = None
-        """Indices of the rows in the latest batch, if the data are a tuple; with ``None``, all rows in their order."""
+        """Indices of the rows in the latest batch, if the data are a tuple; None for all rows."""
         self.tensors: Batch | None = None
-        """The data, if they were given as a tuple with all rows; None for a loader."""
+        """The data, if they are a tuple with all rows."""
         self._loader: Loader | None = None
         _require_kind(data)
         arguments = Arguments(device, like, paired)
@@ -78,7 +78,7 @@ class Batches:
             )
 
     def first(self) -> Batch:
-        """Return an example batch. For a loader, the first epoch contains this batch, too."""
+        """Return an example batch, which the first epoch of a loader also contains."""
         if self._loader is not None:
             return self._loader.first()
         assert self.tensors is not None
@@ -87,7 +87,7 @@ class Batches:
         return tuple(take(part, slice(0, self._batch_size)) for part in self.tensors)
 
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
-        """Return the batches of epoch `number` after the first `skip` batches. The call draws the order of the rows."""
+        """Draw the order of the rows, and return the batches of an epoch after the first `skip`."""
         if self._loader is not None:
             return self._loader.epoch(number, skip)
         assert self.tensors is not None
@@ -98,7 +98,7 @@ class Batches:
         return map(self._chosen, [order[begin:end] for begin, end in self.bounds[skip:]])
 
     def _chosen(self, rows: Tensor) -> Batch:
-        """Return the part of a batch that belongs to this process. `rows` are the indices of all rows of the batch."""
+        """Return this process's part of a batch with the given row indices."""
         assert self.tensors is not None
         self.rows = rows.tensor_split(self._processes.count)[self._processes.rank] if self._processes.are_many else rows
         return tuple(take(part, self.rows) for part in self.tensors)
@@ -111,7 +111,7 @@ class Batches:
             )
 
     def order_state(self) -> list[Tensor]:
-        """Return the states of the generators that draw the order of the rows, except torch's own generator."""
+        """Return the states of the generators that draw the order of rows, except torch's own."""
         return [generator.get_state() for generator in self._generators()]
 
     def restore_order(self, state: list[Tensor]) -> None:
@@ -129,7 +129,7 @@ class Batches:
 
 
 def whole_data(model: BayesianModel, data: Data) -> tuple[Inputs, Tensor] | None:
-    """Check a model's data, and return all rows (x, y) on the model's device; None if the data are a loader."""
+    """Check a model's data, and return all rows (x, y) on its device; None for a loader."""
     _require_kind(data)
     if not is_whole(data):
         return None
@@ -150,7 +150,6 @@ def require_all_rows(model: BayesianModel, x: Inputs) -> None:
 
 
 def count_batches(data: Data, batch_size: int | None, *, num_data: int, execution: Execution | None) -> int | None:
-    """Return the number of batches in each epoch of a fit with these arguments; None if a loader has no length."""
     if not is_whole(data):
         return length_of(data)
     size = num_data if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
@@ -160,7 +159,7 @@ def count_batches(data: Data, batch_size: int | None, *, num_data: int, executio
 def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
     """Return the bounds of each batch.
 
-    If the last batch has fewer rows than there are processes, its rows go into the batch before it.
+    A last batch with fewer rows than processes is joined to the one before.
     """
     begins = list(range(0, num_rows, batch_size))
     if len(begins) > 1 and num_rows - begins[-1] < num_processes:
@@ -169,10 +168,7 @@ def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[in
 
 
 def is_whole(data: Data) -> bool:
-    """Return whether data are a tuple or a list with all rows.
-
-    A list of tuples, lists or dictionaries counts as a loader whose items are batches.
-    """
+    """Whether data are a tuple or a list with all rows, unlike a list of batches."""
     return isinstance(data, tuple) or (
         isinstance(data, list) and not any(isinstance(item, (tuple, list, Mapping)) for item in data)
     )
@@ -196,7 +192,7 @@ def _require_kind(data: object) -> None:
 class Loader:
     """Batches of an iterable that is read once per epoch.
 
-    If the iterable has a length, and the length is not an estimate, each epoch must have this number of batches.
+    If its length is not an estimate, each epoch must have this number of batches.
     """
 
     def __init__(
@@ -221,7 +217,7 @@ class Loader:
         self.num_batches = length or -(-(num_data or 1) // (num_processes * num_rows(self.first()[0])))
 
     def first(self) -> Batch:
-        """Return an example batch. The first epoch contains this batch, too, even if the data can be read only once."""
+        """Return an example batch, which the first epoch also contains."""
         if self._first is None:
             taken = list(itertools.islice(self._data, 1))
             if not taken:
@@ -231,7 +227,7 @@ class Loader:
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
-        """Return the batches of an epoch without the first `skip` batches. The skipped batches are read and dropped."""
+        """Return the batches of an epoch, after reading and dropping the first `skip`."""
         for sampler in _samplers(self._data):
             set_epoch = getattr(sampler, "set_epoch", None)  # the order of a `DistributedSampler` depends on it
             if callable(set_epoch):
@@ -298,7 +294,6 @@ class Loader:
 
 
 def _samplers(loader: object) -> list[Any]:
-    """Return the objects that choose the rows of each batch of a `DataLoader`."""
     if not isinstance(loader, DataLoader):
         return []
     outer = loader.sampler, loader.batch_sampler
@@ -307,7 +302,6 @@ def _samplers(loader: object) -> list[Any]:
 
 
 def length_of(loader: object) -> int | None:
-    """Return the number of batches, or None if the loader has no `len` that works."""
     try:
         return len(loader) if isinstance(loader, Sized) else None
     except (TypeError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""The direct path computes the ELBO of a flat guide, and the ELBO's gradients, without Pyro's effect handlers."""
+"""The direct path: the ELBO of a flat guide, and its gradients, without Pyro's effect handlers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -28,7 +28,7 @@ from ._step import Execution, GradientStep
 
 
 def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> Joint | str:
-    """Return the joint density for the direct path, or the reason why this path cannot be used. A copy runs on x."""
+    """Return the joint density for the direct path, or why this path cannot be used. A copy runs on x."""
     if not isinstance(model, BayesianModel):
         kind = "a function" if isinstance(model, PyroFunction) else f"of type {type(model).__name__}"
         return f"the model is {kind}"
@@ -81,8 +81,7 @@ def _of_network(model: BayesianModel, x: Inputs) -> str | None:
 class DirectStep(GradientStep):
     """A step that computes gradients without Pyro's effect handlers.
 
-    Backpropagation computes the gradients with respect to the drawn weights. A `FlatState` turns these gradients into
-    gradients with respect to the guide's parameters.
+    Backpropagation gives the gradients in the drawn weights, and a `FlatState` those in the guide's parameters.
     """
 
     def __init__(
@@ -118,10 +117,7 @@ class DirectStep(GradientStep):
         self._stack.close()
 
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
-        """Store the outputs of frozen layers for later steps.
-
-        If callbacks may change layers, `is_watched` must be true.
-        """
+        """Store the outputs of frozen layers. `is_watched` says that callbacks may change these layers."""
         self._features = Features(self._joint.model, batches, self._execution, is_watched=is_watched)
         return self._features
 
@@ -162,7 +158,7 @@ class DirectStep(GradientStep):
             )
 
     def _draw_once(self, batch: Batch, weight: float) -> Tensor:
-        """Compute the gradients for one draw; return its log-likelihood and divergence in nats, shape (2,)."""
+        """Compute the gradients for one draw; return log-likelihood and divergence in nats, shape (2,)."""
         given = self._state.draw()
         version = self._state.value._version
         log_likelihood = self._backward_of_network(given, batch)
@@ -190,7 +186,7 @@ class DirectStep(GradientStep):
         return terms[0] if len(parts) == 1 else torch.stack(terms).sum()
 
     def _log_likelihood(self, given: Mapping[str, Any], batch: Batch) -> Tensor:
-        """Return the log-likelihood of the targets and, if the guide's state needs them, of simulated targets."""
+        """Return the log-likelihood of the targets, and of simulated targets if the state needs them."""
         model = self._joint.model
         evaluate = model.log_likelihoods if self._state.simulates else model.log_likelihood
 
@@ -206,7 +202,6 @@ class DirectStep(GradientStep):
 
     @contextmanager
     def _around(self, random: Mapping[int, RandomParameter], num_rows: int) -> Iterator[None]:
-        """Return a context that applies the gradient estimator and `autocast`, if they are set, to the network."""
         with ExitStack() as stack:
             if self._estimator is not None:
                 stack.enter_context(self._estimator.layers(random, num_rows))
@@ -220,7 +215,7 @@ class DirectStep(GradientStep):
 
 
 def _cut(batch: Batch, num_parts: int) -> list[tuple[Batch, float]]:
-    """Cut a batch into nearly equal parts, and return each part with its share of the rows."""
+    """Cut a batch into nearly equal parts, each with its share of the rows."""
     if num_parts == 1:
         return [(batch, 1)]
     rows = num_rows(batch[0])

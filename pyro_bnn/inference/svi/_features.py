@@ -1,4 +1,4 @@
-"""Tables of the outputs of frozen layers, so that a fit computes these outputs only once for each row."""
+"""Tables of the outputs of frozen layers, which a fit then computes only once for each row."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -20,10 +20,10 @@ UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 
 
 class Features:
-    """Stores the outputs of frozen layers for the steps of a fit, in tables with one entry for each row of data.
+    """Tables of the outputs of frozen layers, with an entry for each row of data.
 
-    No outputs are stored if the network mixes rows, if the tables would be too large, or after layers have changed.
-    If `is_watched` is true, :meth:`check` compares frozen layers with a copy.
+    There are none if the network mixes rows, if they would be too large, or after layers have changed. If `is_watched`,
+    :meth:`check` compares frozen layers with a copy.
     """
 
     def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:
@@ -33,7 +33,7 @@ class Features:
         self._taken: tuple[Tensor | None, list[Tensor]] = None, []
         self._fixed: list[tuple[Tensor, Tensor]] = []
         self.in_words = ""
-        """End of a sentence about how often frozen layers ran; empty if there is nothing to say."""
+        """End of a sentence about how often frozen layers ran."""
         random = random_paths(model)
         named = dict(model.network.named_parameters(remove_duplicate=False))
         learned = {path: parameter for path, parameter in named.items() if parameter.requires_grad}
@@ -54,10 +54,7 @@ class Features:
         self.in_words = f"; features of the frozen layers were computed once for {batches.num_rows:,} rows ({size})"
 
     def run(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Call `compute`. During the call, the tables of outputs replace the frozen layers.
-
-        `compute` must run the network once on the current batch.
-        """
+        """Call `compute`, which runs the network once on the current batch, with tables for frozen layers."""
         memory = self._filled()
         if memory is None:
             return compute()
@@ -71,7 +68,7 @@ class Features:
         return compute()
 
     def check(self) -> None:
-        """Stop using the tables if frozen layers have changed, even if torch's version counters have not changed."""
+        """Stop using the tables if frozen layers have changed, even where torch's version counters do not."""
         with EXCLUSIVE:
             if self._memories and not (
                 self._state.is_same(deep=True) and all(_is_equal(tensor, value) for tensor, value in self._fixed)
@@ -79,7 +76,7 @@ class Features:
                 self._end()
 
     def _filled(self) -> Memory | None:
-        """Return the outputs of the frozen layers for the last batch, or None if all layers must run."""
+        """Return the outputs of the frozen layers for the last batch, unless all layers must run."""
         if not self._memories:
             return None
         if not self._state.is_same(deep=False) or versions(self._x) != self._versions:
@@ -105,10 +102,7 @@ class Features:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
 
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
-        """Fill the tables. If the network changes buffers meanwhile, restore these buffers.
-
-        Return whether the tables can be used, and the list of the changed buffers.
-        """
+        """Fill the tables; return whether they can be used, and the changed buffers, which are restored."""
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():
             try:
@@ -121,7 +115,7 @@ class Features:
         return is_usable, [buffer for buffer, _ in changed]
 
     def _watch(self, changing: Sequence[Tensor], is_watched: bool) -> None:
-        """Record the state of all tensors except `changing`, so that later changes can be noticed."""
+        """Record the state of all tensors except `changing`, to notice later changes."""
         left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
         modules = list(self._model.network.modules())
         # Two kinds of modules may change: recurrent layers that still run, which store the weights of their last call,
@@ -134,7 +128,6 @@ class Features:
             self._fixed = [(tensor, tensor.detach().clone()) for tensor in tensors]
 
     def _compute(self) -> bool:
-        """Fill the tables with the outputs of the frozen layers; return whether this was possible for all rows."""
         keys: list[tuple[nn.Module, int, int]] = []
         for begin, end in self._batches.bounds:
             memory = self._recorded(take(self._x, slice(begin, end)))
@@ -160,7 +153,6 @@ class Features:
         return num_bytes <= MOST_BYTES
 
     def _have_independent_rows(self) -> bool:
-        """Return whether the frozen layers' output for a row is independent of the other rows, up to rounding."""
         second = self._batches.bounds[:2][-1]
         rows = torch.arange(0, second[1], 2, device=self._tables[0].device)
         memory = self._recorded(take(self._x, rows))
@@ -184,13 +176,13 @@ def _have_parameters(modules: Sequence[nn.Module]) -> bool:
 
 
 def _are_alike(values: Sequence[Tensor], tables: Sequence[Tensor]) -> bool:
-    """Return whether values have the same dtypes and shapes as the tables, except for the number of rows."""
+    """Whether values have the dtypes and shapes of the tables, except for the number of rows."""
     kinds = [[(value.shape[1:], value.dtype) for value in group] for group in (values, tables)]
     return kinds[0] == kinds[1]
 
 
 def _is_close(value: Tensor, expected: Tensor) -> bool:
-    """Return whether two tensors are equal up to rounding. On a GPU, rounding depends on the number of rows."""
+    """Whether two tensors are equal up to rounding, which on a GPU depends on the number of rows."""
     if value.shape != expected.shape or not expected.dtype.is_floating_point:
         return torch.equal(value, expected)
     tolerance = torch.finfo(expected.dtype).eps ** 0.5 * float(expected.abs().max())

@@ -1,4 +1,4 @@
-"""Stochastic variational inference for any model and guide, with any ELBO of Pyro and any optimizer of torch."""
+"""Stochastic variational inference for any model, guide, ELBO of Pyro and optimizer of torch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -39,10 +39,10 @@ NUM_ERRORS, NOTABLE_RISE = 4.0, 0.01  # heuristic: a rise exceeds so many standa
 NUM_BLOCKS = 10  # a trend is fitted to the means of these blocks, whose errors hardly correlate in a converged fit
 
 LONGER = "Raise `num_epochs`, or the learning rate."
-"""Advice for a fit by :func:`fit_svi` whose objective still rises."""
+"""Advice if the objective of :func:`fit_svi` still rises."""
 
 LOWER = "Lower the learning rate, or clip gradients (`clipped`)."
-"""Advice for a fit by :func:`fit_svi` whose objective fell."""
+"""Advice if the objective of :func:`fit_svi` fell."""
 
 
 class PosteriorWarning(UserWarning):
@@ -51,7 +51,7 @@ class PosteriorWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Trend:
-    """The rise of a straight line that is fitted to an objective. A positive rise means that the objective improved."""
+    """The rise of a straight line fitted to an objective; positive if the objective improved."""
 
     num_values: int  # steps or epochs
     rise: float  # in nats
@@ -82,42 +82,39 @@ def fit_svi(
 ) -> GuidePosterior:
     """Fit a guide, and the model's learnable parameters, by maximising the ELBO.
 
-    For each batch of each epoch, the fit makes one step of :func:`svi_step`. The documentation of `svi_step` has the
-    formula of the ELBO. All quantities in the history are in nats, and refer to the whole data set. If `data` holds all
-    rows, frozen layers before the first random parameter run only once for each row, unless their outputs take more
-    than 1 GB.
+    Each batch takes one step of :func:`svi_step`, whose page has the formula of the ELBO. The history is in nats, for
+    the whole data set. If `data` holds all rows, frozen layers before the first random parameter run only once for each
+    row, unless their outputs take more than 1 GB.
 
     Args:
-        model: The model. For details of `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
-        guide: The guide, which is fitted in place. If the guide is a function, ``posterior.guide`` is a module with the
-            fitted parameters.
+        model: The model. For `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
+        guide: The guide, which is fitted in place. If it is a function, ``posterior.guide`` is a module with the fitted
+            parameters.
         data: A tuple (x, y) with all rows, or a loader of such pairs: any iterable that starts anew at each epoch. x is
-            a tensor, an array, a list of numbers or a data frame; for networks with several inputs, x is a tuple or a
-            dictionary of inputs. All tensors are moved to the model's device.
+            a tensor, an array, a list of numbers or a data frame, or a tuple or dictionary of several inputs. Tensors
+            are moved to the model's device.
         optimizer: Function that takes a list of parameters and returns a torch optimizer, such as
-            ``functools.partial(torch.optim.Adam, lr=1e-3)``. The function may also return a pair of an optimizer and a
-            learning-rate scheduler (:func:`scheduled`). To clip gradients, see :func:`clipped`.
+            ``functools.partial(torch.optim.Adam, lr=1e-3)``. It may also return an optimizer and a learning-rate
+            scheduler (:func:`scheduled`). To clip gradients, see :func:`clipped`.
         num_epochs: Number of passes over the data.
-        batch_size: Number of rows in each batch if `data` is a tuple. Several processes share the rows of a batch. If
-            `batch_size` is None, each batch has all rows.
+        batch_size: Number of rows in each batch if `data` is a tuple; with ``None``, all. Several processes share the
+            rows of a batch.
         elbo: One of Pyro's ELBOs; with ``None``, ``Trace_ELBO()``.
-        estimator: Gradient estimator that makes gradients less noisy. With ``None``, each weight is drawn once per
-            step.
+        estimator: Estimator that makes gradients less noisy. With ``None``, each weight is drawn once per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO. :mod:`pyro_bnn.kl` has weights that change during a fit.
         callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
-            :class:`TensorBoard`, is entered when the fit begins and left when the fit ends.
-        progress: Whether to show the progress of the fit, with the ELBO in nats. On a terminal or in a notebook, this
-            is a bar; elsewhere, it is a line every ten seconds. By default (None), the bar appears after two seconds,
-            and no lines are written.
+            :class:`TensorBoard`, is entered for the time of the fit.
+        progress: Whether to show the progress of the fit, with the ELBO in nats: a bar on a terminal or in a notebook,
+            elsewhere a line every ten seconds. With ``None``, the bar appears after two seconds, and no lines are
+            written.
         execution: How steps are computed, for example in bfloat16 or by several processes.
         checkpoint: File for the state of the fit, or a :class:`Checkpoint` with the interval of writing (see
             :doc:`/how_to/resume`). Ctrl-C and SIGTERM then write a checkpoint after the current step and end the fit.
-        resume: Checkpoint from which to continue; `checkpoint` may be the same path. Pass the other arguments as in the
-            interrupted fit; only `num_epochs` may be larger. The result equals the result of an uninterrupted fit, bit
+        resume: Checkpoint from which to continue; `checkpoint` may be the same path. The other arguments must be those
+            of the interrupted fit; only `num_epochs` may be larger. The result equals that of an uninterrupted fit, bit
             for bit.
-        seed: Seed that makes the fit repeatable; with ``None``, a seed is drawn. The state of torch's generators does
-            not change.
+        seed: Seed of the fit; with ``None``, a seed is drawn.
 
     Returns:
         The fitted guide as a posterior with `history` and `status`; ``history.path`` says how gradients were computed.
@@ -127,12 +124,12 @@ def fit_svi(
         NonFiniteError: If a loss or gradient is not finite. The parameters keep the values of the last finite step.
         FileExistsError: If the file `checkpoint` exists and is not the file `resume`.
         OSError: If `checkpoint` cannot be written.
-        Interrupted: If a signal ended the fit. The message of this `KeyboardInterrupt` says how to continue.
+        Interrupted: If a signal ended the fit. The message says how to continue.
 
     Warns:
         PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. If the objective fell or still
-        rises at the end, `posterior.status` is false and names the reason. There is no warning in this case, since
-        loops of short fits would repeat it. But :func:`~pyro_bnn.fit` with ``method="svi"`` warns in this case, too.
+        rises at the end, only `posterior.status` says so, since loops of short fits would repeat a warning.
+        :func:`~pyro_bnn.fit` with ``method="svi"`` warns in this case, too.
 
     Example:
         >>> import torch
@@ -244,7 +241,7 @@ def _status(history: History, num_epochs: int, stopped: bool, features: str) -> 
 
 
 def _rise(history: History) -> str:
-    """Return a clause that says by how much the objective still rises, or an empty text."""
+    """Return a clause that says by how much the objective still rises."""
     num_steps = max(math.ceil(LAST * len(history.elbo)), FEWEST_LAST)
     end = slice(-num_steps, None)
     epochs = history.epochs[-math.ceil(num_steps * len(history.epochs) / len(history.elbo)) :]
@@ -282,10 +279,9 @@ def _device_of(model: nn.Module, guide: nn.Module) -> torch.device | None:
 
 
 def trend_of(objective: Sequence[float]) -> Trend:
-    r"""Fit a straight line to an objective by least squares. The objective has at least ten values.
+    r"""Fit a straight line to an objective of at least ten values by least squares.
 
-    The values of the objective are divided into B successive blocks. The line is fitted to the mean :math:`m_b` of each
-    block, at the time :math:`t_b = b - (B - 1) / 2`:
+    The line is fitted to the means :math:`m_b` of B successive blocks, at the times :math:`t_b = b - (B - 1) / 2`:
 
     .. math:: \hat\beta = \frac{\sum_b t_b m_b}{\sum_b t_b^2}, \qquad
               \mathrm{se}(\hat\beta) = \sqrt{\frac{\sum_b (m_b - \bar m - \hat\beta t_b)^2}{(B - 2) \sum_b t_b^2}}.

@@ -27,10 +27,8 @@ class ParameterNoise:
     Args:
         name: Name of the parameter in the guide or the model, such as ``loc.net.0.weight``.
         num_numbers: Number P of elements of the parameter.
-        signal: Norm of the mean gradient, corrected for Monte Carlo error. The signal is 0 if the error is larger than
-            the norm.
-        noise: Standard deviation of a single step's gradient. The square of the noise is the sum of the variances of
-            the gradient's elements.
+        signal: Norm of the mean gradient, corrected for Monte Carlo error; 0 if the error is larger.
+        noise: Standard deviation of a single step's gradient: the root of the summed variances of its elements.
     """
 
     name: str
@@ -40,10 +38,7 @@ class ParameterNoise:
 
     @property
     def signal_to_noise(self) -> float:
-        """Signal divided by noise.
-
-        If the noise is 0, the ratio is infinite for a signal above 0, and NaN for a signal of 0.
-        """
+        """Signal divided by noise; infinite or NaN if the noise is 0."""
         if self.noise == 0:
             return float("inf") if self.signal > 0 else float("nan")
         return self.signal / self.noise
@@ -51,7 +46,7 @@ class ParameterNoise:
 
 @dataclass(frozen=True, repr=False)
 class GradientNoise(Shown):
-    """Result of :func:`gradient_noise`. Printing the result shows a table.
+    """Result of :func:`gradient_noise`, which prints as a table.
 
     Args:
         parameters: Signal and noise of each learned parameter.
@@ -86,15 +81,15 @@ def gradient_noise(
     kl_weight: float = 1.0,
     seed: int | None = None,
 ) -> GradientNoise:
-    r"""Measure signal and noise of each parameter's gradient over draws of the weights. The parameters stay fixed.
+    r"""Measure signal and noise of each parameter's gradient over draws of the weights, at fixed parameters.
 
     .. math:: \text{noise}^2 = \sum_i \mathrm{Var}(g_i), \qquad
               \text{signal}^2 = \max\Big(0, \sum_i \bar g_i^2 - \tfrac1S \text{noise}^2\Big),
 
-    where g is the gradient of the loss :math:`\lambda \mathrm{KL} - E_q[\log p(y \mid w)]` for the whole data set. Each
-    step estimates the loss from the batch (x, y). The signal is 0 if the parameters are at a minimum of the loss. A
-    signal far below the noise means that the optimizer mostly follows noise: use a smaller learning rate, more
-    particles, or an estimator. The noise from the choice of batches is not included.
+    where g is the gradient of the loss :math:`\lambda \mathrm{KL} - E_q[\log p(y \mid w)]` for the whole data set,
+    estimated from the batch (x, y). The signal is 0 at a minimum of the loss. A signal far below the noise means that
+    the optimizer mostly follows noise: use a smaller learning rate, more particles, or an estimator. The noise from the
+    choice of batches is not included.
 
     The gradients are computed as in :func:`svi_step`, on copies of model and guide; the originals do not change.
 
@@ -107,8 +102,7 @@ def gradient_noise(
         elbo: The bound; see :func:`svi_step`.
         estimator: Gradient estimator; see :func:`svi_step`.
         kl_weight: Weight of the KL term.
-        seed: Seed of the draws. With a seed, the state of torch's generators does not change. With ``None``, the draws
-            come from these generators.
+        seed: Seed of the draws; with ``None``, torch's generators are used.
 
     Raises:
         ValueError: If the arguments do not match each other.

@@ -25,7 +25,7 @@ class RecordingError(ValueError):
 
 @dataclass(frozen=True)
 class Recording:
-    """A recorded step. The step reads its batch from `inputs`, and writes to `result`."""
+    """A recorded step, which reads its batch from `inputs`, and writes to `result`."""
 
     inputs: Batch
     result: Tensor
@@ -35,9 +35,8 @@ class Recording:
 class GraphStep:
     """Records one step of each kind (batch shape and KL weight) as a CUDA graph and replays it.
 
-    A step is recorded if there was an earlier step of this kind, and if the numbers of the optimizer (such as the
-    learning rate) have not changed since then. A step that cannot be recorded raises an error if `is_required` is true,
-    and shows a warning if it is false.
+    A step is recorded after an earlier step of its kind, if the numbers of the optimizer, such as the learning rate,
+    have not changed since. A step that cannot be recorded raises an error if `is_required`, else a warning.
     """
 
     def __init__(self, step: GradientStep, *, is_required: bool = True) -> None:
@@ -81,7 +80,7 @@ class GraphStep:
         return StepTerms(recording.result.clone())
 
     def _is_ready(self, kind: object, shapes: object) -> bool:
-        """Count the present step, and return whether to record it."""
+        """Count this step, and return whether to record it."""
         num_warm = self._num_warm.get(shapes, 0)
         is_again = kind in self._seen
         self._num_warm[shapes] = num_warm + 1
@@ -90,7 +89,7 @@ class GraphStep:
         return num_warm >= NUM_WARMUP and is_again and len(self._recordings) < MOST_GRAPHS and not self._has_failed
 
     def _record(self, batch: Batch, kl_weight: float) -> Recording | None:
-        """Record a step by running its Python code once. The optimizer counts this run as a step."""
+        """Record a step by running its Python code, which counts as a step of the optimizer."""
         inputs = tuple(map_inputs(torch.clone, part) for part in batch)
         result = torch.empty(4, dtype=torch.float64, device=leaves(inputs)[0].device)
         others = [*self._recordings.values(), *self._outdated]
@@ -108,10 +107,7 @@ class GraphStep:
 
 
 def _numbers_in_groups(optimizer: Optimizer) -> object:
-    """Return the numbers that a recorded step keeps, such as the learning rate.
-
-    A replayed graph uses new values of tensors, but not of Python numbers.
-    """
+    """Return the Python numbers, such as the learning rate, which a replayed graph keeps."""
     kinds = int, float, tuple
     return [
         {name: value for name, value in group.items() if isinstance(value, kinds)} for group in optimizer.param_groups
@@ -123,7 +119,7 @@ def has_graphs(device: torch.device) -> bool:
 
 
 def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
-    """Run a function on a new CUDA stream. Torch requires a new stream for the steps before a recording."""
+    """Run a function on a new CUDA stream, as torch requires for the steps before a recording."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -133,10 +129,7 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 
 
 def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) -> torch.cuda.CUDAGraph:
-    """Record the kernels that a function launches, without running them.
-
-    If a graph `beside` is given, both graphs use the same memory.
-    """
+    """Record the kernels that a function launches, without running them, in the memory of the graph `beside`."""
     graph = torch.cuda.CUDAGraph()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     state = generator.clone_state()

@@ -1,4 +1,4 @@
-"""The loop over epochs and batches, which can stop after any step; a resumed loop gives the same numbers."""
+"""The loop over epochs and batches, which can be resumed after any step, with the same numbers."""
 
 import hashlib
 import re
@@ -62,13 +62,13 @@ class StatefulCallback(Protocol):
     """
 
     def __call__(self, history: History) -> bool | None:
-        """Receive the history of the fit after each epoch. If this method returns true, the fit ends."""
+        """Receive the history after each epoch. A true result ends the fit."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the callback's state."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state that :meth:`state_dict` returned."""
+        """Restore a result of :meth:`state_dict`."""
 
 
 class Loop:
@@ -102,12 +102,10 @@ class Loop:
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch in progress, from 0."""
         return len(self.history.epochs)
 
     @property
     def num_steps(self) -> int:
-        """Number of finished steps in the epoch in progress."""
         return len(self._weights)
 
     @property
@@ -115,10 +113,7 @@ class Loop:
         return self.is_stopped or self.epoch >= self.num_epochs
 
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
-        """Make the remaining steps.
-
-        After the last step of an epoch, `after_epoch` is called in place of `after_step`. `after_step` may raise.
-        """
+        """Make the remaining steps. At the end of an epoch, `after_epoch` replaces `after_step`, which may raise."""
         while not self.is_done:
             begin = time.perf_counter() - self._seconds
             iterator = self._started()
@@ -129,7 +124,6 @@ class Loop:
             after_epoch(self._end_epoch(begin))
 
     def _started(self) -> Iterator[Batch]:
-        """Return the remaining batches of the present epoch."""
         if not self.num_steps:
             with self.stream:
                 return self.batches.epoch(self.epoch)
@@ -143,7 +137,7 @@ class Loop:
         return iterator
 
     def _make_step(self, iterator: Iterator[Batch]) -> bool:
-        """Make the next step of the epoch. Return false if no batch is left."""
+        """Make the next step; return false if no batch is left."""
         index = self.num_steps
         with self.stream:
             batch = next(iterator, None)
@@ -163,8 +157,7 @@ class Loop:
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
         """Check a batch of the first epoch; checks in every epoch would be too costly.
 
-        On a GPU, the inputs and the targets are checked. On a CPU, the inputs and the network's first output are
-        checked.
+        On a GPU, these are inputs and targets; on a CPU, inputs and the network's first output.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):
@@ -179,7 +172,7 @@ class Loop:
         return nullcontext()
 
     def _end_epoch(self, begin: float) -> EpochRecord:
-        """Add the epoch to the history. To read results, the program waits for a GPU here, once in each epoch."""
+        """Add the epoch to the history. Only here the program waits for a GPU."""
         rows = torch.stack(self._values).tolist()
         seconds, sizes = time.perf_counter() - begin, []
         for index, (row, weight) in enumerate(zip(rows, self._weights, strict=True)):
@@ -207,7 +200,7 @@ class Loop:
         return epoch
 
     def state(self) -> dict[str, Any]:
-        """Return the state between two steps, for :meth:`restore`. All processes must call this method."""
+        """Return the state between two steps. All processes must call this method."""
         stream, order = self._at_begin
         return {
             "model": self.step.model.state_dict(),
@@ -267,14 +260,12 @@ def _warn_of_size(num_data: int, sizes: list[int]) -> None:
 
 @dataclass(frozen=True)
 class FitRecord:
-    """Content of a checkpoint: the description of the fit, and the state of its loop."""
-
     fit: dict[str, str]
     loop: dict[str, Any]
 
 
 def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -> None:
-    """Load a checkpoint into a loop that has made no step. Raise an error if the checkpoint is from a different fit."""
+    """Load a checkpoint into a new loop; raise if it is from a different fit."""
     with understood(path, KIND):
         state = record(FitRecord, read_state(path, KIND), "file")
     for kind, expected in fingerprint.items():
@@ -291,7 +282,7 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
 def fingerprint_of(
     loop: Loop, elbo: ELBO | None, estimator: Estimator | None, kl_weight: float | KLWeight
 ) -> dict[str, str]:
-    """Describe a fit as ``{topic: text}``. A fit can resume only a checkpoint with the same description."""
+    """Describe a fit as ``{topic: text}``, in which a resumed fit must agree."""
     step, tensors, groups = loop.step, loop.batches.tensors, loop.step.optimizer.param_groups
     elbo = Trace_ELBO() if elbo is None else elbo
     alpha = vars(elbo).get("alpha")
@@ -342,7 +333,7 @@ def _weight(weight: float | KLWeight) -> str:
 
 
 def words(value: object) -> str:
-    """Return a text that describes a value. Equal values give the same text in all processes."""
+    """Describe a value. Equal values give the same text in all processes."""
     if isinstance(value, Tensor):
         return str(value.tolist()) if value.numel() <= MOST_NUMBERS else digest(value)
     if isinstance(value, Mapping):
@@ -356,7 +347,7 @@ def words(value: object) -> str:
 
 
 def digest(*tensors: Tensor) -> str:
-    """Return a text with a checksum of the dtypes, shapes and elements of some tensors."""
+    """Return a checksum of the dtypes, shapes and elements of tensors."""
     result = hashlib.sha256()
     for tensor in tensors:
         result.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -28,12 +28,12 @@ def natural_gradient(
 ) -> Callable[[list[nn.Parameter]], "NaturalGradient"]:
     r"""Make optimizers for natural-gradient variational inference; pass the result to :func:`fit_svi`.
 
-    Natural-gradient optimizers maximise the same ELBO as other optimizers. The guide must be a :class:`MeanFieldGuide`
-    with ``scale_map=scale_maps.Precision()``. Each weight has a mean m and a precision :math:`S = 1/\sigma^2`. A step
-    draws a weight w, and computes the gradient g of minus the log-likelihood at w. The mean takes a Newton step with S
-    as the Hessian. S moves towards the prior's precision plus the Hessian of minus the log-likelihood; this Hessian is
-    estimated from :math:`g\,(w - m)`. For a data set of N rows, a Gaussian prior with mean 0 and precision P, and KL
-    weight :math:`\lambda`, a step computes
+    They maximise the same ELBO as other optimizers, for a :class:`MeanFieldGuide` with
+    ``scale_map=scale_maps.Precision()``. Each weight has a mean m and a precision :math:`S = 1/\sigma^2`. A step draws
+    a weight w, and computes the gradient g of minus the log-likelihood at w. The mean takes a Newton step with S as the
+    Hessian. S moves towards the prior's precision plus the Hessian of minus the log-likelihood, which is estimated from
+    :math:`g\,(w - m)`. For a data set of N rows, a Gaussian prior with mean 0 and precision P, and KL weight
+    :math:`\lambda`, a step computes
 
     .. math::
         M &\leftarrow \beta_1 M + (1 - \beta_1)\, g, \\
@@ -41,10 +41,9 @@ def natural_gradient(
             u = g\,(w - m) / \lambda + P / S - 1, \qquad \rho = 1 - \beta_2, \\
         m &\leftarrow m - \alpha \left(M / (\lambda (1 - \beta_1^t)) + P m\right) / S.
 
-    At the optimum, the gradients of the ELBO are zero. If the prior p is not Gaussian, the gradient of
-    :math:`-\lambda \log p(w)` is added to g, and P is 0. For latent variables of the likelihood, such as a noise scale,
-    the second derivative of minus the log-likelihood replaces the estimate :math:`g\,(w - m)\,S`. The page
-    :doc:`/how_to/natural_gradient` advises on the settings.
+    If the prior p is not Gaussian, the gradient of :math:`-\lambda \log p(w)` is added to g, and P is 0. For latent
+    variables of the likelihood, such as a noise scale, the second derivative of minus the log-likelihood replaces the
+    estimate :math:`g\,(w - m)\,S`. The page :doc:`/how_to/natural_gradient` advises on the settings.
 
     Args:
         lr: Learning rate :math:`\alpha` of the means, as a fraction of a Newton step, at most 1.
@@ -52,18 +51,16 @@ def natural_gradient(
         hessian_decay: Decay :math:`\beta_2` of the averaged Hessian. The average covers about
             :math:`1 / (1 - \beta_2)` steps.
         initial_hessian: Initial Hessian h of the loss of one row of data: scales start at :math:`(N h / \lambda +
-            P)^{-1/2}`. With ``None``, scales start at those of the guide; a warning says if these are the scales of the
-            prior, so that the first steps are too long.
-        gauss_newton_every: If given, the diagonal of the Gauss-Newton matrix replaces the Hessian, and is estimated in
-            one of this number of steps, from simulated targets. `hessian_decay` then refers to estimates. The weights'
-            priors must be Gaussian. With ``None``, the Hessian is estimated from :math:`g\,(w - m)` in each step.
+            P)^{-1/2}`. With ``None``, scales start at those of the guide; if these are the prior's, the first steps are
+            too long, and there is a warning.
+        gauss_newton_every: If this is k, the diagonal of the Gauss-Newton matrix replaces the Hessian, and is estimated
+            from simulated targets in every k-th step. `hessian_decay` then refers to estimates. The weights' priors
+            must be Gaussian.
         clip: Largest change of a mean in a step, divided by `lr`; with ``None``, there is no limit.
-        num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. Without a warm-up,
-            the first step has full length, since M is corrected for its start at 0. Deep or badly initialised networks
-            need 50 to several hundred steps.
-        others: Function that makes an optimizer for the parameters without a distribution; partly random networks have
-            such parameters. If a schedule changes `lr`, the learning rate of that optimizer changes in proportion. With
-            ``None``, it is Adam with a learning rate of 1e-3.
+        num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. Deep or badly
+            initialised networks need 50 to several hundred.
+        others: Function that makes an optimizer for the parameters that are not random, by default Adam with a learning
+            rate of 1e-3. If a schedule changes `lr`, this learning rate changes in proportion.
 
     Returns:
         A function that takes parameters and returns an optimizer, for :func:`fit_svi` or :func:`scheduled`.
@@ -116,10 +113,10 @@ def natural_gradient(
 
 
 class NaturalGradient(SkippingOptimizer):
-    """The optimizer that :func:`natural_gradient` makes. The optimizer works only in steps of :func:`svi_step`.
+    """The optimizer that :func:`natural_gradient` makes, for steps of :func:`svi_step` only.
 
-    The optimizer stores the averaged gradients and the settings. :class:`~pyro_bnn.inference.guides.NaturalState`
-    updates the guide. `others` makes a second optimizer, which updates the parameters that have no distribution.
+    It stores the averaged gradients and the settings. :class:`~pyro_bnn.inference.guides.NaturalState` updates the
+    guide. `others` makes a second optimizer, for the parameters that have no distribution.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:
@@ -136,7 +133,7 @@ class NaturalGradient(SkippingOptimizer):
 
     @contextmanager
     def lent(self, guide: MeanFieldGuide, joint: Joint, *, adds_up: bool) -> Iterator[NaturalState]:
-        """Let this optimizer update the guide inside the `with` block. For `adds_up` see :class:`NaturalState`."""
+        """Let this optimizer update the guide; for `adds_up` see :class:`NaturalState`."""
         if self._state is not None:
             raise ValueError("another step uses this optimizer already; make one for each step.")
         settings = {name: self._group[name] for name in ("initial_hessian", "gauss_newton_every")}
@@ -150,7 +147,7 @@ class NaturalGradient(SkippingOptimizer):
                 self._state = None
 
     def _share_momentum(self) -> None:
-        """Move the averaged gradients into a vector of the guide's state. The optimizer keeps views of this vector."""
+        """Move the averaged gradients into a vector of the guide's state, of which the optimizer keeps views."""
         state = self._state
         assert state is not None
         views = state.joint.layout.views(state.momentum).values()
@@ -181,19 +178,19 @@ class NaturalGradient(SkippingOptimizer):
             make_recordable(self._others)
 
     def recorded_numbers(self) -> object:
-        """Return the settings that a CUDA graph of the next step contains; None while the learning rate still rises."""
+        """Return the settings in a CUDA graph of the next step; None while the learning rate still rises."""
         group = self._group
         if group["num_updates"] + 1 < group["num_warmup"]:
             return None
         return group["lr"], group["hessian_decay"], group["momentum"], group["clip"]
 
     def kind_of_step(self) -> object:
-        """Return the KL weight of the last step, and whether the next step estimates the Gauss-Newton matrix."""
+        """Return the last KL weight, and whether the next step estimates the Gauss-Newton matrix."""
         assert self._state is not None
         return self._state.weight, self._state.simulates
 
     def was_replayed(self, kl_weight: float) -> None:
-        """Count a step that was replayed; for an ordinary step, `step` does this."""
+        """Count a replayed step, as `step` does for an ordinary one."""
         assert self._state is not None
         self._state.num_updates += 1  # the graph increased only the copy on the device
         self._state.weight = kl_weight
@@ -232,7 +229,7 @@ class NaturalGradient(SkippingOptimizer):
         return {**super().state_dict(), "others": others}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state that :meth:`state_dict` returned."""
+        """Restore a result of :meth:`state_dict`."""
         super().load_state_dict(state_dict)
         self._loaded_others = state_dict["others"]
         if self._others is not None and self._loaded_others is not None:

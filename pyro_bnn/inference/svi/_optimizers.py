@@ -1,4 +1,4 @@
-"""Functions that add clipped gradients or a schedule to an optimizer."""
+"""Clipped gradients and schedules for optimizers."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -95,12 +95,12 @@ class SkippingOptimizer(Optimizer, ABC):
     """An optimizer that skips a step if its flag :attr:`found_inf` is above 0, as torch's fused optimizers do."""
 
     found_inf: Tensor | None = None
-    """A number on the device of the parameters. If it is above 0, `step` has no effect."""
+    """A number on the device of the parameters."""
 
     @property
     @abstractmethod
     def can_skip(self) -> bool:
-        """Whether the flag :attr:`found_inf` can make this optimizer skip a step."""
+        """Whether :attr:`found_inf` can make this optimizer skip a step."""
 
 
 def make_recordable(optimizer: Optimizer) -> None:
@@ -110,7 +110,7 @@ def make_recordable(optimizer: Optimizer) -> None:
 
 
 def skips_on_flag(optimizer: Optimizer) -> bool:
-    """Return whether a flag on the device can make an optimizer skip a step, as torch's `GradScaler` requires."""
+    """Whether a flag on the device can make an optimizer skip a step, as for torch's `GradScaler`."""
     if isinstance(optimizer, SkippingOptimizer):
         return optimizer.can_skip
     return isinstance(optimizer, SKIPPING) and bool(optimizer.defaults.get("fused"))
@@ -118,7 +118,7 @@ def skips_on_flag(optimizer: Optimizer) -> bool:
 
 @contextmanager
 def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
-    """Let a fused optimizer skip its steps in this context if `flag` is true. `GradScaler` works in the same way."""
+    """Let a fused optimizer skip its steps if `flag` is true, as `GradScaler` does."""
     optimizer.grad_scale, optimizer.found_inf = None, flag.float()
     try:
         yield
@@ -154,7 +154,7 @@ def require_usable(optimizer: Optimizer) -> None:
 
 
 def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -> Optimizer:
-    """Return the user's optimizer, or the optimizer that the user's function makes. Warn if it lacks parameters."""
+    """Return the user's optimizer, or that of the user's function. Warn if it lacks parameters."""
     made = maker if isinstance(maker, Optimizer) else maker(parameters)
     if not isinstance(made, Optimizer):
         raise ValueError(f"{NEEDED}, got a function that made {_checks.described(made)}.")

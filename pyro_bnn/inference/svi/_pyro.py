@@ -1,4 +1,4 @@
-"""Pyro's own models and guides: checks before a fit, functions as modules, and a step with one of Pyro's ELBOs."""
+"""Pyro's own models and guides: checks, functions as modules, and a step with one of Pyro's ELBOs."""
 
 import copy
 import inspect
@@ -42,7 +42,7 @@ SMALLEST_DIVISOR = 1e-3  # heuristic: smallest KL weight by which a loss is divi
 
 
 class PyroFunction(nn.Module):
-    """A module around a function that is a Pyro model or guide. The first call makes the module's parameters."""
+    """A module around a Pyro model or guide that is a function. The first call makes the parameters."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class PyroFunction(nn.Module):
         return constraints
 
     def value_of(self, name: str) -> Tensor:
-        """Return the value of the parameter whose `pyro.param` statement has the name `name`."""
+        """Return the value of the `pyro.param` statement `name`."""
         assert self._constraints is not None
         names = [*self._constraints]
         if name not in names:
@@ -83,7 +83,7 @@ class PyroFunction(nn.Module):
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Write the parameters' values into Pyro's global store, where direct calls of the function find them."""
+        """Write the parameters into Pyro's global store, where direct calls of the function find them."""
         store = pyro.get_param_store()
         with EXCLUSIVE:
             for name, constraint in (self._constraints or {}).items():
@@ -93,7 +93,7 @@ class PyroFunction(nn.Module):
 
 
 class _OwnValues(Messenger):
-    """A Pyro handler that lets each `pyro.param` statement return a parameter of a :class:`PyroFunction`."""
+    """Lets each `pyro.param` statement return a parameter of a :class:`PyroFunction`."""
 
     def __init__(self, value_of: Callable[[str], Tensor]) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class _OwnValues(Messenger):
 
 
 def as_module(name: str, value: object) -> nn.Module:
-    """Return a model or guide as a module. `name` is "model" or "guide", for error messages."""
+    """Return a model or guide, as `name` says, as a module."""
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, type):
@@ -139,7 +139,7 @@ def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
 
 
 def traced_guide(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch) -> Any:
-    """Trace one call of a guide. Raise an error if the guide does not draw a latent variable; Pyro would only warn."""
+    """Trace a call of a guide; raise if it does not draw a latent variable, of which Pyro would only warn."""
     check_signature("model", model, batch)
     check_signature("guide", guide, batch)
     example = next(guide.parameters(), None)  # if there are none, this call makes them, with the seed of the fit
@@ -164,7 +164,7 @@ def _drawn(model: Any, batch: Batch) -> set[str]:
 
 
 def check_own_statements(model: BayesianModel, latent: set[str], batch: Batch) -> None:
-    """Raise an error if a `pyro.sample` statement of network or likelihood draws a variable that the guide lacks."""
+    """Raise if a `pyro.sample` statement in network or likelihood draws a variable that the guide lacks."""
     with short_errors(), seeded(0), torch.no_grad(), poutine.block():
         buffers = running_statistics(model)
         before = [buffer.clone() for buffer in buffers]
@@ -182,7 +182,7 @@ def check_own_statements(model: BayesianModel, latent: set[str], batch: Batch) -
 def learned_parameters(
     model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch, trace: Any, *, is_direct: bool
 ) -> list[nn.Parameter]:
-    """Return all parameters to learn. Raise an error if the guide's trace does not match the model or the ELBO."""
+    """Return all parameters to learn; raise if the guide's trace does not match the model or the ELBO."""
     latent = [node for node in trace.nodes.values() if node["type"] == "sample" and not node["is_observed"]]
     if isinstance(model, BayesianModel) and any(node["name"] == "obs" for node in latent):
         raise ValueError(
@@ -221,7 +221,7 @@ def learned_parameters(
 
 
 class PyroStep(GradientStep):
-    """A step with one of Pyro's ELBOs. The step ignores all options of `execution` except `distributed`."""
+    """A step with one of Pyro's ELBOs. Of `execution`, it uses only `distributed`."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class PyroStep(GradientStep):
         vars(self._elbo)["_get_trace"] = recorded
 
     def close(self) -> None:
-        """Do nothing, since this kind of step leaves the parameters in their own memory."""
+        """Do nothing: the parameters are in their own memory."""
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         try:
@@ -267,7 +267,6 @@ class PyroStep(GradientStep):
         return torch.full_like(terms[0], loss), terms
 
     def _terms(self, loss: float, weight: float) -> tuple[Tensor, Tensor]:
-        """Return the expected log-likelihood and the KL, without waiting for a GPU."""
         pairs, num_particles = self._traces, self._elbo.num_particles
         zero = torch.zeros((), dtype=torch.float64, device=self._is_finite.device)
         log_likelihood = sum((_log_prob(model, model.observation_nodes) for model, _ in pairs), zero) / num_particles
@@ -289,8 +288,6 @@ class PyroStep(GradientStep):
 
 
 class _ScaleLatents(Messenger):
-    """Multiplies the log-density of each latent site by a weight, in the model and in the guide."""
-
     def __init__(self, weight: float) -> None:
         super().__init__()
         self._weight = weight
@@ -303,10 +300,7 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """Return two contexts that apply the estimator.
-
-    The first context estimates the KL from draws. The second context computes the KL as `elbo` does.
-    """
+    """Return two contexts with the estimator: the KL comes from draws in the first, and as in `elbo` in the second."""
     if estimator is None:
         return nullcontext(), nullcontext()
     assert isinstance(model, BayesianModel)

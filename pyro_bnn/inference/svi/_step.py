@@ -1,4 +1,4 @@
-"""One optimisation step, with its options and its result: gradients, a check that they are finite, and an update."""
+"""One optimisation step, with its options and its result."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -28,18 +28,16 @@ class Execution:
     """How the steps of a fit are computed.
 
     Args:
-        cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which is faster for small networks
-            (see :doc:`/how_to/gpu`). With CUDA graphs, the Python code of the network runs only in the first four steps
-            for each batch shape. The optimizer must be made by `natural_gradient`, or have ``fused=True``. With
-            ``cuda_graph=None``, steps are recorded where possible, but only if all modules of network and likelihood
-            come from torch or this package.
-        num_parts: Number of parts into which each batch is cut, to save memory. The gradients of the parts are added
-            up. Batch normalisation computes its statistics for each part separately.
-        autocast: With ``torch.bfloat16``, the network uses bfloat16 for the operations for which torch considers this
-            dtype safe. Likelihood, guide and prior keep the model's dtype. With ``None``, everything is computed in the
-            model's dtype.
-        distributed: Whether the processes of a `torch.distributed` process group, if there is one, share the fit. Each
-            process takes its share of the rows and draws its own noise. Gradients are averaged over the processes.
+        cuda_graph: Whether to replay steps on a GPU as CUDA graphs, which is faster for small networks (see
+            :doc:`/how_to/gpu`). The Python code of the network then runs only in the first four steps for each batch
+            shape. The optimizer must be made by `natural_gradient`, or have ``fused=True``. With ``None``, steps are
+            recorded where possible, if all modules of network and likelihood come from torch or this package.
+        num_parts: Number of parts into which each batch is cut, to save memory. Batch normalisation computes its
+            statistics for each part.
+        autocast: With ``torch.bfloat16``, the network uses bfloat16 where torch considers it safe. Likelihood, guide
+            and prior keep the model's dtype.
+        distributed: Whether the processes of a `torch.distributed` group, if there is one, share the fit. Each takes
+            its share of the rows and draws its own noise, and gradients are averaged.
 
     Raises:
         ValueError: If an option has a wrong value.
@@ -72,19 +70,19 @@ class Execution:
 
     @classmethod
     def given(cls, execution: "Execution | None") -> "Execution":
-        """Return the given options after a check, or the default options for None."""
+        """Return the given options after a check, or the defaults."""
         if execution is not None:
             _checks.kind("execution", execution, Execution, "an Execution, such as Execution(num_parts=4)")
         return cls() if execution is None else execution
 
     @property
     def processes(self) -> Processes:
-        """The processes that share the fit. If `distributed` is False, this is only the present process."""
+        """The processes that share the fit."""
         return Processes.present() if self.distributed else Processes()
 
     @property
     def needs_direct_path(self) -> str | None:
-        """Name of an option in use that only the direct path supports; None if there is no such option."""
+        """Name of an option in use that only the direct path supports, if there is one."""
         if self.num_parts > 1:
             return "num_parts"
         return "cuda_graph" if self.cuda_graph else ("autocast" if self.autocast else None)
@@ -123,14 +121,14 @@ class NonFiniteError(RuntimeError):
 
 @dataclass(frozen=True)
 class StepTerms:
-    """The ELBO of a step, and the two terms of the ELBO.
+    """The ELBO of a step, and its two terms.
 
-    The values are in nats, refer to the whole data set, and are on the model's device. Reading a property does not wait
-    for a GPU, but ``float(terms.elbo)`` waits.
+    The values are in nats, for the whole data set, on the model's device. Only a conversion, such as
+    ``float(terms.elbo)``, waits for a GPU.
 
     Args:
-        values: Vector of shape (4,) with the expected log-likelihood, the KL divergence, a flag, and the number of
-            rows. The flag is 1 if all losses and gradients up to this step were finite, else 0.
+        values: Expected log-likelihood, KL divergence, a flag, and number of rows, shape (4,). The flag is 1 if all
+            losses and gradients so far were finite, else 0.
     """
 
     values: Tensor
@@ -147,12 +145,12 @@ class StepTerms:
 
     @property
     def kl(self) -> Tensor:
-        """KL divergence (the complexity term of the ELBO), not multiplied by the KL weight."""
+        """KL divergence, without the KL weight."""
         return self.values[1]
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether all losses and gradients up to this step were finite. After a failure, later steps change nothing."""
+        """Whether all losses and gradients so far were finite. After a failure, steps change nothing."""
         return self.values[2].bool()
 
     @property
@@ -162,10 +160,10 @@ class StepTerms:
 
 
 class GradientStep(ABC):
-    """A step that computes gradients, checks that they are finite, and updates the parameters, all on one device."""
+    """A step that computes gradients, checks that they are finite, and updates the parameters."""
 
     waits: bool
-    """Whether each step waits for its device, to read whether all numbers are finite."""
+    """Whether each step waits for its device, to check that all numbers are finite."""
 
     def __init__(
         self,
@@ -183,26 +181,24 @@ class GradientStep(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Move each parameter back from a shared vector into its own memory."""
+        """Give each parameter its own memory again."""
 
     @abstractmethod
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
-        """Set the gradients. Return the loss, and a vector with the expected log-likelihood and the KL in nats."""
+        """Set the gradients; return the loss, and expected log-likelihood and KL in nats, shape (2,)."""
 
     @abstractmethod
     def _bad_site(self) -> str | None:
-        """Return the name of the first site whose value or log-density was not finite in the last step."""
+        """Return the first site whose value or log-density was not finite in the last step."""
 
     def _gradients(self) -> list[Tensor]:
-        """Return all gradients, in as few tensors as possible."""
         return [parameter.grad for parameter in self._learned if parameter.grad is not None]
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters with the gradients of one batch, or raise a `NonFiniteError`.
 
-        Some optimizers can skip a step if a flag on the device says so. With such an optimizer, the program does not
-        wait for a GPU, and a loss or gradient that is not finite raises no error. Instead, :attr:`StepTerms.is_finite`
-        is False, and further steps have no effect.
+        If the optimizer can skip steps by a flag on the device, the program does not wait for a GPU, and raises
+        nothing. Then :attr:`StepTerms.is_finite` is False, and further steps have no effect.
         """
         self._count += 1
         size = float(_num_rows(batch))
@@ -228,10 +224,7 @@ class GradientStep(ABC):
         return StepTerms(torch.cat([terms, self._is_finite.to(terms).view(1), rows]))
 
     def _averaged(self, loss: Tensor, terms: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Average gradients, loss and terms over the rows of all processes.
-
-        Return loss, terms and the total number of rows.
-        """
+        """Average gradients, loss and terms over the rows of all processes; return loss, terms and number of rows."""
         header = torch.cat([terms.double() * rows, loss.double().view(1) * rows, rows]).to(self._is_finite.device)
         self._processes.sum_([header])
         share = rows.to(header)[0] / header[3]
@@ -262,7 +255,7 @@ class GradientStep(ABC):
 
 
 def _num_rows(batch: Batch) -> int:
-    """Return the number of rows of a batch, or 1 if the first argument of the user's own model has no rows."""
+    """Return the number of rows of a batch, or 1 if the first argument of a user's model has none."""
     if not batch or not isinstance(batch[0], (Tensor, tuple, list, Mapping)):
         return 1
     try:
@@ -272,7 +265,7 @@ def _num_rows(batch: Batch) -> int:
 
 
 def running_statistics(model: nn.Module) -> list[Tensor]:
-    """Return the buffers that a step may change, such as those of batch normalisation."""
+    """Return the buffers that a step may change."""
     if not isinstance(model, BayesianModel):
         return list(model.buffers())
     random = random_paths(model)

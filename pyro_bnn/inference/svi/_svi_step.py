@@ -25,11 +25,11 @@ from ._pyro import PyroFunction, PyroStep, as_module, check_model, learned_param
 from ._step import Execution, GradientStep, StepTerms
 
 KNOWN = {"torch", __name__.partition(".")[0]}
-"""Packages whose modules do nothing in Python that a replay of a step would leave out."""
+"""Packages whose modules can be replayed without their Python code."""
 
 
 class SVIStep:
-    """Makes optimisation steps on an ELBO. :func:`svi_step` creates the object, and has an example."""
+    """Makes optimisation steps on an ELBO; see :func:`svi_step`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class SVIStep:
         self._step: GradientStep | GraphStep | None = None
         self._is_closed = False
         self.path = ""
-        """How gradients are computed: ``"direct"``, or ``"pyro: "`` with the reason. Empty before the first batch."""
+        """How gradients are computed: ``"direct"``, or ``"pyro: "`` with the reason."""
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise ValueError(
@@ -61,11 +61,10 @@ class SVIStep:
 
         Args:
             *batch: Arguments of the model: x, shape (B, ...), and y, shape (B, ...), as :func:`fit_svi` takes them.
-            kl_weight: Weight of the KL term in this step; 1 gives the ELBO. If None, the step uses the weight that was
-                passed to :func:`svi_step`.
+            kl_weight: Weight of the KL term in this step; with ``None``, that of :func:`svi_step`.
 
         Returns:
-            The ELBO of the step, and the two terms of the ELBO.
+            The ELBO of the step, and its two terms.
 
         Raises:
             ValueError: If the batch does not match the model.
@@ -82,10 +81,7 @@ class SVIStep:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer.
-
-        If a function makes the optimizer, reading this property before the first batch raises a `ValueError`.
-        """
+        """The optimizer. If a function makes it, there is a `ValueError` before the first batch."""
         if self._step is not None:
             return self._step.optimizer
         if isinstance(self._maker, Optimizer):
@@ -93,9 +89,7 @@ class SVIStep:
         raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
     def prepared(self, *batch: Any) -> GradientStep | GraphStep:
-        """Prepare the steps: run model and guide on an example batch.
-
-        If you do not call `prepared`, the first batch is the example.
+        """Prepare the steps by a run on an example batch, by default the first batch.
 
         Returns:
             The inner step, a function of a batch (a tuple) and a KL weight.
@@ -115,7 +109,7 @@ class SVIStep:
         return self._step
 
     def close(self) -> None:
-        """Move each parameter from a shared vector into separate memory again. Later steps raise an error."""
+        """Give each parameter its own memory again. Later steps raise an error."""
         self._is_closed = True
         if self._step is not None:
             self._step.close()
@@ -125,7 +119,6 @@ class SVIStep:
 
     @torch.no_grad()
     def _begin_together(self) -> None:
-        """Copy the parameters and buffers of process 0 to all processes."""
         modules = self.guide, self.model
         tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         self.execution.processes.broadcast_(tensor.data for tensor in tensors)
@@ -161,7 +154,7 @@ class SVIStep:
         return GraphStep(step)
 
     def _can_record(self, step: GradientStep) -> bool:
-        """Return whether steps can be recorded. Recorded steps would skip Python code of the user."""
+        """Whether steps can be recorded, which would skip Python code of the user."""
         model, optimizer = self.model, step.optimizer
         if step.waits or self.execution.processes.are_many or isinstance(optimizer, SkippingOptimizer):
             return False
@@ -171,7 +164,7 @@ class SVIStep:
         return is_known and has_graphs(model.device)
 
     def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
-        """Raise if `natural_gradient` or an option needs the direct path, and `obstacle` makes this path impossible."""
+        """Raise if `natural_gradient` or an option needs the direct path, and `obstacle` prevents it."""
         execution, has_estimator = self.execution, self._estimator is not None
         if isinstance(optimizer, NaturalGradient):
             mean_field(self.guide)
@@ -222,25 +215,24 @@ def svi_step(
     The ELBO and its gradients are computed directly, without Pyro, for a :class:`~pyro_bnn.BayesianModel` and a guide
     of this package (:class:`~pyro_bnn.MeanFieldGuide`, :class:`~pyro_bnn.LowRankGuide`, :class:`~pyro_bnn.DeltaGuide`,
     :class:`~pyro_bnn.BatchEnsembleGuide`) under `Trace_ELBO` or `TraceMeanField_ELBO`. The guide's parameters then
-    share long vectors while the context is open. Direct computation is faster than Pyro and gives the same numbers, up
-    to rounding. In all other cases Pyro computes the ELBO and its gradients; :attr:`SVIStep.path` says why.
+    share long vectors while the context is open. This is faster than Pyro and gives the same numbers, up to rounding.
+    In all other cases Pyro is used; :attr:`SVIStep.path` says why.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model, called as ``model(*batch)``.
-        guide: Any Pyro guide. A guide that is a module is fitted in place. If model or guide is a function, its
-            `pyro.param` statements start from the values in Pyro's global store, as under `pyro.infer.SVI`. The fitted
-            values are written to Pyro's store at the end.
-        optimizer: A torch optimizer of parameters of the guide and the model, or a function that takes a list of all
-            these parameters and returns an optimizer, such as ``functools.partial(torch.optim.Adam, lr=1e-3)``.
+        guide: Any Pyro guide. A module is fitted in place. For a function, `pyro.param` statements start from the
+            values in Pyro's global store, to which the fitted values are written at the end.
+        optimizer: A torch optimizer of parameters of the guide and the model, or a function from a list of all these
+            parameters to an optimizer, such as ``functools.partial(torch.optim.Adam, lr=1e-3)``.
         elbo: One of Pyro's ELBOs, such as ``Trace_ELBO(num_particles=2)`` for two draws in each step; with ``None``,
             ``Trace_ELBO()``. `TraceMeanField_ELBO` uses closed-form divergences where they exist.
         estimator: Gradient estimator, such as ``LocalReparameterization()``, for less noisy gradients; with ``None``,
             each weight is drawn once per step.
-        kl_weight: Weight of the KL term; 1 gives the ELBO. A call of the step may set another weight for that step.
+        kl_weight: Weight of the KL term; 1 gives the ELBO.
         execution: How steps are computed, for example in bfloat16 or by several processes; see :class:`Execution`.
 
     Yields:
-        A step. Call the step with x and y; it returns the ELBO and its two terms as tensors.
+        A step, which takes x and y, and returns the ELBO and its two terms as tensors.
 
     Raises:
         ValueError: If the arguments do not match each other; some errors are found only at the first step.
@@ -280,7 +272,7 @@ def svi_step(
 
 
 def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:
-    """Return x and y as tensors. After the first batch, a pair of tensors is not checked."""
+    """Return x and y as tensors, which are checked only in the first batch."""
     if not is_first and len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
         return batch
     return Arguments(model.device, model.like, paired=True).of_batch(batch)
