@@ -78,7 +78,7 @@ class Keeper:
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
         """Write the state after the last epoch, and after earlier ones if that takes little time.
 
-        After an earlier epoch, also call :meth:`step`, which obeys signals.
+        After an earlier epoch, also call :meth:`step`, which stops the fit after a signal.
         """
         if self._checkpoint is None:
             return
@@ -199,7 +199,6 @@ def check_fit(
 
 
 def checked_callbacks(callbacks: Iterable[CallbackT]) -> list[CallbackT]:
-    """Return the callbacks of a fit as a list, if all are functions."""
     example = "a list of functions of the history"
     found: list[CallbackT] = _checks.items("callbacks", callbacks, example)
     for callback in found:

@@ -124,7 +124,6 @@ def one_of(name: str, value: object, options: Sequence[str]) -> str:
 
 
 def seed(value: int) -> int:
-    """Return `value` if torch's generators take it as a seed."""
     if not math.isfinite(as_float(value)) or int(value) != value or not 0 <= value < 2**63:
         raise ValueError(f"`seed` must be a whole number from 0 to 2**63 - 1, or None, got {got(value)}.")
     return int(value)

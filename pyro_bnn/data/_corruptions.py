@@ -46,7 +46,7 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
 
 
 def blur(x: Tensor, strength: int) -> Tensor:
-    r"""Blur images by a Gaussian. Outside of an image, the nearest pixel counts.
+    r"""Blur images by a Gaussian. Outside of an image, the nearest pixel is repeated.
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).

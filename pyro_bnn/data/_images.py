@@ -197,7 +197,6 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
 def _provide(
     published: str, root: Path, folder: Path, missing: Sequence[str], files: Sequence[str], download: bool
 ) -> None:
-    """Download missing files, or raise unless `download` is true."""
     if missing and download:
         _download(published, root, folder)
     elif missing:
@@ -240,7 +239,6 @@ def _cifar10(root: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _read_pair(raw: Path, image_file: str, label_file: str, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Read uint8 images and their labels."""
     images, labels = read_idx(raw / image_file, 3), read_idx(raw / label_file, 1).long()
     if len(images) != len(labels):
         raise DamagedFileError(
@@ -359,7 +357,6 @@ def _decoded(content: bytes, name: str, path: Path) -> Tensor:
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """Read the arrays of an archive, which must be complete and consistent."""
     if not path.is_file():
         raise MissingDataError(
             f"there is no file {path.absolute()}; packed images are an archive of numpy.savez with {_layout()}."

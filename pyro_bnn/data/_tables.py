@@ -140,7 +140,6 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
 
 
 def _numbers(path: Path, ndmin: Literal[1, 2]) -> np.ndarray:
-    """Read finite numbers from a text file."""
     try:
         with filtered_warnings("error", category=UserWarning):  # numpy warns of an empty file
             values = np.loadtxt(path, ndmin=ndmin)

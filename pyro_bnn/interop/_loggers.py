@@ -53,7 +53,6 @@ class HistoryWriter(ABC):
         self._num_steps = int(state_dict["num_steps"])
 
     def __call__(self, history: History) -> None:
-        """Write the curves of the last epoch."""
         if Processes.present().is_first:
             self.write([*self._points(history)])
         self._num_steps = len(history.elbo)

@@ -17,7 +17,7 @@ class Standardize(nn.Module):
 
     Args:
         mean: Mean of the inputs, in a shape that broadcasts to one input.
-        scale: Scale of the inputs, above 0, likewise.
+        scale: Scale of the inputs, above 0, in a shape that broadcasts to one input.
 
     Example:
         >>> import torch
@@ -77,7 +77,6 @@ class Standardize(nn.Module):
 
 
 def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
-    """Return whether one shape broadcasts to another."""
     pairs = zip(reversed(shape), reversed(to), strict=False)
     return len(shape) <= len(to) and all(size in (1, other) for size, other in pairs)
 
@@ -177,8 +176,8 @@ def lenet5(
 
     The network has two convolutions of 5 x 5 with 6 and 16 channels, the first with a padding of two pixels, each
     followed by max pooling over 2 x 2 and a ReLU. Then come linear layers with 120 and 84 hidden units. The article has
-    sigmoid units, average pooling with learned factors, a second convolution of only some channels, and outputs that
-    are distances.
+    sigmoid units, average pooling with learned factors, a second convolution that is connected to only some channels,
+    and outputs that are distances.
 
     The modules with parameters are ``conv1``, ``conv2``, ``linear1``, ``linear2`` and ``linear3``; the others are
     ``images``, ``relu1`` to ``relu4``, ``pool1``, ``pool2`` and ``flatten``. `dropout` adds ``dropout1`` and

@@ -21,7 +21,7 @@ def note_on_unlike_rows(sd: np.ndarray, scale: np.ndarray | Sequence[float], nam
 
     Args:
         sd: Predicted standard deviations, shape (N, O).
-        scale: Those of the training targets, shape (O,).
+        scale: Standard deviations of the training targets, shape (O,).
         names: Names of the N rows.
     """
     unlike = np.flatnonzero((sd > FAR_LARGER * np.asarray(scale)).any(1))

@@ -233,7 +233,6 @@ class Arguments:
     paired: bool
 
     def of_data(self, parts: Sequence[object]) -> Batch:
-        """Convert a tuple that holds all rows."""
         if not parts:
             raise ValueError("`data` must be a tuple of tensors, got an empty one; pass (x, y).")
         if self.paired and len(parts) != 2:
@@ -245,7 +244,6 @@ class Arguments:
         return self._of_rows(names, parts, "`data` has no rows; pass at least one.")
 
     def of_batch(self, batch: object) -> Batch:
-        """Convert one batch of a loader."""
         parts = (batch,) if isinstance(batch, Tensor) and not self.paired else batch
         if not isinstance(parts, (tuple, list)) or not parts or (self.paired and len(parts) != 2):
             self._refuse(batch)

@@ -20,9 +20,9 @@ class Shared:
     """An input that all rows of data share, such as the edges of a graph or the features of its nodes.
 
     For ``net(nodes, features, edges)``, pass ``(nodes, Shared(features), Shared(edges))``. The network gets the values
-    inside. At least one input must have rows. A batch, or the part of one of several processes, has some rows of these
-    inputs, and the whole of each shared one. Functions that do not support shared inputs raise an error. The arguments
-    of your own Pyro model may be shared, too.
+    inside. At least one input must have rows. A batch has some rows of these inputs, and the whole of each shared
+    input. If several processes share a fit, the same holds for the part of each process. Functions that do not support
+    shared inputs raise an error. The arguments of your own Pyro model may be shared, too.
 
     A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. They
     may differ from batch to batch, such as samples from a large graph.
@@ -216,7 +216,6 @@ class ChangedInputError(ValueError):
 
 
 def arguments_of(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and the named arguments of the network's call."""
     if isinstance(x, Tensor):
         return (x,), {}
     found = unwrapped(x)

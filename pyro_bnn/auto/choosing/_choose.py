@@ -86,7 +86,6 @@ def _compared(
     seed: int,
     progress: bool | None,
 ) -> dict[str, float]:
-    """Return the mean log-density of held-out rows for each model."""
     folds, reason = folds_of(data[0], seed), UnsuitableError("there is no model")
     scores: dict[str, float] = {}
     with comparison_bar(len(candidates), len(candidates) * len(folds), shown=progress) as bar:

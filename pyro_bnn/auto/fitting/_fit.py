@@ -186,8 +186,8 @@ def fit(
         num_workers: Number of processes that fit members, the calling one included. The default is 1 if the model is on
             a GPU, if the data are a loader, or if processes share the fit by `torch.distributed`; otherwise the smaller
             of `num_members` and torch's number of threads.
-        reset: Function that gives a network new initial weights in place, for an ensemble; by default,
-            `reset_parameters` of each layer does.
+        reset: Function that gives a network new initial weights in place, for an ensemble; by default, each layer's
+            `reset_parameters` is called.
         guide: The guide, which is fitted in place; by default a :class:`MeanFieldGuide` centred on the network's
             present weights. For an ensemble: a function from a model to a guide, such as :class:`MeanFieldGuide`.
         optimizer: Function from parameters to a torch optimizer, with or without a schedule; by default Adam with a
@@ -213,11 +213,11 @@ def fit(
         The draws of the chains, the posterior of the fitted guide, or the ensemble. Each of an ensemble's `members` is
         a posterior with its own history. ``posterior.status`` says which method was chosen, with which settings, and
         why. It is not ok if a variational fit reached no plateau, if a chain was too short to explore its mode, or if
-        too many steps diverged; then it says what to try.
+        too many steps diverged. Then the status also says what to try.
 
     Raises:
-        ValueError: If arguments cannot be combined, if ``method="mclmc"`` is impossible, or if a layer cannot draw new
-            weights for the members of an ensemble.
+        ValueError: If arguments cannot be combined, if ``method="mclmc"`` and chains are impossible, or if a layer
+            cannot draw new weights for the members of an ensemble.
         NonFiniteError: If a loss or gradient is not finite.
 
     Warns:
@@ -303,7 +303,7 @@ def fit(
 
 
 def _require_method(method: object) -> None:
-    """Raise unless `method` is one of :data:`METHODS`, and name the function of other methods."""
+    """Raise unless `method` is in :data:`METHODS`. The error names the function for another known method."""
     name = str(method).lower()
     near = name if name in OTHERS else nearest(name, [*METHODS, *OTHERS])
     if method not in METHODS and near in OTHERS:

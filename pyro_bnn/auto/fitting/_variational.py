@@ -277,7 +277,6 @@ def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data
 
 
 def _layers(network: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of nested sequences, in order."""
     if type(network) is nn.Sequential:
         for layer in network:
             yield from _layers(layer)
@@ -301,7 +300,6 @@ def _batch_size(model: BayesianModel, data: svi.Data, batch_size: int | None) ->
 def _status(
     fitted: GuidePosterior, settings: str, plateau: Plateau, stopping: EarlyStopping | None, limit: TimeLimit | None
 ) -> Status:
-    """Return the status, with problems that :func:`fit_svi` found."""
     before, num_epochs = fitted.status, len(fitted.history.epochs)
     said = f"{num_epochs} epochs, {settings}"
     if not before and before.remedy != svi.LONGER:

@@ -157,7 +157,6 @@ def fit_surrogate(
 
 
 def _checked_bounds(bounds: Tensor, X: Tensor) -> Tensor:
-    """Check the bounds, and convert them to the dtype of X."""
     expected = (2, X.shape[1])
     if _checks.tensor("bounds", bounds).shape != expected:
         raise ValueError(f"`bounds` must have shape {expected}, got {_checks.shape(bounds)}.")

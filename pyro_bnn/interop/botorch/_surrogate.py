@@ -163,7 +163,7 @@ class Surrogate(EnsembleModel):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Empty, since one posterior serves all batches of points."""
+        """The empty batch shape, since one posterior serves all batches of points."""
         return torch.Size()
 
     def forward(self, X: Tensor) -> Tensor:

@@ -186,7 +186,8 @@ class PredictiveModule(nn.Module):
         self.requires_grad_(False).eval()
         self.computation = self._exportable_computation(x)
         """How the network runs: "vmap" for all draws at once, "scan" in a loop of the graph, or "loop" if torch can
-        export neither. Then an exported graph has a copy of the network for each draw, and no recurrent layers."""
+        export neither. With "loop", an exported graph has a copy of the network for each draw, and cannot have
+        recurrent layers."""
         self._require_agreement(x, expected)
 
     def train(self, mode: bool = True) -> "PredictiveModule":
@@ -281,7 +282,6 @@ class PredictiveModule(nn.Module):
         return "loop"
 
     def _require_agreement(self, x: Inputs, expected: Mapping[str, Tensor]) -> None:
-        """Raise unless the results are those of `predict`."""
         with torch.no_grad():
             found, again = self(x), self(x)
         if any(not torch.equal(found[name], again[name]) for name in expected):
@@ -335,7 +335,6 @@ def _output(net: nn.Module, x: Inputs, weights: Mapping[str, Tensor]) -> Tensor:
 
 
 def _replace(net: nn.Module, path: str, value: Tensor) -> None:
-    """Replace a parameter or buffer of a network."""
     owner, _, name = path.rpartition(".")
     layer = net.get_submodule(owner)
     if name in layer._parameters:

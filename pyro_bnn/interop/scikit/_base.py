@@ -75,7 +75,7 @@ class BNNEstimator(Advised, Settings):
     _calibration: Any = None  # conformal intervals or sets, if rows were held out
 
     def _validated(self, X: Any, *targets: Any, is_next: bool, **options: Any) -> Any:
-        """Return checked inputs, (N, D), and targets if there are any. `is_next`: earlier data were fitted."""
+        """Return checked inputs, (N, D), and targets if given. `is_next` says whether earlier data were fitted."""
         options |= {"ensure_min_samples": 1 if is_next else 2, "reset": not is_next}
         try:
             found = validate_data(self, X, *targets, dtype=np.float64, accept_sparse="csr", **options)
@@ -246,7 +246,6 @@ class BNNEstimator(Advised, Settings):
         return bundle
 
     def _fit_as_html(self) -> str:
-        """Return a line about the fit as HTML, with details after a click."""
         fit = self._fit_summary()
         if fit is None:
             return ""

@@ -73,7 +73,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
         Args:
             X: Inputs, shape (N, D).
-            y: Labels, numbers or texts, shape (N,); or 1 or 0 for each of several labels, shape (N, L).
+            y: Labels, numbers or texts, shape (N,). If a row may have several labels, 1 or 0 for each label, shape (N,
+                L).
             sample_weight: Weight of each row, shape (N,).
 
         Raises:
@@ -90,7 +91,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         Args:
             X: Inputs, shape (N, D).
             y: Labels, shape (N,), or (N, L) as in :meth:`fit`.
-            classes: The labels of all parts. The first call needs them if its `y` lacks one.
+            classes: The labels of all parts. The first call needs `classes` if its `y` lacks a label.
             sample_weight: Weight of each row, shape (N,).
 
         Raises:

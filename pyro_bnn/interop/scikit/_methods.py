@@ -333,7 +333,7 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
 def check_settings(settings: Settings, method: str) -> None:
     """Raise if a setting is wrong, and warn of each that was changed but is not used by `method`.
 
-    This is another than the settings' method if "auto" fits parts of the data.
+    `method` differs from that of the settings if "auto" fits parts of the data.
     """
     for name, check in CHECKS.items():
         if getattr(settings, name) is not None or getattr(Settings, name) is not None:

@@ -75,7 +75,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             steps on every machine; a thousand rows take about half a minute on two cores.
         max_iter: Largest number of epochs, by default as in :func:`~pyro_bnn.fit`. A fit ends earlier at a plateau. For
             ``"nuts"`` and ``"mclmc"``, the number of draws of each chain and of its warm-up draws; by default 200
-            draws, after 200 warm-up draws for ``"nuts"`` and 600 for ``"mclmc"``. For ``"auto"``, the largest of both
+            draws, after 200 warm-up draws for ``"nuts"`` and 600 for ``"mclmc"``. For ``"auto"``, the limit of both
             numbers.
         batch_size: Rows in a batch; with ``None``, chosen from the number of rows. Chains use no batches.
         learning_rate: Initial learning rate; with ``None``, 0.02 for Adam, and for natural gradients 0.1, as a fraction
@@ -235,8 +235,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         """Return the ends of an interval for each row of X, shape (N, 2), or (N, O, 2) for several targets.
 
         A new observation lies in its interval with probability `level`, and is as likely below as above. For counts,
-        the probability is at least `level`, and those below and above may differ. As in MAPIE, the axis of the two ends
-        comes last; in ``prediction.interval`` it comes first, as in torch.
+        the probability is at least `level`, and the probabilities below and above may differ. As in MAPIE, the axis of
+        the two ends comes last; in ``prediction.interval`` it comes first, as in torch.
 
         Args:
             X: Inputs, shape (N, D).

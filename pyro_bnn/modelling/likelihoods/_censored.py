@@ -103,7 +103,7 @@ class Censored(_CensoredLikelihood):
     .. math:: y = \min(\max(y^*, l), h), \qquad y^* \sim N(f(x), \sigma^2).
 
     Output and targets have the same shape, (N, O) or (N,). A target that equals a limit may lie beyond it. Predictions
-    are for the uncensored value :math:`y^*`; clamp their quantiles to the limits for those of y.
+    are for the uncensored value :math:`y^*`; for quantiles of y, clamp theirs to the limits.
 
     Args:
         low: Lower limit l, such as the smallest amount that an instrument can measure, if there is one.

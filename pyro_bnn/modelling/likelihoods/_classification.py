@@ -107,7 +107,7 @@ class CategoricalLikelihood(_ClassLikelihood):
 class BernoulliLikelihood(_ClassLikelihood):
     """Yes or no. Outputs are log-odds of yes, in the shape of the targets.
 
-    Targets are 0 or 1, of any dtype. The last axis of a prediction has two classes: "no", "yes".
+    Targets are 0 or 1 (integer, boolean or floating point). The last axis of a prediction has two classes: "no", "yes".
 
     Args:
         class_weights: Weights of "no" and of "yes", as for :class:`CategoricalLikelihood`. The weights (1, w) act as

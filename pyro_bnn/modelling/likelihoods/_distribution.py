@@ -108,9 +108,9 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
 class DistributionLikelihood(MadeLikelihood):
     """Any distribution that a function makes from the network's output.
 
-    :doc:`/how_to/own_likelihood` says which results are exact. A distribution may be of vectors, such as
-    `MultivariateNormal`; its event is the last axis of the targets. A file that `save_posterior` writes does not
-    contain `make`: load it into a model with the same `make`.
+    :doc:`/how_to/own_likelihood` says which results are exact. Distributions of vectors, such as `MultivariateNormal`,
+    are allowed; their event is the last axis of the targets. A file that `save_posterior` writes does not contain
+    `make`: load it into a model with the same `make`.
 
     Args:
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``

@@ -144,7 +144,6 @@ class MadeDistribution(TorchDistribution, Sliced):
 
 
 def _moments_of_draws(distribution: Distribution) -> tuple[Tensor, Tensor]:
-    """Estimate the mean and the variance in double precision."""
     at_once = max(MOST_NUMBERS // max(math.prod(distribution.batch_shape), 1), 1)
     moments = RunningMoments()
     with torch.no_grad(), seeded(0):
@@ -191,7 +190,6 @@ def _of_counts(function: Arrays, value: Tensor, *arguments: Tensor) -> Tensor:
 
 
 def _by(function: Arrays, *arguments: Tensor) -> Tensor:
-    """Apply a NumPy function in double precision."""
     arrays = (argument.detach().double().cpu().numpy() for argument in arguments)
     return torch.as_tensor(function(*arrays)).to(
         arguments[0].device, torch.promote_types(arguments[0].dtype, torch.float32)

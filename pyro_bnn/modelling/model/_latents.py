@@ -210,7 +210,6 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
                 )
 
     def _shapes(self) -> dict[str, torch.Size]:
-        """Return the shapes of latent variables, except the likelihood's."""
         shapes = {parent: self._priors.of_parent(parent).event_shape for parent in self._priors.children}
         return shapes | {name: self.initial_value(name).shape for name in self._paths}
 

@@ -86,7 +86,7 @@ class PriorByName(Prior):
     """A prior that gives each parameter the prior of the first glob that matches its site.
 
     Args:
-        priors: Priors by glob, in which earlier globs come first. ``*`` stands for one component of a name, and ``**``
+        priors: Priors by glob, of which the first match counts. ``*`` stands for one component of a name, and ``**``
             for any number. A distribution of one real number is the prior of each element.
 
     Raises:
@@ -146,7 +146,8 @@ class PosteriorPrior(Prior):
     Args:
         locations: Means, ``{site: shape of the parameter}``.
         scales: Standard deviations, above 0, ``{site: shape of the parameter}``.
-        otherwise: Prior of all other parameters, such as the output layer of a new task. Without it, they are an error.
+        otherwise: Prior of all other parameters, such as the output layer of a new task. With None, such parameters
+            raise an error.
 
     Raises:
         ValueError: If sites or shapes differ between `locations`, `scales` and the model, or a scale is not above 0.

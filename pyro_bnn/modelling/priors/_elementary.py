@@ -51,8 +51,8 @@ class NormalPrior(_ScalePrior):
 
         Weight decay adds :math:`\lambda w` to the gradient of all parameters, including biases, as in
         ``torch.optim.SGD(weight_decay=)``. If the loss is a *sum*, pass ``num_data=1``. If the penalty has no factor of
-        one half, pass twice the `weight_decay`. For a mean squared error, divide it by :math:`2 \sigma^2`, with the
-        noise's standard deviation :math:`\sigma`. The decoupled decay of `AdamW` corresponds to no prior.
+        one half, pass twice the `weight_decay`. For a mean squared error, divide `weight_decay` by :math:`2 \sigma^2`,
+        with the noise's standard deviation :math:`\sigma`. The decoupled decay of `AdamW` corresponds to no prior.
 
         Args:
             weight_decay: The factor :math:`\lambda`, above 0.

@@ -95,6 +95,7 @@ class ConformalIntervals(Shown, Calibration):
 
     @property
     def score(self) -> str:
+        """``"absolute"``, ``"scaled"`` or ``"quantile"``."""
         return self._own.score if isinstance(self._own, IntervalRecord) else "quantile"
 
     @property
@@ -192,21 +193,21 @@ class AdaptiveRecord:
 
 
 class AdaptiveIntervals(Shown, Calibration):
-    r"""Intervals that contain a given share of a time series in the long run, even if the data drift.
+    r"""Intervals that contain a given share of the targets of a time series in the long run, even if the data drift.
 
     After each row the level :math:`1 - \alpha_t` changes:
 
     .. math:: \alpha_{t + 1} = \alpha_t + \gamma (\alpha - \mathrm{err}_t), \qquad \alpha = 1 - \ell.
 
     Here :math:`\mathrm{err}_t` is 0 if the interval of row t contains its target, and 1 otherwise. The next interval
-    has the values whose score :math:`|y - m(x)| / \sigma(x)` is at most the quantile :math:`1 - \alpha_t` of the last
-    scores. For any series, the share of targets outside differs from :math:`\alpha` after T rows by at most
+    has the values whose score :math:`|y - m(x)| / \sigma(x)` is at most the quantile :math:`1 - \alpha_t` of the most
+    recent scores. For any series, the share of targets outside differs from :math:`\alpha` after T rows by at most
     :math:`(\max(\alpha_1, 1 - \alpha_1) + \gamma) / (\gamma T)`.
 
     Args:
         level: Share :math:`\ell` of the targets that are to lie in their intervals.
         rate: Step size :math:`\gamma`. Larger steps follow drift faster, but widths vary more.
-        num_scores: Number of last scores that determine the width; with ``None``, all scores.
+        num_scores: Number of most recent scores that determine the width; with ``None``, all scores.
 
     References:
         Gibbs and Candès (2021), Adaptive Conformal Inference Under Distribution Shift,

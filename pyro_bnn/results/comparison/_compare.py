@@ -175,7 +175,6 @@ def _root_mean(variances: Tensor) -> Estimate:
 
 
 def _groups(prediction: Prediction) -> Tensor:
-    """Return the index of each draw's group, shape (S,)."""
     num_samples, device = prediction.num_samples, prediction.expectation.device
     return torch.arange(num_samples, device=device) * NUM_GROUPS // num_samples
 
@@ -260,7 +259,7 @@ def compare(
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or a Pyro model of your own.
-        posteriors: The methods by name, each a posterior or a guide. If it belongs to another model, pass a pair
+        posteriors: The methods by name, each a posterior or a guide. For a posterior of another model, pass a pair
             (model, posterior).
         x: Inputs, shape (N, ...).
         y: Targets at x, for the NLL and for coverage or accuracy.
@@ -270,7 +269,7 @@ def compare(
         seed: Seed of the draws; with ``None``, a seed is drawn.
 
     Returns:
-        Tables and predictions. Print it, write it with `to_csv` or `to_json`, or draw it with
+        Tables and predictions. Print the result, write it with `to_csv` or `to_json`, or draw it with
         ``pyro_bnn.plotting.comparison``.
 
     Raises:
@@ -303,8 +302,8 @@ def compare(
         chain. If it is longer than the correlation time, the standard error accounts for slow mixing.
 
         Distances are never negative, so Monte Carlo noise makes them larger, even between draws from one posterior. To
-        measure the noise level, pass the same guide twice, or two runs of the same sampler. Near it the standard errors
-        are up to 1.7 times too large; at much larger distances they are right.
+        measure the noise level, pass the same guide twice, or two runs of the same sampler. Near the noise level the
+        standard errors are up to 1.7 times too large; at much larger distances they are right.
     """
     num_samples = _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
     require_model(model)
@@ -373,7 +372,6 @@ def _masks(regions: Mapping[str, Tensor] | None, x: Inputs) -> dict[str, Tensor]
 
 
 def _entry(name: str, entry: object, model: Model) -> tuple[Model, Posterior]:
-    """Return the model and the posterior of an entry."""
     its_model, posterior = entry if isinstance(entry, tuple) and len(entry) == 2 else (model, entry)
     if not isinstance(posterior, Posterior) and callable(posterior) and not isinstance(posterior, BayesianModel):
         posterior = GuidePosterior(posterior)

@@ -36,7 +36,7 @@ class Estimate:
             method, the error of a mean over points, if these are independent; for a grid, it shows how much the score
             varies.
         quantile_10: 10 % quantile over points of a ratio of standard deviations; otherwise NaN.
-        quantile_90: 90 % quantile, likewise.
+        quantile_90: The 90 % quantile of the ratio; otherwise NaN.
     """
 
     value: float
@@ -87,16 +87,16 @@ class Scores:
     Args:
         method: Name of the method.
         region: Name of the region.
-        scores: Scores by name. Of a method for numbers: ``epistemic sd`` and ``total sd`` (root mean squares over
-            points), and with targets ``nll`` (mean per point, in nats), ``coverage_50`` and ``coverage_90``. Of a
-            method for classes: ``entropy`` (in nats), and with targets ``nll`` and ``accuracy``. Of a pair for numbers:
-            ``rms mean difference`` (root mean square over points), ``epistemic sd ratio`` and ``total sd ratio`` (of
-            root mean squares, the method's over the reference's), and ``wasserstein`` (first Wasserstein distance of
-            the predictive distributions, in the units of y, mean over points). An ``epistemic sd ratio`` is 0 if the
-            method is a plain network, and infinite if the reference is one. Even draws from one posterior have a
-            ``wasserstein`` above 0, which shrinks with their number. Of a pair for classes: ``agreement`` (share of
-            points with the same most probable class) and ``total variation`` (half the summed absolute difference of
-            probabilities, mean over points).
+        scores: Scores by name. For a method that predicts numbers: ``epistemic sd`` and ``total sd`` (root mean squares
+            over points), and with targets ``nll`` (mean per point, in nats), ``coverage_50`` and ``coverage_90``. For a
+            method that predicts classes: ``entropy`` (in nats), and with targets ``nll`` and ``accuracy``. For two
+            methods that predict numbers: ``rms mean difference`` (root mean square over points), ``epistemic sd ratio``
+            and ``total sd ratio`` (of root mean squares, the method's over the reference's), and ``wasserstein`` (first
+            Wasserstein distance of the predictive distributions, in the units of y, mean over points). An ``epistemic
+            sd ratio`` is 0 if the method is a plain network, and infinite if the reference is one. Even draws from one
+            posterior have a ``wasserstein`` above 0, which shrinks with their number. For two methods that predict
+            classes: ``agreement`` (share of points with the same most probable class) and ``total variation`` (half the
+            summed absolute difference of probabilities, mean over points).
         reference: Name of the method to compare with; "" for a single method.
         seconds: Wall time of the inference, if it is known; None for a pair.
     """
@@ -263,7 +263,6 @@ class Comparison(Advised, Shown):
         return Summary(self._title(), rows=rows, header=("region", "method", *self.pairs[0].scores))
 
     def _notebook_summary(self) -> Summary:
-        """Return the verdict and a table of all scores."""
         rows, names = [], dict[str, None]()
         for region, (methods, pairs) in self._regions.items():
             columns = cells_of(methods)

@@ -105,7 +105,6 @@ def vote_histograms(
 
 
 def _vote_axes(num_images: int, num_classes: int, width: Width) -> np.ndarray:
-    """Return axes for rows of images, each above a row of bars."""
     side = (inches(width) - 0.8) / IN_A_ROW[width]  # room beside the names of the classes
     in_a_row = min(num_images, IN_A_ROW[width])
     num_rows = -(-num_images // in_a_row)
@@ -121,7 +120,6 @@ def _vote_axes(num_images: int, num_classes: int, width: Width) -> np.ndarray:
 
 
 def _probabilities(probs: object, y: object) -> Tensor:
-    """Return the class probabilities of a tensor or a prediction."""
     if isinstance(y, Prediction):
         raise ValueError(
             f"`y` must be the labels, a tensor of shape (N,), got {_checks.described(y)}; the prediction is the first "
@@ -232,7 +230,8 @@ def detection_curves(
         width: Width of a new figure. Panels are side by side on a "page", and stacked in a "column".
         axes: One axes for each score, and one for the ROC curves.
 
-    Array of axes, one for each score, and the last for the ROC curves.
+    Returns:
+        Array of axes, one for each score, and the last for the ROC curves.
 
     Example:
         >>> import torch

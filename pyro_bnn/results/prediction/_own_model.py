@@ -91,7 +91,6 @@ def require_model(model: object) -> None:
 
 
 def _traced(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...]) -> Any:
-    """Call the model with given latent variables, and return the trace."""
     net = model if isinstance(model, nn.Module) else nn.Module()
     conditioned = poutine.trace(poutine.condition(model, data=draw))
     with short_errors(), own_parameters(model), poutine.block(), eval_mode(net):
@@ -257,7 +256,6 @@ class _Sum:
         self._log_density: Tensor | None = None
 
     def add(self, nodes: Mapping[str, Any]) -> None:
-        """Add the prediction of one call, given its trace's nodes."""
         node = nodes[self._site]
         self._accumulator.add(self._part(node), keep=self._keep)
         if self._y is not None:
@@ -272,8 +270,6 @@ class _Sum:
 
 
 class _Values:
-    """An accumulator of drawn values."""
-
     def __init__(self) -> None:
         self._moments, self._kept = RunningMoments(), list[Tensor]()
 

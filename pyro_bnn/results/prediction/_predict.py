@@ -96,10 +96,10 @@ def predict(
         model: The model, with its learned parameters.
         posterior: Result of a fit, or any Pyro guide.
         x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame; for several inputs, a tuple (not a
-            list) or a dictionary of these. Or a loader, whose batches are x or (x, y) and are moved to the model's
-            device. Its targets are used for the log-density.
-        num_samples: Number of weight draws, S; by default 100, or all that a posterior stores if it stores fewer. Of an
-            ensemble of plain networks (:class:`DeltaGuide`), each member is drawn once.
+            list) or a dictionary of these. x may also be a loader: its batches are x or (x, y), and are moved to the
+            model's device. Its targets are used for the log-density.
+        num_samples: Number of weight draws, S; by default 100, or all that a posterior stores if it stores fewer. Each
+            member of an ensemble of plain networks (:class:`DeltaGuide`) is drawn once.
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
         batch_size: Rows in each run of the network; by default 10,000, or fewer for convolutions on a CPU, so that
             results fit into its cache.
@@ -227,7 +227,7 @@ def predict_point(
     Args:
         model: The model.
         values: A value for every latent variable, ``{site: shape (*event)}``, and optionally for the network's own
-            parameters and buffers, ``{"net.PATH": value}``. Of a posterior, the `median()`.
+            parameters and buffers, ``{"net.PATH": value}``. For a posterior, its `median()` is used.
         x: As for :func:`predict`.
         y: As for :func:`predict`.
         batch_size: As for :func:`predict`.
@@ -284,7 +284,6 @@ def _predict(
 
 
 def _rows_at_once(model: BayesianModel, x: Inputs) -> int:
-    """Return the default number of rows in each run."""
     if model.device.type != "cpu" or not any(isinstance(module, CONVOLUTIONS) for module in model.network.modules()):
         return MOST_ROWS
     size = sum(leaf.numel() for _, leaf in named_leaves("x", x, with_rows=True))

@@ -84,8 +84,8 @@ def prune(
 
     Args:
         guide: A mean-field guide, or the posterior from a fit of such a guide.
-        fraction: Fraction of the weights to remove, those with the lowest ratios, including weights that were removed
-            before. Pass either `fraction` or `threshold`.
+        fraction: Fraction of the weights to remove. Weights that were removed before count, too. Pass either `fraction`
+            or `threshold`.
         threshold: Weights with a lower ratio are removed.
         per: Whether `fraction` is a share of all weights of the ``"network"``, or of each ``"layer"``. Biases count as
             weights.

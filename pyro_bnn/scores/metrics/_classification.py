@@ -176,7 +176,7 @@ def _confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> 
 
 
 def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_mass: bool = False) -> float:
-    """Return the distance between confidence and accuracy, averaged over bins by their numbers of inputs.
+    """Return the distance between confidence and accuracy, averaged over bins with their numbers of inputs as weights.
 
     Args:
         probs: Class probabilities, shape (N, C).
@@ -286,7 +286,7 @@ class OODScores:
     Args:
         auroc: Area under the ROC curve: the probability that an unknown input has a larger score than a known one.
         aupr: Average precision, with unknown inputs as the positive class.
-        fpr95: Share of known inputs that reach a threshold: the largest one that 95 % of the unknown inputs reach.
+        fpr95: Share of known inputs that reach a threshold: the largest that at least 95 % of the unknown inputs reach.
         auroc_standard_error: Standard error of the AUROC over inputs (DeLong et al., 1988); NaN for a single known or
             unknown input.
     """

@@ -28,8 +28,8 @@ class ClassificationPrediction(Prediction):
         aleatoric: Expected entropy, in nats, shape (N,).
         votes: Number of draws in which each class is the most probable one, shape (N, C).
         mutual_information: Mutual information of label and weights, in nats, shape (N,); None for a single draw.
-        variance_of_logits: Variance over draws of the logits, centred and averaged over classes, shape (N,); None for a
-            single draw.
+        variance_of_logits: Variance of the centred logits over draws, averaged over classes, shape (N,); None for a
+            single draw. Centred logits have the mean 0 over classes.
         logits: Normalised log-probabilities of each draw, shape (S, N, C); None unless `keep_draws`.
 
     Example:
@@ -80,7 +80,7 @@ class ClassificationPrediction(Prediction):
 
     @property
     def epistemic(self) -> Tensor:
-        """Mutual information of label and weights, in nats, shape (N,); needs two draws."""
+        """Mutual information of label and weights, in nats, shape (N,); needs at least two draws."""
         return require_variance(self.mutual_information)
 
     @property
@@ -90,7 +90,7 @@ class ClassificationPrediction(Prediction):
 
     @property
     def logit_variance(self) -> Tensor:
-        """Variance over draws of the logits, centred and averaged over classes, shape (N,); needs two draws."""
+        """Variance of the centred logits over draws, averaged over classes, shape (N,); needs at least two draws."""
         return require_variance(self.variance_of_logits)
 
     def to_frame(

@@ -94,7 +94,6 @@ class Prediction(Advised, Shown, ABC):
         return Summary(f"{type(self).__name__}: {size}{place}", notes)
 
     def _notebook_summary(self) -> Summary:
-        """Add a table of the first rows."""
         summary = self._summary()
         if not len(self):
             return summary
@@ -336,7 +335,7 @@ class ValuePrediction(Prediction):
 
     @property
     def variance(self) -> Tensor:
-        """Unbiased variance over draws, shape ``(N, *O)``; needs two draws."""
+        """Unbiased variance over draws, shape ``(N, *O)``; needs at least two draws."""
         return require_variance(self.variance_of_values)
 
     def quantile(self, levels: list[float]) -> Tensor:

@@ -78,7 +78,7 @@ class RegressionPrediction(Prediction):
 
     @property
     def epistemic(self) -> Tensor:
-        """Unbiased variance of the draws' means, shape ``(N, *O)``; needs two draws."""
+        """Unbiased variance of the draws' means, shape ``(N, *O)``; needs at least two draws."""
         return require_variance(self.variance_of_means)
 
     @property
@@ -105,7 +105,7 @@ class RegressionPrediction(Prediction):
         """Return the lower and upper ends of central intervals, shape ``(2, N, *O)``.
 
         An observation lies in its interval with probability `level`, and is as likely below as above. For counts, the
-        probability is at least `level`, and those below and above may differ.
+        probability is at least `level`, and the probabilities below and above may differ.
 
         Args:
             level: Probability of the interval.
@@ -182,7 +182,7 @@ class RegressionPrediction(Prediction):
     def crps(self, y: Tensor) -> float:
         """Return the continuous ranked probability score at targets y, averaged over rows and outputs.
 
-        The score is in the units of y; lower is better; it needs `keep_draws`. For Gaussians and their mixtures it is
+        The score is in the units of y; lower is better. It needs `keep_draws`. For Gaussians and their mixtures it is
         exact, and its time grows with the square of their number (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`).
         Otherwise it is estimated from 1000 draws, always with the same seed
         (:func:`~pyro_bnn.metrics.crps_from_draws`).
@@ -216,7 +216,11 @@ class RegressionPrediction(Prediction):
         return torch.full_like(loc, 1 / self.num_samples), loc, scale
 
     def targets_like(self, y: Tensor) -> Tensor:
-        """Return finite targets in the shape of the mean, ``(N, *O)``. For a single output, y may be (N,)."""
+        """Return targets in the shape of the mean, ``(N, *O)``. For a single output, y may have the shape (N,).
+
+        Raises:
+            ValueError: If y has another shape, or is not of finite real numbers.
+        """
         shape, found = self.mean.shape, _checks.tensor("y", y)
         if found.shape != shape and (found.shape != shape[:1] or shape[1:].numel() != 1):
             raise ValueError(f"`y` must have shape {tuple(shape)}, got {_checks.shape(found)}.")
