@@ -23,8 +23,8 @@ channels, and 5.9 with 32 and 64.
 def can_be_grouped(net: nn.Module, random: Collection[str]) -> bool:
     """Return whether :func:`grouped` can run this network. `random` has the paths of all parameters with draws.
 
-    From the first layer with draws on, it must be a chain: narrow convolutions, pooling and elementwise layers,
-    `nn.Flatten`, then linear and elementwise layers.
+    The layers before the first one with draws may be of any kind. The others must be narrow convolutions, pooling and
+    elementwise layers, then `nn.Flatten`, then linear and elementwise layers.
     """
     links = _cut(net, random)[1] if type(net) is nn.Sequential else []
     flat = next((index for index, (_, layer) in enumerate(links) if _flattens_all(layer)), 0)

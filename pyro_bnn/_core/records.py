@@ -128,7 +128,7 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
 def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
     """Raise if a number is not finite, or a running variance of batch normalisation is negative.
 
-    Of the buffers named in `constants`, such as an attention mask, elements that equal those of `own` may be infinite.
+    Elements of the buffers in `constants`, such as an attention mask, need not be finite if they equal those of `own`.
     """
     for name, value in got.items():
         same = own[name].to(value.device) == value

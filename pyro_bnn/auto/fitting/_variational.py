@@ -60,7 +60,7 @@ NUM_CHECKS = 10  # heuristic: checks in a row without a new best value that end 
 
 
 def is_flat(trend: svi.Trend) -> bool:
-    """Return whether the objective rose by no more than its noise, or hardly."""
+    """Return whether the objective rose by no more than its noise, or by a negligible amount."""
     return trend.rise <= max(NUM_ERRORS * trend.noise, NEGLIGIBLE)
 
 

@@ -105,7 +105,7 @@ class CategoricalLikelihood(_ClassLikelihood):
 
 
 class BernoulliLikelihood(_ClassLikelihood):
-    """Yes or no. Outputs are log-odds of yes, in the shape of the targets.
+    """Yes or no. The output is the log-odds of yes, in the shape of the targets.
 
     Targets are 0 or 1 (integer, boolean or floating point). The last axis of a prediction has two classes: "no", "yes".
 

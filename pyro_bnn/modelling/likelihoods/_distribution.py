@@ -24,7 +24,7 @@ WORDS: dict[Any, tuple[str, str]] = {
     constraints.unit_interval: ("between 0 and 1", "rescale them"),
     constraints.nonnegative_integer: ("whole numbers of at least 0", "use a distribution of real numbers"),
 }
-"""Supports in words, and advice for targets outside."""
+"""Descriptions of supports, and advice for targets outside of them."""
 
 
 class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):

@@ -13,7 +13,7 @@ PRIOR_PREFIX = "prior"
 
 
 def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
-    """Return a scale on a parameter's device, whose dtype must hold it and 1 / scale^2."""
+    """Return a scale on a parameter's device. The parameter's dtype must hold the scale and 1 / scale^2."""
     _checks.scale_in(name, scale, parameter.dtype)
     return parameter.new_full((), float(scale))
 

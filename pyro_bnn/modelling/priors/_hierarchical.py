@@ -35,7 +35,7 @@ class HierarchicalNormalPrior(HierarchicalPrior):
         per: "layer" if the parameters of a layer share a scale, "parameter" if each has its own.
 
     Raises:
-        ValueError: If an argument is not of these kinds.
+        ValueError: If an argument is of another kind.
 
     References:
         Neal (1996), Bayesian Learning for Neural Networks, chapter 1.

@@ -233,7 +233,7 @@ class AdaptiveIntervals(Shown, Calibration):
         return 1 - self._own.miss
 
     def start(self, prediction: RegressionPrediction, y: Tensor) -> "AdaptiveIntervals":
-        """Add the scores of earlier rows, at the same level.
+        """Add the scores of earlier rows without changing the level.
 
         Args:
             prediction: Prediction of N rows that took no part in the fit, with one output.

@@ -168,7 +168,7 @@ def over_points(values: Tensor) -> Estimate:
 
 
 def _root_mean(variances: Tensor) -> Estimate:
-    """Return the root of the mean variance, and its standard error."""
+    """Return the square root of the mean variance, and its standard error."""
     mean = over_points(variances)
     root = math.sqrt(mean.value)
     return Estimate(root, mean.standard_error / (2 * root) if root else 0.0)

@@ -20,7 +20,7 @@ SD = (
 )
 
 SMALL = "small differences are uncertain."
-"""What to think of a method whose chains are slightly too short."""
+"""Said about a method whose chains are slightly too short."""
 
 LARGEST_WRITTEN_OUT, MOST_DIGITS = 1e6, 7
 """Beyond this size or these digits after the point, numbers are in scientific notation."""

@@ -155,7 +155,7 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
 
 
 def figure_of_width(width: Width, height: float) -> Figure:
-    """Return an empty figure, with its height in inches."""
+    """Return an empty figure; `height` is in inches."""
     return _new_figure(inches(width), height)
 
 

@@ -33,12 +33,12 @@ __all__ = ["predict", "predict_point"]
 P = TypeVar("P", bound=Prediction)
 
 MOST_ROWS = 10_000
-"""Default rows in a run of the network."""
+"""Default number of rows in each run of the network."""
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 MOST_CONVOLVED = 2**19
-"""Heuristic: most elements of x in a run with convolutions on a CPU, whose results fit the cache."""
+"""Heuristic: most elements of x in a run with convolutions on a CPU; results of larger runs do not fit the cache."""
 
 END = object()
 

@@ -99,8 +99,8 @@ def prune(
 
     Raises:
         ValueError: If not exactly one of `fraction` and `threshold` is given, a number is out of range, no site
-            matches, or a ratio is NaN. Also if the prior of a site is learned, depends on other variables, or makes its
-            elements depend on each other.
+            matches, or a ratio is NaN. The error is also raised if the prior of a site is learned, depends on other
+            variables, or makes its elements depend on each other.
 
     Example:
         >>> import torch

@@ -21,7 +21,7 @@ LEGEND = "largest ratio: of |mean| to standard deviation, among the removed weig
 
 @dataclass(frozen=True)
 class PruningRow:
-    """Scores after removing a fraction of the weights, of the ensemble of draws and at the mean weights.
+    """Scores after removing a fraction of the weights: for the ensemble of draws, and at the mean weights.
 
     Args:
         fraction: Fraction of the weights that is removed.

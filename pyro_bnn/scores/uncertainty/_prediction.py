@@ -29,7 +29,7 @@ P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
 """Type of the predictions of a model, likelihood or running sum."""
 
 DRAWS_FIRST = ("logits", "components", "values")
-"""Fields with draws on the first axis and data on the second. In other fields, data are on the first."""
+"""Fields with draws on the first axis and data on the second. In other fields, data are on the first axis."""
 
 MOST_KEPT = 2**20
 """Heuristic: most elements that `predict` keeps by default. A million Gaussians take 8 MB."""
