@@ -17,7 +17,7 @@ from .files import write_state
 from .processes import Processes
 
 SHARE = 0.02
-"""Heuristic: at most this fraction of the time is spent on writing states after epochs."""
+"""Heuristic: largest fraction of the time that is spent on writing states after epochs."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C sends SIGINT; `kill`, `docker stop` and most job schedulers send SIGTERM."""
@@ -48,7 +48,7 @@ class Checkpoint:
 
 
 def renamed(checkpoint: str | Path | Checkpoint | None, rename: Callable[[str | Path], Path]) -> Checkpoint | None:
-    """Replace the path of a checkpoint by the path that `rename` returns for it. Without a checkpoint, return None."""
+    """Replace the path of a checkpoint, if there is one, by what `rename` returns for it."""
     if checkpoint is None:
         return None
     given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
@@ -56,14 +56,11 @@ def renamed(checkpoint: str | Path | Checkpoint | None, rename: Callable[[str | 
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised after a signal stopped a computation.
-
-    The state of the computation is in a file, and the message says how to resume from it.
-    """
+    """Raised after a signal stopped a computation. The message says how to resume from the saved state."""
 
 
 class Keeper:
-    """Writes the state of a computation to a file at intervals, and stops the computation after a signal."""
+    """Writes a computation's state at intervals, and stops the computation after a signal."""
 
     def __init__(
         self,
@@ -79,9 +76,9 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Write the state after the last epoch, and after each earlier epoch if writing takes little time.
+        """Write the state after the last epoch, and after earlier ones if that takes little time.
 
-        After every epoch except the last, also call :meth:`step`, which stops the fit if there was a signal.
+        After an earlier epoch, also call :meth:`step`, which stops the fit after a signal.
         """
         if self._checkpoint is None:
             return
@@ -92,7 +89,7 @@ class Keeper:
             self.step(state)
 
     def step(self, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Write the state if it is time, or after a signal; after a signal, also raise `Interrupted`."""
+        """Write the state if it is time or a signal came; after a signal, raise `Interrupted`."""
         if self._checkpoint is None:
             return
         is_due = time.monotonic() - self._written >= 60 * self._checkpoint.minutes
@@ -123,7 +120,7 @@ def keeping(
     processes: Processes | None = None,
     name: str | Path | None = None,
 ) -> Iterator[Keeper]:
-    """Yield the `Keeper` of a computation. If `checkpoint` is None, no file is written, and signals work as usual."""
+    """Yield the `Keeper` of a computation. Without a checkpoint, signals work as usual."""
     if checkpoint is None:
         yield Keeper(None, kind, lambda: False)
         return
@@ -160,10 +157,7 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether SIGINT or SIGTERM has arrived.
-
-    A second signal ends the program as usual.
-    """
+    """Yield a function that says whether SIGINT or SIGTERM came. A second signal ends the program as usual."""
     asked = threading.Event()
     before: dict[int, Any] = {}
 
@@ -194,7 +188,6 @@ CallbackT = TypeVar("CallbackT", bound=Callable[..., object])
 def check_fit(
     *, progress: object = None, checkpoint: object = None, resume: object = None, seed: object = None
 ) -> None:
-    """Check the arguments that all fits have in common."""
     if progress is not None:
         _checks.flag("progress", progress)  # type: ignore[arg-type]
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
@@ -206,7 +199,6 @@ def check_fit(
 
 
 def checked_callbacks(callbacks: Iterable[CallbackT]) -> list[CallbackT]:
-    """Return the callbacks of a fit as a list; raise if one of them is not a function."""
     example = "a list of functions of the history"
     found: list[CallbackT] = _checks.items("callbacks", callbacks, example)
     for callback in found:

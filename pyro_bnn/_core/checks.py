@@ -1,4 +1,4 @@
-"""Checks of arguments. The error messages say what was expected, what was passed, and what to do."""
+"""Checks of arguments. Messages name the argument, what was expected, what came, and a remedy."""
 
 import math
 import numbers
@@ -19,12 +19,12 @@ MOST_SHOWN = 100
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a real number; True and False do not count as numbers."""
+    """Return whether a value is a real number and no boolean."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def as_float(value: object) -> float:
-    """Convert a real number to a float, and any other value to NaN. Numbers that are too large become infinite."""
+    """Convert a number to a float, infinite if it is too large; anything else becomes NaN."""
     if not is_number(value):
         return math.nan
     try:
@@ -34,7 +34,7 @@ def as_float(value: object) -> float:
 
 
 def got(value: object) -> str:
-    """Return a short text for a value in an error message, such as "2" or "ndarray of shape (50, 1)"."""
+    """Describe a value for a message, such as "2" or "ndarray of shape (50, 1)"."""
     found = as_float(value)
     if math.isinf(found) and not isinstance(value, float):
         return f"a number {'below -' if found < 0 else 'above '}{sys.float_info.max:.2g}"
@@ -45,17 +45,14 @@ def got(value: object) -> str:
 
 
 def positive(name: str, value: float) -> float:
-    """Return `value` if it is a finite number above zero."""
     return _number(name, value, "be a finite number above 0", lambda found: 0 < found < math.inf)
 
 
 def not_negative(name: str, value: float) -> float:
-    """Return `value` if it is a finite number of at least zero."""
     return _number(name, value, "be a finite number of at least 0", lambda found: 0 <= found < math.inf)
 
 
 def between_zero_and_one(name: str, value: float) -> float:
-    """Return `value` if it lies strictly between 0 and 1."""
     found = as_float(value)
     remedy = f"; for {found:g} %, write {found / 100:g}" if 1 < found < 100 else ""
     if isinstance(value, Iterable) and not isinstance(value, str):
@@ -64,7 +61,6 @@ def between_zero_and_one(name: str, value: float) -> float:
 
 
 def number(name: str, value: float) -> float:
-    """Return `value` if it is a finite number."""
     return _number(name, value, "be a finite number", math.isfinite)
 
 
@@ -76,7 +72,7 @@ def _number(name: str, value: float, condition: str, is_met: Callable[[float], b
 
 
 def scale_in(name: str, value: float | Tensor, dtype: torch.dtype) -> None:
-    """Raise unless a scale is positive, and both the scale and 1 / scale^2 are in the range of a dtype."""
+    """Raise unless a scale is positive, and the dtype can hold it and 1 / scale^2."""
     largest = torch.finfo(dtype).max
     ends = (value.min().item(), value.max().item()) if isinstance(value, Tensor) else (value, value)
     low, high = map(as_float, ends)
@@ -89,7 +85,7 @@ def scale_in(name: str, value: float | Tensor, dtype: torch.dtype) -> None:
 
 
 def at_least(name: str, value: int, minimum: int) -> int:
-    """Return `value` if it is a whole number of at least `minimum` and below 2**63."""
+    """Return `value` if it is a whole number from `minimum` to 2**63 - 1."""
     if not math.isfinite(as_float(value)) or int(value) != value or not minimum <= value < 2**63:
         limit = " and below 2**63" if as_float(value) >= 2**63 else ""
         remedy = "; pass one number, such as `len(x)`" if getattr(value, "shape", ()) else ""
@@ -108,21 +104,18 @@ def in_memory(name: str, count: int, num_bytes: int, remedy: str = "ask for fewe
 
 
 def path(name: str, value: object) -> Path:
-    """Return `value` as a `Path` if it is a text or a path-like object, and not empty."""
     if not isinstance(value, (str, os.PathLike)) or not str(value):
         raise ValueError(f"`{name}` must be the path of a file or folder, got {got(value)}.")
     return Path(value)
 
 
 def flag(name: str, value: bool) -> bool:
-    """Return `value` if it is True or False."""
     if not isinstance(value, bool):
         raise ValueError(f"`{name}` must be True or False, got {got(value)}.")
     return value
 
 
 def one_of(name: str, value: object, options: Sequence[str]) -> str:
-    """Return `value` if it is one of the texts in `options`."""
     if not isinstance(value, str) or value not in options:
         near = nearest(str(value), options) or nearest(str(value).lower(), options)
         hint = f"; did you mean {near!r}?" if near else "."
@@ -131,7 +124,6 @@ def one_of(name: str, value: object, options: Sequence[str]) -> str:
 
 
 def seed(value: int) -> int:
-    """Return `value` if it is a seed of torch's generators: a whole number from 0 to 2**63 - 1."""
     if not math.isfinite(as_float(value)) or int(value) != value or not 0 <= value < 2**63:
         raise ValueError(f"`seed` must be a whole number from 0 to 2**63 - 1, or None, got {got(value)}.")
     return int(value)
@@ -151,7 +143,6 @@ def tensor(name: str, value: object) -> Tensor:
 
 
 def real_tensor(name: str, value: object) -> Tensor:
-    """Return `value` if it is a dense floating-point tensor."""
     found = tensor(name, value)
     if not found.is_floating_point():
         raise ValueError(f"`{name}` must be floating point, got {found.dtype}; convert it with `.float()`.")
@@ -159,7 +150,6 @@ def real_tensor(name: str, value: object) -> Tensor:
 
 
 def rows(name: str, value: object) -> Tensor:
-    """Return `value` if it is a dense tensor with at least one row."""
     found = tensor(name, value)
     if found.dim() == 0 or len(found) == 0:
         raise ValueError(
@@ -169,7 +159,6 @@ def rows(name: str, value: object) -> Tensor:
 
 
 def finite(name: str, value: Tensor) -> None:
-    """Raise if a floating-point tensor holds NaN or infinity."""
     value = tensor(name, value)
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         count = int((~torch.isfinite(value)).sum())
@@ -180,43 +169,40 @@ def finite(name: str, value: Tensor) -> None:
 
 
 def shape(value: Any) -> tuple[int, ...]:
-    """Return the shape of a tensor or array as a plain tuple, which prints compactly."""
+    """Return a shape as a plain tuple, which prints compactly."""
     return tuple(value.shape)
 
 
 def reshaped(y: Tensor, expected: Sequence[int]) -> str:
-    """Return advice if targets have the right number of elements, but a wrong number of axes; otherwise ""."""
+    """Return advice for targets that differ from the expected shape in axes of length 1 only; otherwise ""."""
     if y.numel() != math.prod(expected) or y.dim() == len(expected):
         return ""
     return "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; pass `y[:, None]`, or `y.to_frame()` of a Series"
 
 
 def described(value: object) -> str:
-    """Return the name of a value's type for a message. If the value is a class, return the name of this class."""
+    """Return the name of a value's type or, for a class, its own name."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def kind(name: str, value: object, expected: type, example: str) -> None:
-    """Raise unless a value is an instance of the expected class."""
     if not isinstance(value, expected):
         raise ValueError(f"`{name}` must be {example}, got {described(value)}.")
 
 
 def function(name: str, value: object, example: str) -> None:
-    """Raise unless a value can be called."""
     if not callable(value):
         raise ValueError(f"`{name}` must be {example}, got {described(value)}.")
 
 
 def items(name: str, value: object, example: str) -> list:
-    """Return the items of an iterable as a list; raise if it is a text, a mapping, a tensor or a class."""
+    """Return an iterable as a list; texts, mappings, tensors and classes are refused."""
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping, Tensor, type)):
         raise ValueError(f"`{name}` must be {example}, got {described(value)}.")
     return list(value)
 
 
 def globs(name: str, value: str | Sequence[str]) -> list[str]:
-    """Return a list of globs, given one glob or several."""
     example = 'a glob on site names or a list of them, such as "**.weight"'
     found = [value] if isinstance(value, str) else items(name, value, example)
     for glob in found:
@@ -226,7 +212,7 @@ def globs(name: str, value: str | Sequence[str]) -> list[str]:
 
 
 def weights(name: str, values: object, expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise unless `values` is a dictionary with a finite tensor of the expected shape for every site."""
+    """Raise unless there is a finite tensor of the expected shape for every site."""
     kind(name, values, Mapping, "a dict of weights, such as `posterior.median()`")
     assert isinstance(values, Mapping)
     missing = [site for site in expected if site not in values]

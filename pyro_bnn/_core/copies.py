@@ -14,7 +14,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def copied(module: M) -> M:
-    """Return a deep copy of a module. The module may keep computed tensors, as modules with `weight_norm` do."""
+    """Copy a module deeply, even if it keeps computed tensors, as with `weight_norm`."""
     try:
         with EXCLUSIVE:  # a prediction in another thread may have put a draw into the module
             tensors = tensors_within([vars(part) for part in module.modules()])
@@ -30,7 +30,7 @@ def copied(module: M) -> M:
 
 
 def tree(values: Mapping[str, Tensor]) -> nn.Module:
-    """Return nested modules with a copy of each tensor: a buffer for booleans, a parameter for other tensors."""
+    """Return nested modules with copies of tensors: booleans become buffers, all others parameters."""
     root = nn.Module()
     for name, value in values.items():
         plant(root, name, value)
@@ -38,10 +38,7 @@ def tree(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def plant(root: nn.Module, name: str, value: Tensor) -> None:
-    """Add a copy of a tensor to nested modules under a dotted name.
-
-    A Boolean tensor becomes a buffer. Any other tensor becomes a parameter.
-    """
+    """Add a copy of a tensor under a dotted name, as in :func:`tree`."""
     *path, leaf = name.split(".")
     module = root
     try:

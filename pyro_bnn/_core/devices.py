@@ -1,8 +1,8 @@
-"""Says on which devices a program must wait for earlier operations before it can read a value of a tensor."""
+"""Devices on which reading a value must wait for earlier operations."""
 
 import torch
 
 
 def reads_wait(device: torch.device) -> bool:
-    """Return whether reading a value of a tensor waits for a queue of operations, as on a GPU."""
+    """Return whether operations are queued, as on a GPU."""
     return device.type != "cpu"

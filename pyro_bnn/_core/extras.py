@@ -7,11 +7,11 @@ from .scope import filtered_warnings
 
 
 class MissingExtraError(ModuleNotFoundError):
-    """Raised if an optional package is not installed. The message says how to install the package."""
+    """Raised if an optional package is missing. The message says how to install it."""
 
 
 def optional(module: str, package: str, extra: str, *, root: str | None = None) -> Any:
-    """Import an optional package without its warnings. If the package is missing, the error says how to install it."""
+    """Import an optional package without its warnings."""
     root = module.partition(".")[0] if root is None else root
     try:
         with filtered_warnings("ignore"):

@@ -1,8 +1,7 @@
-"""Files of states: they are written completely or not at all, have a checksum, and contain no code.
+"""Files of states: written completely or not at all, with a checksum, and without code.
 
-A state consists of None, numbers, texts, tensors, and of lists, tuples and dictionaries that hold such values. A file
-has the safetensors format and stores the tensors of a state. The header of the file stores all values except tensors,
-as JSON. It also stores the SHA-256 checksum of the tensors and of this JSON.
+A state consists of None, numbers, texts and tensors, in lists, tuples and dictionaries. The file has the safetensors
+format. Its header holds the values other than tensors as JSON, and a SHA-256 checksum of all values.
 """
 
 import glob
@@ -26,10 +25,10 @@ from torch import Tensor
 
 FORMAT = "pyro_bnn"
 VERSION = 1
-"""Version of the format. Files with a later version are refused."""
+"""Version of the format. Later ones are refused."""
 
 MANY = 16
-"""A list of floats is stored as one tensor if it has at least this many."""
+"""Lists of at least this many floats are stored as tensors."""
 
 
 class DamagedFileError(ValueError):
@@ -37,7 +36,7 @@ class DamagedFileError(ValueError):
 
 
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file completely or not at all. If the path is a symbolic link, its target is replaced."""
+    """Write a file completely or not at all. A symbolic link stays, and its target is replaced."""
     target = Path(path).resolve()
     _remove_parts_of_dead_processes(target)
     part = target.with_name(_part_of(target, os.getpid(), str(threading.get_ident())))
@@ -58,7 +57,7 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
 
 
 def check_name(path: str | Path) -> None:
-    """Raise if a path cannot be encoded in UTF-8, since safetensors cannot read a file with such a path."""
+    """Raise unless a path can be encoded in UTF-8, which safetensors needs."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -68,13 +67,13 @@ def check_name(path: str | Path) -> None:
 
 
 def _part_of(target: Path, process: int, thread: str) -> str:
-    """Return the name of a temporary file: the name of `target`, and the numbers of the machine, process and thread."""
+    """Return the name of a temporary file, with the numbers of machine, process and thread."""
     machine = zlib.crc32(platform.node().encode())
     return f".{target.name}.{machine:x}-{process}-{thread}.part"
 
 
 def _remove_parts_of_dead_processes(target: Path) -> None:
-    """Remove the temporary files that killed processes of this machine left behind."""
+    """Remove the temporary files of killed processes of this machine."""
     before, after = _part_of(target, 0, "*").split("-0-")
     for part in target.parent.glob(f"{glob.escape(before)}-*-{after}"):
         process = part.name[len(before) + 1 :].partition("-")[0]
@@ -95,7 +94,7 @@ def _is_alive(process: int) -> bool:
 
 
 def synchronise(folder: Path) -> None:
-    """Write a folder to the disk, so that a renamed file in it survives a power failure. Do nothing on Windows."""
+    """Make renamed files in a folder survive a power failure. On Windows, nothing is done."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -106,7 +105,6 @@ def synchronise(folder: Path) -> None:
 
 
 def write_state(path: str | Path, kind: str, state: Mapping[str, Any]) -> None:
-    """Write a state to a file with a checksum, completely or not at all."""
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_encoded(state, tensors, "state"))
     metadata = {"format": FORMAT, "version": str(VERSION), "kind": kind, "state": text}
@@ -116,7 +114,7 @@ def write_state(path: str | Path, kind: str, state: Mapping[str, Any]) -> None:
 
 
 def read_state(path: str | Path, kind: str) -> dict[str, Any]:
-    """Read a state that :func:`write_state` wrote; its tensors are on the CPU. No code in the file is run."""
+    """Read a state from :func:`write_state` onto the CPU, without running code."""
     check_name(path)
     foreign = f"{path} is no {kind} that pyro_bnn wrote; pass a {kind} that pyro_bnn wrote."
     if not Path(path).is_file():
@@ -158,7 +156,7 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
 
 @contextmanager
 def understood(path: str | Path, kind: str) -> Iterator[None]:
-    """Raise a DamagedFileError if a `with` block cannot read a file because the content of the file is wrong."""
+    """In a `with` block, turn errors about the content of a file into a DamagedFileError."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:
@@ -170,7 +168,6 @@ def understood(path: str | Path, kind: str) -> Iterator[None]:
 
 
 def raw_bytes(value: Tensor) -> memoryview:
-    """Return the bytes of a tensor on the CPU, in row-major order."""
     flat = value.detach().reshape(-1)
     if flat.stride(0) != 1:  # a tensor of one element may have any stride
         flat = flat.clone(memory_format=torch.contiguous_format)
@@ -193,7 +190,7 @@ def _add(digest: Any, part: bytes) -> None:
 
 
 def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
-    """Turn a value into data for JSON. Move each tensor to `tensors`, and put its key into the data."""
+    """Turn a value into data for JSON, in which keys of `tensors` replace the tensors."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor):
@@ -213,14 +210,12 @@ def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
 
 
 def _stored(value: Tensor, tensors: dict[str, Tensor]) -> str:
-    """Put a copy of a tensor into `tensors`, and return the name of the copy."""
     name = str(len(tensors))
     tensors[name] = value.detach().to("cpu", copy=True).contiguous()
     return name
 
 
 def _decoded(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return the value that :func:`_encoded` turned into data for JSON."""
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()

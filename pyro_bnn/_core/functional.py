@@ -15,7 +15,7 @@ from .scope import EXCLUSIVE, filtered_warnings
 
 
 def parameter_to_buffer(net: nn.Module, path: str) -> None:
-    """Turn a parameter into a buffer: no optimizer learns it, but it moves to other devices with the module."""
+    """Turn a parameter into a buffer: no optimizer learns it, but it moves with the module."""
     owner, attribute = _owner(net, path)
     value = owner._parameters.pop(attribute, None)
     if value is not None:  # None if already done: a module may have several names
@@ -35,7 +35,7 @@ def buffer_to_parameter(net: nn.Module, path: str, parameter: nn.Parameter) -> N
 
 
 def _owner(net: nn.Module, path: str) -> tuple[nn.Module, str]:
-    """Return the module that owns a parameter, and the parameter's name. This is faster than `get_submodule`."""
+    """Return the owner of a parameter and its name there, faster than `get_submodule` does."""
     *prefix, attribute = path.split(".")
     owner: nn.Module | None = net
     for part in prefix:
@@ -53,18 +53,17 @@ def _present(net: nn.Module, path: str) -> Tensor:
 
 
 def present_values(net: nn.Module, paths: Iterable[str]) -> dict[str, Tensor]:
-    """Return the present values of parameters and buffers. Within :func:`swapped`, return the swapped tensors."""
+    """Return present values by path. Within :func:`swapped`, these are the swapped tensors."""
     owners = {path: _owner(net, path) for path in paths}
     return {path: getattr(owner, attribute) for path, (owner, attribute) in owners.items()}
 
 
 def num_axes(net: nn.Module, path: str) -> int:
-    """Return the number of axes of a parameter or buffer."""
     return _present(net, path).dim()
 
 
 def num_lead_axes(net: nn.Module, tensors: Mapping[str, Tensor]) -> int:
-    """Return the largest number of draw axes among `tensors`; draw axes come before the axes of the parameter."""
+    """Return the largest number of draw axes, which come before the axes of a parameter."""
     return max(value.dim() - num_axes(net, path) for path, value in tensors.items())
 
 
@@ -72,10 +71,7 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Give a random embedding a dense gradient.
-
-    Raise if the layer would change the drawn weights or their gradients.
-    """
+    """Give a random embedding a dense gradient. Raise if the layer would change drawn weights or gradients."""
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
         return
@@ -94,7 +90,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """Return the value that a layer uses for a parameter. Embeddings keep the original value of their padding row."""
+    """Return what a layer uses for a parameter: embeddings keep their padding row."""
     return _with_padding(*_owner(net, path), value)
 
 
@@ -107,7 +103,7 @@ def _with_padding(layer: nn.Module, attribute: str, value: Tensor) -> Tensor:
 
 
 def refresh_recurrent_weights(net: nn.Module) -> None:
-    """Make recurrent layers look up their weights at each call, since torch uses a stored list of earlier weights."""
+    """Make recurrent layers look up their weights at each call; torch would use a stored list."""
     for layer in net.modules():
         if isinstance(layer, nn.RNNBase):
             layer.register_forward_pre_hook(_refresh)
@@ -118,14 +114,14 @@ def _refresh(layer: nn.Module, _: object) -> None:
 
 
 def has_hooks_of_others(layer: nn.Module) -> bool:
-    """Return whether a module has hooks other than the hook of :func:`refresh_recurrent_weights`."""
+    """Return whether a module has hooks, apart from that of :func:`refresh_recurrent_weights`."""
     kinds = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
     return any(hook is not _refresh for hooks in kinds for hook in hooks.values())
 
 
 @contextmanager
 def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Replace parameters and buffers by the given tensors inside a `with` block. There the tensors are parameters."""
+    """Use the given tensors as parameters and buffers inside a `with` block."""
     owners = [_owner(net, path) for path in tensors]
     with EXCLUSIVE:  # threads may share the network
         used = [_with_padding(*owner, value) for owner, value in zip(owners, tensors.values(), strict=True)]
@@ -147,11 +143,11 @@ NO_COLUMNS = "the axis of columns is missing, so pass `x[:, None]`"
 """Advice if the network takes inputs of shape (N,) only as a column."""
 
 ONE_ROW = "Expected more than 1 value per channel"
-"""Beginning of the message that torch raises if batch normalisation in train mode gets a single row."""
+"""Beginning of torch's message if batch normalisation in train mode gets one row."""
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """Return the output of `net` for `x`, with the given tensors, ``{path: tensor}``, in place of its parameters."""
+    """Return ``net(x)`` with the given tensors, ``{path: tensor}``, as parameters."""
     try:
         with swapped(net, tensors):
             output = call_network(net, x)
@@ -193,7 +189,7 @@ def _remedy(error: Exception, net: nn.Module, tensors: Mapping[str, Tensor], x: 
 
 
 def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """Return the outputs for all draws, ``(*draws, N, ...)``. A tensor without axes of draws is used in all draws."""
+    """Return the outputs for all draws, ``(*draws, N, ...)``. Tensors without draw axes serve all draws."""
     batched = {path: value for path, value in tensors.items() if value.dim() > num_axes(net, path)}
     leads = [value.shape[: value.dim() - num_axes(net, path)] for path, value in batched.items()]
     lead = torch.broadcast_shapes(*leads)
@@ -208,17 +204,14 @@ def _loop(net: nn.Module, batched: set[str], tensors: Mapping[str, Tensor], x: I
 
 
 BatchedNetwork = Callable[[Mapping[str, Tensor], Inputs], Tensor]
-"""A function of K draws of the weights, ``{path: (K, ...)}``, and of x, with outputs of shape (K, N, ...)."""
+"""Takes K draws of the weights, ``{path: (K, ...)}``, and x; returns outputs of shape (K, N, ...)."""
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
-"""Elementwise layers without parameters; they accept inputs with additional leading axes."""
+"""Layers without parameters that accept additional leading axes."""
 
 
 def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> BatchedNetwork:
-    """Return a fast function that runs a network for many draws.
-
-    If no fast function gives the same results as a loop over the draws, return the loop.
-    """
+    """Return the fastest function whose results equal those of a loop over the draws, or else the loop."""
     paths = set(example)
     loop = functools.partial(_loop, net, paths)
 
@@ -232,19 +225,19 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
 
 
 def vectorised(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """Run a network for K draws of its weights by `torch.func.vmap`; see :data:`BatchedNetwork`."""
+    """Run K draws by `torch.func.vmap`; see :data:`BatchedNetwork`."""
     with ordinary_attention():
         return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
 
 
 def equals_loop(run: BatchedNetwork, net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> bool:
-    """Return whether `run` and a loop agree in outputs and gradients for the draws in `example`."""
+    """Return whether `run` and a loop give the same outputs and gradients."""
     return _agree(run, functools.partial(_loop, net, {*example}), example, x)
 
 
 @contextmanager
 def ordinary_attention() -> Iterator[None]:
-    """Turn off torch's fused attention in a `with` block, since `vmap` does not support it."""
+    """Turn off torch's fused attention, which `vmap` does not support, in a `with` block."""
     with EXCLUSIVE:  # these settings belong to the process
         before = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
@@ -256,7 +249,7 @@ def ordinary_attention() -> Iterator[None]:
 
 
 def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | None:
-    """Return a function that runs a chain of linear and elementwise layers, or None for another network."""
+    """Return a function for a chain of linear and elementwise layers; None for another network."""
     if (
         not isinstance(x, Tensor)
         or type(net) is not nn.Sequential
@@ -285,7 +278,7 @@ def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | No
 
 
 def linear(x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    """Return the outputs of a linear layer for K draws, shape (K, N, out). x has shape (N, in) or (K, N, in)."""
+    """Run a linear layer for K draws: (K, N, out) from x of shape (N, in) or (K, N, in)."""
     weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
     if x.dim() == 2:  # the same rows for all draws take one product, with the draws side by side
         joined = nn.functional.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())
@@ -294,17 +287,16 @@ def linear(x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
 
 
 def is_link(name: str, layer: nn.Module, random: Collection[str]) -> bool:
-    """Return whether a layer is elementwise, or is a linear layer whose parameters are all random."""
+    """Return whether a layer is elementwise, or linear with only random parameters."""
     return type(layer) in ELEMENTWISE or (type(layer) is nn.Linear and is_random(name, layer, random))
 
 
 def is_random(name: str, layer: nn.Linear | nn.Conv2d, random: Collection[str]) -> bool:
-    """Return whether the weight of a layer is random, and also its bias if the layer has one."""
+    """Return whether all parameters of a layer are random."""
     return f"{name}.weight" in random and (layer.bias is None or f"{name}.bias" in random)
 
 
 def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, Tensor], x: Inputs) -> bool:
-    """Return whether two functions give the same outputs and gradients for the draws in `example`."""
     results = []
     for run in (first, second):
         with torch.enable_grad(), filtered_warnings("error", "There is a performance drop"):  # of a loop in vmap

@@ -6,22 +6,22 @@ import torch
 from torch import Tensor
 
 BISECTIONS = 80
-"""Number of bisections. 2^-80 of the initial interval is below the rounding error of any well-determined quantile."""
+"""2^-80 of the initial interval is below the rounding error of any well-determined quantile."""
 
 
 def normal_cdf(z: Tensor) -> Tensor:
-    """Return the distribution function of N(0, 1), accurate in the lower tail, where ``torch.special.ndtr`` is 0."""
+    """Return the distribution function of N(0, 1); in the lower tail ``torch.special.ndtr`` would be 0."""
     return 0.5 * torch.erfc(z * -math.sqrt(0.5))
 
 
 def mixture_cdf(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tensor:
-    """Return the probability that a draw is at most y. If y has shape (...), the parameters have shape (..., M)."""
+    """Return the probability that a draw is at most y, shape (...). The parameters have shape (..., M)."""
     weights, loc, scale, y = weights.double(), loc.double(), scale.double(), y.double()
     return (weights * normal_cdf((y.unsqueeze(-1) - loc) / scale)).sum(-1)
 
 
 def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tensor:
-    """Compute the quantile for q by bisection. If q has shape (...), the parameters have shape (..., M)."""
+    """Compute quantiles by bisection. q has shape (...), the parameters have (..., M)."""
     weights, loc, scale, q = weights.double(), loc.double(), scale.double(), q.double()
     sign = torch.where(q <= 0.5, 1.0, -1.0).to(q)
     tail = torch.minimum(q, 1 - q)
@@ -36,7 +36,7 @@ def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tens
 
 
 def mixture_crps(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tensor:
-    r"""Return the continuous ranked probability score at y. If y has shape (...), the parameters have shape (..., M).
+    r"""Return the continuous ranked probability score at y, shape (...). The parameters have shape (..., M).
 
     .. math:: \sum_i w_i A(y - \mu_i, \sigma_i^2) - \tfrac12 \sum_{ij} w_i w_j A(\mu_i - \mu_j, \sigma_i^2+\sigma_j^2)
 
@@ -54,6 +54,6 @@ def mixture_crps(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tens
 
 
 def _mean_absolute(loc: Tensor, scale: Tensor) -> Tensor:
-    """Return the mean absolute value of a draw from N(loc, scale^2)."""
+    """Return the mean of |x| for x from N(loc, scale^2)."""
     z = loc / scale
     return loc * torch.erf(z * math.sqrt(0.5)) + scale * (math.sqrt(2 / math.pi) * (-0.5 * z.square()).exp())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 def matches(glob: str, name: str) -> bool:
     """Return whether a dotted name matches a glob.
 
-    `*` stands for one component of the name or a part of it, and `**` for any number of components.
+    `*` stands for any characters within one component, and `**` for any number of components.
 
     >>> from pyro_bnn._core.globs import matches
     >>> matches("net.*.weight", "net.0.weight"), matches("**", "net.0.bias")
@@ -26,11 +26,11 @@ def matches(glob: str, name: str) -> bool:
 
 
 MOST_NAMES = 8
-"""A message lists all names if there are at most this many."""
+"""Largest number of names that a message lists in full."""
 
 
 def advice(glob: str, names: Sequence[str]) -> str:
-    """Return advice about a glob that matches none of the names.
+    """Return a remedy for a glob that matches none of the names.
 
     >>> from pyro_bnn._core.globs import advice
     >>> advice("net.*.wieght", ["net.0.weight", "net.0.bias"])
@@ -47,7 +47,7 @@ def advice(glob: str, names: Sequence[str]) -> str:
 
 
 def _corrected(glob: str, names: Sequence[str]) -> str:
-    """Replace misspelt components of a glob by the most similar components of the names."""
+    """Replace each misspelt component by the most similar one of the names."""
     known = sorted({part for name in names for part in name.split(".")})
     parts = []
     for part in glob.split("."):

@@ -1,6 +1,6 @@
-"""Small convolutional networks with several draws of their weights, computed as one network with grouped convolutions.
+"""Small convolutional networks, run for several draws at once by grouped convolutions.
 
-The channels of all draws are side by side and last in memory, so that a CPU computes many of them at once.
+The channels of all draws are side by side and last in memory, where a CPU computes many at once.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -13,18 +13,18 @@ from .inputs import Inputs, leaves
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d)
 
 NARROW = 16
-"""Heuristic: largest number of output channels of a convolution that gains by grouping.
+"""Heuristic: most output channels of a convolution that gains by grouping.
 
-On two networks with two convolutions, a training step for five draws took as long as 3.6 steps for one draw with 8 and
-16 output channels, but 5.9 with 32 and 64.
+Measured on networks with two convolutions: a step for five draws took as long as 3.6 single ones with 8 and 16
+channels, and 5.9 with 32 and 64.
 """
 
 
 def can_be_grouped(net: nn.Module, random: Collection[str]) -> bool:
     """Return whether :func:`grouped` can run this network. `random` has the paths of all parameters with draws.
 
-    This holds for chains of narrow convolutions, pooling and elementwise layers, then `nn.Flatten`, then linear and
-    elementwise layers. The layers before the first layer with draws may be of any kind.
+    The layers before the first one with draws may be of any kind. The others must be narrow convolutions, pooling and
+    elementwise layers, then `nn.Flatten`, then linear and elementwise layers.
     """
     links = _cut(net, random)[1] if type(net) is nn.Sequential else []
     flat = next((index for index, (_, layer) in enumerate(links) if _flattens_all(layer)), 0)
@@ -36,7 +36,7 @@ def can_be_grouped(net: nn.Module, random: Collection[str]) -> bool:
 
 
 def grouped(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """Run a network for K draws of its weights, ``{path: (K, ...)}``. The output has shape (K, N, ...)."""
+    """Run K draws, ``{path: (K, ...)}``, to an output of shape (K, N, ...)."""
     start, links = _cut(net, tensors)
     (value,), num_draws = leaves(x), len(next(iter(tensors.values())))
     for layer in start:
@@ -66,7 +66,7 @@ def _flattens_all(layer: nn.Module) -> bool:
 
 
 def _cut(net: nn.Module, random: Collection[str]) -> tuple[list[nn.Module], list[tuple[str, nn.Module]]]:
-    """Return the layers before the first layer that has draws. Also return this and all later layers, with paths."""
+    """Return the layers before the first one with draws, and the others with their paths."""
     layers = [*_layers(net)]
     owners = {path.rpartition(".")[0] for path in random}
     first = next((index for index, (name, _) in enumerate(layers) if name in owners), len(layers))
@@ -74,7 +74,7 @@ def _cut(net: nn.Module, random: Collection[str]) -> tuple[list[nn.Module], list
 
 
 def _layers(net: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Return the layers of nested sequences and their paths, including layers that are used several times."""
+    """Yield paths and layers of nested sequences, repeated layers too."""
     for name, layer in net._modules.items():
         if type(layer) is nn.Sequential:
             yield from _layers(layer, f"{prefix}{name}.")

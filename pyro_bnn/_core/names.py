@@ -4,13 +4,13 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
 SIMILAR = 0.7
-"""Heuristic: smallest ratio of `difflib` at which a name is suggested in place of another."""
+"""Heuristic: smallest ratio of `difflib` at which a name is suggested."""
 
 SIMILAR_WORD = 0.85
 """Heuristic: the same for one word of a name, such as ``hiden`` for ``hidden_layer_sizes``."""
 
 SHORTEST = 4
-"""Heuristic: smallest number of characters of a name that may be a part of another, as ``epochs`` of ``max_epochs``."""
+"""Heuristic: fewest characters of a name that may be part of another, as ``epochs`` of ``max_epochs``."""
 
 SYNONYMS: Mapping[str, Sequence[str]] = {
     "advi": ("svi",),
@@ -61,7 +61,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "verbose": ("progress",),
     "warmup_steps": ("num_warmup",),
 }
-"""Names in other libraries, each with names here. The first of these that exists is suggested."""
+"""Names in other libraries, and their names here. The first that exists is suggested."""
 
 
 def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str:
@@ -81,11 +81,11 @@ def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str
 
 
 def _letters(name: str) -> list[str]:
-    """Return the sorted letters of a name, without underscores and without an "s" at the end."""
+    """Return a name's sorted letters, without a final "s"."""
     return sorted(name.lower().replace("_", "").removesuffix("s"))
 
 
 def joined(names: Iterable[str]) -> str:
-    """Join names to a text such as "`a`, `b` and `c`", in which each name is in backticks."""
+    """Join names to a text such as "`a`, `b` and `c`"."""
     *first, last = (f"`{name}`" for name in names)
     return f"{', '.join(first)} and {last}" if first else last

@@ -10,22 +10,22 @@ from torch import Tensor
 from typing_extensions import Self
 
 GOLDEN = 0x9E3779B97F4A7C15
-"""Difference between the seeds of successive processes: 2**64 divided by the golden ratio. It keeps seeds far apart."""
+"""2**64 divided by the golden ratio, which keeps the seeds of successive processes far apart."""
 
 LONG = 2**16
-"""Heuristic: a tensor of at least this many elements is sent in a message of its own."""
+"""Heuristic: tensors of at least this many elements are sent alone."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The number of processes that share a computation, and the rank of the present process."""
+    """How many processes share a computation, and the rank of this one."""
 
     rank: int = 0
     count: int = 1
 
     @classmethod
     def present(cls) -> Self:
-        """Return the processes of `torch.distributed`, or a single process if it is not initialised."""
+        """Return the processes of `torch.distributed`, or one if it is not initialised."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls()
         return cls(dist.get_rank(), dist.get_world_size())
@@ -39,11 +39,11 @@ class Processes:
         return self.rank == 0
 
     def seed(self, seed: int) -> int:
-        """Return a seed for this process that differs from the other processes' seeds; process 0 gets `seed` itself."""
+        """Return this process's own seed; process 0 gets `seed` itself."""
         return (seed + self.rank * GOLDEN) % 2**63
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor, in place, by its sum over all processes."""
+        """Replace each tensor by its sum over all processes."""
         if self.are_many:
             for tensor in tensors:
                 sent = tensor.contiguous()  # the tensor itself if it is contiguous
@@ -52,7 +52,7 @@ class Processes:
                     tensor.copy_(sent)
 
     def sum_joined_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over all processes, like :meth:`sum_`, but send small tensors together."""
+        """Do the same as :meth:`sum_`, but send small tensors together."""
         self.sum_([tensor for tensor in tensors if tensor.numel() >= LONG])
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             small = [tensor for tensor in tensors if tensor.numel() < LONG and tensor.dtype == dtype]
@@ -64,7 +64,7 @@ class Processes:
                 tensor.copy_(total.view_as(tensor))
 
     def broadcast_(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor, in place, by the tensor of process 0."""
+        """Replace each tensor by that of process 0."""
         if self.are_many:
             for tensor in tensors:
                 sent = tensor.contiguous()
@@ -74,7 +74,7 @@ class Processes:
                     tensor.copy_(sent)
 
     def from_first(self, value: Any) -> Any:
-        """Return the value that process 0 passed to this method. The value must be picklable."""
+        """Return the picklable value that process 0 passed."""
         if not self.are_many:
             return value
         values = [value]
@@ -82,7 +82,7 @@ class Processes:
         return values[0]
 
     def gathered(self, value: Any) -> list[Any]:
-        """Return the values that all processes passed, in the order of their ranks."""
+        """Return the values of all processes, in the order of their ranks."""
         if not self.are_many:
             return [value]
         values = [None] * self.count
@@ -90,7 +90,7 @@ class Processes:
         return values
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
-        """Return for each flag whether it is set in at least one process."""
+        """Return for each flag whether any process has set it."""
         if not self.are_many:
             return list(flags)
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL sends from GPUs only
@@ -99,7 +99,7 @@ class Processes:
         return [count > 0 for count in counts.tolist()]
 
     def require_same(self, values: dict[str, str]) -> None:
-        """Raise in every process unless all processes passed the same `values`, ``{name: text}``."""
+        """Raise in every process unless all passed the same `values`, ``{name: text}``."""
         theirs = self.gathered(values)
         for name in values:
             different = next((i for i, other in enumerate(theirs) if other.get(name) != theirs[0].get(name)), None)

@@ -6,26 +6,24 @@ import sys
 from tqdm import tqdm
 
 EVERY = 10.0
-"""Minimum number of seconds between two lines of progress that are written to a pipe or a file."""
+"""Fewest seconds between two lines in a pipe or a file."""
 
 
 DELAY = 2.0
-"""Seconds after which a bar appears that the user has not asked for."""
+"""Seconds after which a bar appears unasked."""
 
 
 class Lines(tqdm):
-    """A progress bar for pipes and files, which writes lines."""
-
     monitor_interval = 0  # no thread, since every update looks at the clock
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Write a line. At the end, tqdm passes an empty text; then this method writes nothing."""
+        """Write a line, except the empty one with which tqdm ends."""
         if msg is None:
             print(str(self).rstrip(), file=self.fp, flush=True)
 
 
 def progress_bar(unit: str, total: int | None = None, *, shown: bool | None, initial: int = 0) -> tqdm:
-    """Return a progress bar, such as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``, for a `with` statement."""
+    """Return a bar such as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``, for a `with` statement."""
     is_terminal = sys.stderr.isatty()
     may_be_seen = (is_terminal or "IPython" in sys.modules) and "PYTEST_CURRENT_TEST" not in os.environ
     if shown is False or (shown is None and not may_be_seen):

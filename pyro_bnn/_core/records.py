@@ -1,4 +1,4 @@
-"""Converts dataclasses to plain data for files, and back. Checks data from files, since files may be forged."""
+"""Dataclasses as plain data for files, and back. Data from files are checked, since they may be forged."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def plain(value: Any) -> Any:
-    """Turn dataclasses at any depth into dictionaries of their fields. Tensors are not copied."""
+    """Turn dataclasses at any depth into dictionaries, without copying tensors."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -37,7 +37,6 @@ def record(kind: type[T], values: object, where: str) -> T:
 
 
 def _checked(value: Any, hint: Any, where: str) -> Any:
-    """Convert the value of a field to the annotated type of the field."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is UnionType:
         (other,) = [argument for argument in arguments if argument is not NoneType]
@@ -69,19 +68,18 @@ def _items(value: Any, hint: Any, where: str) -> list[Any]:
 
 
 def _shown(value: object) -> str:
-    """Return the text for a value in a message: the value if it is a number, a text or None, otherwise its type."""
     return _checks.got(value)[:40] if isinstance(value, int | float | str | NoneType) else type(value).__name__
 
 
 def check_tensors(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Check a state with :func:`check_state`, and raise if the state contains a number that is not finite."""
+    """Do the same as :func:`check_state`, and raise if a number is not finite."""
     check_state(owner, got, expected)
     for name, value in got.items():
         check_finite(f"`{name}` of {owner}", value)
 
 
 def check_state(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise unless a state has the same names, shapes and dtypes as `expected`."""
+    """Raise unless a state has the names, shapes and dtypes of `expected`. More names are allowed."""
     for name, value in expected.items():
         if name not in got:
             raise ValueError(f"the file lacks `{name}` of {owner}; {owner} is of another kind than the saved one.")
@@ -90,7 +88,6 @@ def check_state(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Te
 
 
 def require_no_more(owner: str, got: Mapping[str, object], expected: Collection[str]) -> None:
-    """Raise if a state has a name that is not in `expected`."""
     unknown = [name for name in got if name not in expected]
     if unknown:
         raise ValueError(
@@ -99,7 +96,6 @@ def require_no_more(owner: str, got: Mapping[str, object], expected: Collection[
 
 
 def check_tensor(label: str, value: Tensor, shape: torch.Size | tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise unless a tensor has the given dtype and shape. `label` names the tensor in the message."""
     if value.dtype != dtype:
         raise ValueError(f"{label} must be {dtype}, got {value.dtype}.")
     if tuple(value.shape) != tuple(shape):
@@ -107,7 +103,6 @@ def check_tensor(label: str, value: Tensor, shape: torch.Size | tuple[int, ...],
 
 
 def check_finite(label: str, value: Tensor) -> None:
-    """Raise if a tensor has NaN or infinity. `label` names the tensor in the message."""
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         count = int((~torch.isfinite(value)).sum())
         raise ValueError(
@@ -116,7 +111,7 @@ def check_finite(label: str, value: Tensor) -> None:
 
 
 def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor]:
-    """Return the detached state dict of a module. Raise unless all values are tensors."""
+    """Return a module's state, if it has only tensors."""
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(
@@ -127,10 +122,9 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
 
 
 def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
-    """Raise if a number is not finite, or if a running variance of batch normalisation is negative.
+    """Raise if a number is not finite, or a running variance of batch normalisation is negative.
 
-    A buffer named in `constants`, such as an attention mask, may have elements that are not finite. These elements must
-    equal the elements of the buffer of the same name in `own`.
+    Elements of the buffers in `constants`, such as an attention mask, need not be finite if they equal those of `own`.
     """
     for name, value in got.items():
         same = own[name].to(value.device) == value

@@ -11,21 +11,21 @@ from torch.distributions import Distribution, Independent, Transform, constraint
 
 
 def unwrap(distribution: Distribution) -> Distribution:
-    """Return the distribution to which `to_event` was applied, once or several times."""
+    """Undo all applications of `to_event`."""
     while isinstance(distribution, Independent):
         distribution = distribution.base_dist
     return distribution
 
 
 def unwrap_support(support: constraints.Constraint) -> constraints.Constraint:
-    """Remove all applications of `independent` from a support."""
+    """Undo all applications of `independent`."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support
 
 
 def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distribution:
-    """Return the prior of a parameter's elements; raise unless the elements are independent under the prior."""
+    """Return the prior of a parameter's elements, which must be independent."""
     prior = unwrap(prior)
     if prior.event_shape or (prior.batch_shape and prior.batch_shape != shape):
         raise ValueError(
@@ -36,7 +36,7 @@ def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distributi
 
 
 def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
-    """Return a copy of a distribution, with the floating-point tensors on the device and in the dtype of `like`."""
+    """Copy a distribution, with its floats on the device and in the dtype of `like`."""
     copies: dict[int, object] = {}  # a transform and its cached inverse refer to each other
 
     def move(value: object) -> object:
@@ -58,10 +58,7 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
 
 
 def unvalidated(distribution: Any) -> Any:
-    """Return a copy that does not check values.
-
-    A check makes a GPU wait, and `torch.compile` cannot compile a check.
-    """
+    """Return a copy that does not check values: a check makes a GPU wait, and `torch.compile` cannot compile it."""
     result = copy.copy(distribution)
     result._validate_args = False
     nested = {name: value for name, value in vars(result).items() if isinstance(value, Distribution)}
@@ -70,7 +67,7 @@ def unvalidated(distribution: Any) -> Any:
 
 
 def require_positive(name: str, prior: object) -> TorchDistributionMixin:
-    """Return the prior of a scale; raise unless it is a Pyro distribution of positive numbers, without batch shape."""
+    """Return a scale's prior, if it is a Pyro distribution of positive numbers without batch shape."""
     found = require_unbatched(name, prior)
     support = unwrap_support(found.support)
     if support not in (constraints.positive, constraints.nonnegative):
@@ -79,7 +76,7 @@ def require_positive(name: str, prior: object) -> TorchDistributionMixin:
 
 
 def require_unbatched(name: str, prior: object) -> TorchDistributionMixin:
-    """Return the prior; raise unless it is a Pyro distribution without a batch shape."""
+    """Return a prior, if it is a Pyro distribution without batch shape."""
     if not isinstance(prior, TorchDistributionMixin):
         raise ValueError(f"the prior of `{name}` must be one of `pyro.distributions`, got {type(prior)}.")
     if prior.batch_shape:
@@ -90,12 +87,11 @@ def require_unbatched(name: str, prior: object) -> TorchDistributionMixin:
 
 
 def is_learned(distribution: Distribution) -> bool:
-    """Return whether a distribution has a tensor that requires a gradient."""
     return any(tensor.requires_grad for tensor in tensors_of(distribution))
 
 
 def tensors_of(value: object, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """Yield all tensors in a distribution, at any depth, except in parts whose `id` is in `seen`."""
+    """Yield the tensors in a distribution, at any depth, except in parts whose `id` is in `seen`."""
     seen = set() if seen is None else seen
     if isinstance(value, Tensor):
         yield value
@@ -109,13 +105,12 @@ def tensors_of(value: object, seen: set[int] | None = None) -> Iterator[Tensor]:
 
 
 def are_equal(a: Distribution, b: Distribution) -> bool:
-    """Return whether two distributions have the same type and equal tensors."""
     first, second = list(tensors_of(a)), list(tensors_of(b))
     return type(a) is type(b) and len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distribution:
-    """Return the distribution of one element of a batch of independent elements."""
+    """Return the distribution of one of a batch's independent elements."""
     shape = distribution.batch_shape
     if not shape:
         return distribution
@@ -134,20 +129,20 @@ def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distributi
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether a module has hooks, or has an attribute `forward` that replaces the method of its class."""
+    """Return whether a module has hooks, or its own `forward` in place of its class's."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)
 
 
 def overridden_names(kind: type, base: type) -> list[str]:
-    """Return the names of the attributes of `base` that its subclass `kind` overrides."""
+    """Return which attributes of `base` its subclass `kind` overrides."""
     subclasses = kind.__mro__[: kind.__mro__.index(base)]
     names = {name for subclass in subclasses for name in vars(subclass) if name in dir(base)} - {"_abc_impl"}
     return sorted(name for name in names if not name.startswith("__") or name == "__call__")
 
 
 def tensors_within(value: object) -> Iterator[Tensor]:
-    """Yield all tensors in lists, tuples and mappings at any depth. Other objects are not searched."""
+    """Yield the tensors in lists, tuples and mappings at any depth."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Advice for attributes that users of other libraries expect, but that this library does not have."""
+"""Advice for names that users of other libraries expect, but that are missing here."""
 
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -47,7 +47,7 @@ INSTEAD_OF_NAMES = {
     "score": "call `predict(model, posterior, x, y=y).score()`",
     "train": "call `fit(model, (x, y))`",
 }
-"""Advice for names that the package does not have, but that a newcomer may try."""
+"""Advice for names that the package lacks."""
 
 INSTEAD = {
     "BayesianModel": {
@@ -150,11 +150,11 @@ INSTEAD = {
         "predict_std": f"{DISTRIBUTION}, which has the uncertainties of classes",
     },
 }
-"""Advice for each missing attribute, ``{class: {attribute: advice}}``. Subclasses inherit the advice."""
+"""Advice by class and missing attribute, which subclasses inherit."""
 
 
 def explain_missing(module: str) -> None:
-    """For a name that a public module lacks, raise an error that suggests a similar name, or lists all names."""
+    """Make the error about a missing name of a public module suggest a similar one, or list all."""
     found = sys.modules[module]
 
     def explained(name: str) -> NoReturn:
@@ -169,20 +169,20 @@ def explain_missing(module: str) -> None:
 
 
 def advice_for(kind: type, name: str) -> str:
-    """Return the advice of the table for a missing attribute of a class, or an empty text."""
+    """Return the advice for a missing attribute, or an empty text."""
     found = (INSTEAD.get(cls.__name__, {}).get(name) for cls in kind.__mro__)
     return next(filter(None, found), "")
 
 
 def instead(kind: type, name: str) -> str:
-    """Return advice for a text in square brackets after a prediction of a class."""
+    """Return advice for ``prediction[name]``."""
     if hasattr(kind, name) or name in getattr(kind, "__dataclass_fields__", {}):
         return f"use `prediction.{name}`"
     return advice_for(kind, name) or "call `prediction.to_frame()`, whose columns have names"
 
 
 class Advised:
-    """Base class. If an attribute is missing, the error gives advice (:data:`INSTEAD`) or suggests a similar name."""
+    """Base class whose errors about missing attributes give advice (:data:`INSTEAD`) or suggest a similar name."""
 
     if not TYPE_CHECKING:  # a type checker should still report missing attributes
 

@@ -1,4 +1,4 @@
-"""Context managers that change global state and restore it: generators, modes, Pyro's parameter store, warnings."""
+"""Context managers that restore global state: generators, modes, Pyro's parameter store, warnings."""
 
 import inspect
 import os
@@ -23,7 +23,7 @@ from . import checks as _checks
 
 
 class ProcessLock:
-    """A reentrant lock for the process. A forked process gets a new lock: another thread may hold the old one."""
+    """A reentrant lock, renewed in a forked process, where another thread may hold the old one."""
 
     def __init__(self) -> None:
         self._renew()
@@ -41,15 +41,14 @@ class ProcessLock:
 
 
 EXCLUSIVE = ProcessLock()
-"""The lock for changes of the state that all threads share, such as torch's generators and Pyro's parameter store."""
+"""Lock for state that threads share, such as torch's generators and Pyro's parameter store."""
 
 
 class Stream:
-    """A stream of random numbers for `with` blocks. Draws of other threads do not change the stream.
+    """Random numbers for `with` blocks, each of which continues where the last one stopped.
 
-    All threads share torch's generators. A `with` block continues where the stream's last block stopped. At the end of
-    a block, the generators get back the state that they had before the block. Other threads wait during the block. If
-    `seed` is None, torch's generator draws a seed.
+    A block sets torch's generators, which all threads share, and restores them at its end. Other threads wait. Without
+    a `seed`, torch's generator draws one.
     """
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
@@ -75,7 +74,7 @@ class Stream:
         EXCLUSIVE.__exit__()
 
     def state(self) -> list[Tensor]:
-        """Return the state of the generators at the end of the last `with` block."""
+        """Return the state at the end of the last block."""
         return list(self._state)
 
     def restore(self, state: list[Tensor]) -> None:
@@ -99,7 +98,7 @@ def _set_generators(states: list[Tensor]) -> None:
 
 @contextmanager
 def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[None]:
-    """Seed torch's generators in a `with` block, and restore them. If `seed` is None, do nothing."""
+    """Seed torch's generators in a `with` block, and restore them; without a seed, do nothing."""
     if seed is None:
         yield
         return
@@ -109,23 +108,20 @@ def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[Non
 
 
 def reseed(seed: int, device: torch.device | None) -> None:
-    """Seed only those random generators that computations on `device` use."""
+    """Seed the generators that computations on `device` use, and no others."""
     torch.default_generator.manual_seed(_checks.seed(seed))
     if _draws_on_cuda(device):
         torch.cuda.manual_seed_all(seed)
 
 
 def _draws_on_cuda(device: torch.device | None) -> bool:
-    """Return whether computations on `device` draw from a GPU's generator.
-
-    If `device` is None, the computations may run on any device that was used so far.
-    """
+    """Return whether computations on `device` draw on a GPU. None stands for any device used so far."""
     return torch.cuda.is_initialized() if device is None else device.type == "cuda"
 
 
 @contextmanager
 def restored(device: torch.device | None) -> Iterator[None]:
-    """Restore torch's generators at the end of a `with` block, and hold `EXCLUSIVE` meanwhile."""
+    """Restore torch's generators after a `with` block, which holds `EXCLUSIVE`."""
     with EXCLUSIVE:
         outer = _generator_states(_draws_on_cuda(device))
         try:
@@ -136,14 +132,14 @@ def restored(device: torch.device | None) -> Iterator[None]:
 
 @contextmanager
 def undone(device: torch.device) -> Iterator[Callable[[], None]]:
-    """Yield a function that resets the generators of a device to their state at the start of the `with` block."""
+    """Yield a function that resets a device's generators to the start of the `with` block."""
     states = _generator_states(_draws_on_cuda(device))
     yield lambda: _set_generators(states)
 
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put all submodules into eval mode in a `with` block. Other threads must wait, since they may share the module."""
+    """Put all submodules into eval mode in a `with` block, while other threads wait."""
     with EXCLUSIVE:
         training = [vars(submodule) for submodule in module.modules() if submodule.training]
         try:
@@ -159,17 +155,16 @@ class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
     """Metaclass of Pyro modules that are abstract or generic."""
 
     def __getitem__(cls, parameters: Any) -> Any:
-        """Return a generic class with type parameters, as in ``Class[int]``. Other classes behave like `PyroModule`."""
+        """Return ``Class[int]`` for a generic class; otherwise do as `PyroModule` does."""
         return cls.__class_getitem__(parameters) if Generic in cls.__mro__ else super().__getitem__(parameters)
 
 
 @contextmanager
 def own_parameters(*modules: object) -> Iterator[None]:
-    """In a `with` block, hide the entries of Pyro's parameter store that are named like the modules' parameters.
+    """In a `with` block, hide what Pyro's parameter store has under the names of the modules' parameters.
 
-    A `PyroModule` looks up its parameters in the store by name, so a second model with the same names would get the
-    parameters of the first model. The store is restored at the end. Other threads wait, since they share the store and
-    Pyro's handlers.
+    Otherwise a second model with the same names would get the parameters of the first. Other threads wait, as they
+    share the store.
     """
     names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
     names |= {name.removesuffix("_unconstrained") for name in names}
@@ -186,7 +181,7 @@ def own_parameters(*modules: object) -> Iterator[None]:
 
 
 class _NoContext(nullcontext[None]):
-    """Replaces the Pyro context of a `PyroModule`, so that reading an attribute runs no Pyro statement."""
+    """Pyro context of a `PyroModule` for reading attributes without Pyro statements."""
 
     active, used = 0, True
 
@@ -205,10 +200,9 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
-    """Return a copy that shares the parameters, but does not use Pyro's handlers or parameter store.
+    """Return a copy that shares the parameters, but uses neither Pyro's handlers nor its store.
 
-    `values` maps the names of the module's own `PyroSample` attributes to values. If `values` lacks an attribute, each
-    read of this attribute returns a new random value.
+    `values` maps `PyroSample` attributes to values. Others give a new random value at each read.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))
@@ -220,22 +214,19 @@ def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) ->
 
 
 def leave_pyro(module: nn.Module) -> None:
-    """Change a module in place so that it uses neither Pyro's handlers nor its parameter store."""
+    """Change a module in place, so that it uses neither Pyro's handlers nor its store."""
     for path, part in module.named_modules():
         if isinstance(part, PyroModule):
             vars(part).update(_pyro_context=_NoContext(), _pyro_name=path or "net")
 
 
 def allow_local_mode(module: PyroModule) -> None:
-    """Make a module work with both values of Pyro's setting `module_local_params`, not only with the present one."""
+    """Let a module work with both values of Pyro's setting `module_local_params`."""
     vars(module._pyro_context).setdefault("param_state", {"params": {}, "constraints": {}})
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """Return a parameter by a `pyro.param` statement that does not use Pyro's store.
-
-    If the parameter is frozen, return it directly, and make no such statement.
-    """
+    """Return a parameter by a `pyro.param` statement without Pyro's store; if it is frozen, directly."""
     if not parameter.requires_grad:  # Pyro's optimizers would give it the gradient 0, to which weight decay is added
         return parameter
     parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it
@@ -245,7 +236,7 @@ def local_param(name: str, parameter: nn.Parameter) -> Tensor:
 
 @contextmanager
 def short_errors() -> Iterator[None]:
-    """In a `with` block, remove the list of shapes that Pyro adds to the errors of a traced model."""
+    """In a `with` block, remove the list of shapes that Pyro adds to errors."""
     try:
         yield
     except (ValueError, RuntimeError) as error:
@@ -258,7 +249,7 @@ def short_errors() -> Iterator[None]:
 
 
 def is_auxiliary(node: Any) -> bool:
-    """Return whether a sample site of a guide's trace is auxiliary, which means that the model has no such site."""
+    """Return whether a site of a guide's trace is not in the model."""
     return bool((node["infer"] or {}).get("is_auxiliary"))
 
 
@@ -266,10 +257,7 @@ def is_auxiliary(node: Any) -> bool:
 def filtered_warnings(
     action: Literal["ignore", "error"], message: str = "", category: type[Warning] = Warning
 ) -> Iterator[None]:
-    """In a `with` block, ignore warnings or raise them as errors.
-
-    `message` is a regular expression for the beginning of a warning's text.
-    """
+    """In a `with` block, ignore warnings or raise them. `message` is a regular expression for how they begin."""
     with EXCLUSIVE, warnings.catch_warnings():  # blocks that overlap would leave one filter in place forever
         warnings.filterwarnings(action, message, category)
         yield
@@ -280,7 +268,7 @@ _is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 @contextmanager
 def silent_fits() -> Iterator[None]:
-    """In a `with` block, turn off this thread's warnings about how a fit ended, since the caller reports the status."""
+    """Turn off this thread's warnings about how a fit ended, since the caller reports the status."""
     token = _is_silent.set(True)
     try:
         yield
@@ -289,17 +277,16 @@ def silent_fits() -> Iterator[None]:
 
 
 def warn_of_fit(message: str, category: type[Warning]) -> None:
-    """Warn about how a fit ended, except in a `with` block of :func:`silent_fits`."""
     if not _is_silent.get():
         warnings.warn(message, category, stacklevel=outer_stacklevel())
 
 
 BETWEEN = frozenset({__name__.partition(".")[0], "sklearn", "joblib"})
-"""Packages whose lines are not those of a user: this package, and those that call its estimators."""
+"""Packages whose lines are no user's: this one, and callers of its estimators."""
 
 
 def outer_stacklevel() -> int:
-    """Return a `stacklevel` for `warnings.warn` in the calling function, so that the user's line is shown."""
+    """Return the `stacklevel` at which a warning shows the user's line."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
         frame, level = frame.f_back, level + 1

@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def explained(
     example: str, hints: Mapping[str, str] | None = None, kinds: Mapping[str, Callable[[object], bool]] | None = None
 ) -> Callable[[F], F]:
-    """Return a decorator that adds clear errors for calls with wrong arguments.
+    """Return a decorator of a function, or of a class's `__init__`, that explains calls with wrong arguments.
 
     The errors show `example`, a correct call. `hints` has advice for unknown arguments, and under "" for too many
     arguments if none of them could be passed by name. `kinds` has functions that
@@ -56,7 +56,7 @@ def _problem(
     hints: Mapping[str, str],
     kinds: Mapping[str, Callable[[object], bool]],
 ) -> str:
-    """Return a text that says what is wrong with a call, and what to do. Without a mistake, the text is empty."""
+    """Return what is wrong with a call and what to do, or an empty text."""
     parameters = {name: parameter for name, parameter in signature.parameters.items() if name != "self"}
     num_given = len(args) - ("self" in signature.parameters)
     by_position = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]

@@ -1,4 +1,4 @@
-"""Summaries of objects, for the prompt and for notebooks: a title, notes, and a small table."""
+"""Summaries of objects, for the prompt and notebooks: a title, notes, and a small table."""
 
 import html
 import re
@@ -18,19 +18,18 @@ TABLE_STYLE = "border-collapse: collapse; font-variant-numeric: tabular-nums; ma
 CELL_STYLE = f"padding: 0.2em 0.8em; border-bottom: {LINE}"
 NO_WRAP = "; white-space: nowrap"  # so that a number and its standard error stay on one line
 SITE_COLUMNS = ("site", "shape", "numbers")
-"""Names of the columns of :func:`shape_row`."""
 
 Cell = str | int | float | None
 
 
 class Number(str):
-    """A number as text, such as "0.12 ± 0.03". Tables align it at the right, like all numbers."""
+    """A number as text, such as "0.12 ± 0.03", which tables align at the right."""
 
     __slots__ = ()
 
 
 class Sentences(str):
-    """A text with line breaks. Python's prompt and notebooks show the text without quotes, line by line."""
+    """A text that the prompt and notebooks show line by line, without quotes."""
 
     __slots__ = ()
 
@@ -40,7 +39,7 @@ class Sentences(str):
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary of an object: a title, notes, and a table. Only notebooks show the names in `columns`."""
+    """A title, notes, and a table. Only notebooks show `columns`."""
 
     title: str
     notes: Sequence[str] = ()
@@ -50,7 +49,7 @@ class Summary:
     most_lines: int = MOST_LINES
 
     def text(self) -> str:
-        """Return the summary as text. Lines have at most 80 characters, and rows of the table at most 100."""
+        """Return text with at most 80 characters in a line, and 100 in a row of the table."""
         lines = wrap(_clipped(self.title, 2 * WIDTH), WIDTH, subsequent_indent="  ")
         for note in self.notes:
             joined = _on_one_line(note).replace(" %", "\xa0%")  # no line begins with "%"
@@ -66,7 +65,7 @@ class Summary:
         return "\n".join(lines).replace("\xa0%", " %")
 
     def html(self) -> str:
-        """Return the summary as HTML. All texts are escaped. If the status is bad, the problem is shown in red."""
+        """Return escaped HTML, with the problem of a bad status in red."""
         notes = "".join(map(_html_note, self.notes))
         are_right = self._are_right
         rows = [_html_row(row, "td", are_right) for row in self._table(MOST_HTML_ROWS)]
@@ -77,13 +76,12 @@ class Summary:
 
     @property
     def _are_right(self) -> list[bool]:
-        """Whether each column is aligned at the right, as columns with numbers are."""
         return [
             any(isinstance(cell, int | float | Number) for cell in column) for column in zip(*self.rows, strict=True)
         ]
 
     def _table(self, most: int) -> list[list[str]]:
-        """Return the header and at most `most` rows as texts. If rows are left out, an extra row gives their number."""
+        """Return the header and at most `most` rows; one more row counts those left out."""
         rows, header = self.rows, [list(self.header)] if self.header else []
         most -= len(header)
         if not rows or most < 1:
@@ -98,23 +96,17 @@ class Summary:
 
 
 class Shown:
-    """Base class of objects that the prompt and notebooks show by a :class:`Summary`.
-
-    An object is also shown if its construction is not finished.
-    """
+    """Base class of objects that are shown by a :class:`Summary`, even if half constructed."""
 
     def _summary(self) -> Summary:
-        """Return the summary, by default the lines of `str`.
-
-        The method must be fast, draw no numbers, and change nothing.
-        """
+        """Return the summary. Be fast, draw no numbers, and change nothing."""
         return Summary(type(self).__name__, str(self).splitlines())
 
     def __repr__(self) -> str:
         return _safe(self, self._summary, Summary.text)
 
     def _notebook_summary(self) -> Summary:
-        """Return the summary for notebooks; a subclass may add details to the ordinary summary."""
+        """Return the summary for notebooks, which may have more details."""
         return self._summary()
 
     def _repr_html_(self) -> str:
@@ -122,7 +114,7 @@ class Shown:
 
 
 def _safe(shown: Shown, make: Callable[[], Summary], form: Callable[[Summary], str]) -> str:
-    """Return an object's summary as text or HTML. After an error, return only the names of the class and the error."""
+    """Return a summary as text or HTML; after an error, only the names of the class and the error."""
     try:
         return form(make())
     except Exception as error:
@@ -130,27 +122,25 @@ def _safe(shown: Shown, make: Callable[[], Summary], form: Callable[[Summary], s
 
 
 def in_lines(text: str) -> Sentences:
-    """Begin each sentence of a text on a new line, and wrap long lines."""
+    """Begin each sentence on a new line, and wrap long lines."""
     sentences = text.replace(". ", ".\n").splitlines()
     lines = (wrap(sentence, WIDTH, break_long_words=False, break_on_hyphens=False) for sentence in sentences)
     return Sentences("\n".join("\n".join(line) for line in lines))
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as "1,200 draws"."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 
 def few(names: Iterable[str], most: int = 3) -> str:
-    """Return a text that lists the first `most` names and counts the remaining names."""
+    """List the first `most` names, and count the others."""
     names = list(names)
     rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
 
 
 def in_time(seconds: float) -> str:
-    """Return a duration, such as "12.3 s" or "2 h 5 min"."""
     if seconds < 100:
         return f"{seconds:.3g} s"
     minutes = round(seconds / 60)
@@ -158,17 +148,17 @@ def in_time(seconds: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Return one part of a sum as text with three digits, or "0" if this part is only a rounding error of the sum."""
+    """Return a part of a sum with three digits, or "0" if it is a rounding error."""
     return "0" if abs(part) < 1e-6 * abs(whole) else f"{part:.3g}"
 
 
 def kind_of(tensor: Tensor) -> str:
-    """Return the dtype and the device of a tensor as text, such as "float32 on cpu"."""
+    """Return a text such as "float32 on cpu"."""
     return f"{str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
 
 
 def shape_row(name: str, shape: Iterable[int], *cells: Cell) -> tuple[Cell, ...]:
-    """Return a row of a table, with a name, a shape, the number of elements, and further cells."""
+    """Return the cells name, shape, number of elements, and further ones."""
     shape = torch.Size(shape)
     return (name, str(tuple(shape)), shape.numel(), *cells)
 
@@ -186,7 +176,7 @@ def _on_one_line(text: str) -> str:
 
 
 def _clipped(text: str, width: int) -> str:
-    """Cut the middle out of a text that is longer than `width`."""
+    """Cut the middle out of a text that is too long."""
     text = _on_one_line(text)
     if len(text) <= width:
         return text

@@ -1,4 +1,4 @@
-"""Parallel calls of a function, made by this process and by worker processes that it starts."""
+"""Parallel calls of a function, by this process and worker processes that it starts."""
 
 import os
 import pickle
@@ -20,10 +20,10 @@ START = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
     f"from {__name__} import serve; serve(sys.stdin.buffer)"
 )
-"""The code of a worker process. Its path to modules is that of this process."""
+"""The code of a worker process, which imports from where this process does."""
 
 GRACE = 5.0
-"""Heuristic: seconds that a worker process has to write a checkpoint when it is stopped."""
+"""Heuristic: seconds to write a checkpoint that a stopped worker process has."""
 
 
 class WorkerError(RuntimeError):
@@ -31,10 +31,7 @@ class WorkerError(RuntimeError):
 
 
 class TracebackError(Exception):
-    """Shows the traceback of an error in a worker process.
-
-    It is the `__cause__` of the error that this process raises.
-    """
+    """Shows the traceback from a worker process, as `__cause__` of the error raised here."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -49,11 +46,10 @@ def side_by_side(
     is_asked: Callable[[], bool] = lambda: False,
     done: Callable[[], object] = lambda: None,
 ) -> list[T]:
-    """Return ``[job(0), ..., job(count - 1)]``. This process and ``num_workers - 1`` other processes make the calls.
+    """Return ``[job(0), ..., job(count - 1)]``, called in this process and copies in ``num_workers - 1`` others.
 
-    The other processes get a copy of `job`. If `is_asked` returns True, the other processes get SIGTERM, and this
-    function raises KeyboardInterrupt. `done` is called after each call of `job`. If `job` raises an error in another
-    process, this function raises the same error. If a process died, this function raises a WorkerError.
+    `done` is called after each call. If `is_asked` returns True, the others get SIGTERM, and KeyboardInterrupt is
+    raised here. So is an error of `job` elsewhere, or a WorkerError if a process died.
     """
     num_others = min(num_workers, count) - 1
     message = _pickled(job, num_threads) if num_others > 0 else b""
@@ -67,7 +63,7 @@ def side_by_side(
 
 
 class Team(Generic[T]):
-    """The calls of a job that are waiting or done, and the worker processes that make some of these calls."""
+    """The waiting and finished calls of a job, and the worker processes."""
 
     def __init__(self, count: int, done: Callable[[], object]) -> None:
         self._count, self._done = count, done
@@ -80,7 +76,7 @@ class Team(Generic[T]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop all worker processes, including those that are still starting."""
+        """Stop all worker processes, even those still starting."""
         with self._change:
             self._waiting.clear()
         for process in self._processes:
@@ -95,7 +91,7 @@ class Team(Generic[T]):
             leader.join()
 
     def hire(self, message: bytes) -> None:
-        """Start a worker process, and a thread that sends the job (`message`) and then single calls to this process."""
+        """Start a worker process, and a thread that sends it the job (`message`) and calls."""
         process = subprocess.Popen(
             [sys.executable, "-c", START],
             stdin=subprocess.PIPE,
@@ -107,19 +103,18 @@ class Team(Generic[T]):
         self._leaders[-1].start()
 
     def next(self) -> int | None:
-        """Take the next waiting call. Return None if no call is waiting, or if a call has raised an error."""
+        """Take the next waiting call; None if there is none, or after an error."""
         with self._change:
             return self._waiting.popleft() if self._waiting and not self._error else None
 
     def put(self, index: int, result: T) -> None:
-        """Store the result of a call."""
         with self._change:
             self._results[index] = result
             self._done()
             self._change.notify_all()
 
     def wait(self, is_asked: Callable[[], bool]) -> list[T]:
-        """Wait for the calls that other processes make, and return all results; raise the first error of a call."""
+        """Wait for the calls of other processes, and return all results or raise the first error."""
         with self._change:
             while len(self._results) < self._count and not self._error:
                 self._change.wait(0.1)
@@ -130,10 +125,7 @@ class Team(Generic[T]):
             return [self._results[index] for index in range(self._count)]
 
     def _lead(self, process: "subprocess.Popen[bytes]", message: bytes) -> None:
-        """Give calls to a worker process until no call is waiting.
-
-        One thread for each worker process runs this method.
-        """
+        """Give calls to a worker process until none waits. Each process has a thread for this."""
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(OSError), process.stdin as commands, process.stdout as answers:  # a dead process reads nothing
@@ -160,7 +152,7 @@ class Team(Generic[T]):
 
 
 def _pickled(job: Callable[[int], object], num_threads: int) -> bytes:
-    """Return the bytes that a worker process needs before it can make calls: settings of torch, and the job."""
+    """Return what a worker process needs first: settings of torch, and the job."""
     settings = torch.get_default_dtype(), torch.get_float32_matmul_precision(), num_threads
     try:
         return pickle.dumps(settings) + cloudpickle.dumps(job)
@@ -189,7 +181,6 @@ def _death(process: "subprocess.Popen[bytes]") -> WorkerError:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Set torch's number of threads in a ``with`` block."""
     before = torch.get_num_threads()
     if count != before:
         torch.set_num_threads(count)
@@ -201,7 +192,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def serve(commands: IO[bytes]) -> None:
-    """Make the calls that another process asks for, until the input ends. Prints go to standard error."""
+    """Make another process's calls until the input ends. Prints go to standard error."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     _send(answers, pickle.dumps("started"))
@@ -231,7 +222,7 @@ def serve(commands: IO[bytes]) -> None:
 
 
 def _answer(job: Callable[[int], object], index: int) -> bytes:
-    """Make a call; return a pickled pair (True, result) or (False, (error, traceback))."""
+    """Make a call; return a pickled (True, result) or (False, (error, traceback))."""
     try:
         return cloudpickle.dumps((True, job(index)))
     except KeyboardInterrupt:

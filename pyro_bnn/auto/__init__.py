@@ -1,1 +1,1 @@
-"""The function `fit`, which chooses the method, the settings and the length of a fit, and says why."""
+"""The function `fit`, which chooses a method, its settings and its length."""

@@ -1,4 +1,4 @@
-"""Corruptions of images at five strengths, for measuring predictions on shifted data."""
+"""Corruptions of images, for measuring predictions on shifted data."""
 
 import math
 
@@ -14,7 +14,7 @@ BLUR_SCALES = (0.4, 0.6, 0.7, 0.8, 1.0)
 CONTRASTS = (0.75, 0.5, 0.4, 0.3, 0.15)
 
 BLUR_WIDTH = 4.0
-"""Half-width of the kernel of a blur, in standard deviations of the kernel, as in scikit-image."""
+"""Half-width of a blur's kernel, in standard deviations, as in scikit-image."""
 
 
 def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
@@ -22,15 +22,15 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
-        strength: Strength from 1 to 5. The standard deviation of the noise is 0.04, 0.06, 0.08, 0.09 or 0.10.
+        strength: From 1 to 5: the standard deviation of the noise is 0.04, 0.06, 0.08, 0.09 or 0.10.
         seed: Seed of the noise.
 
     Raises:
-        ValueError: If `x` does not hold images with values in [0, 1], or if `strength` is not from 1 to 5.
+        ValueError: If `x` are no such images, or `strength` is not from 1 to 5.
 
     References:
         Hendrycks and Dietterich (2019), Benchmarking Neural Network Robustness to Common Corruptions and Perturbations,
-        https://arxiv.org/abs/1903.12261. The constants are the same as in CIFAR-10-C.
+        https://arxiv.org/abs/1903.12261. The constants are those of CIFAR-10-C.
 
     Example:
         >>> import torch
@@ -50,10 +50,10 @@ def blur(x: Tensor, strength: int) -> Tensor:
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
-        strength: Strength from 1 to 5. The standard deviation of the Gaussian is 0.4, 0.6, 0.7, 0.8 or 1.0 pixels.
+        strength: From 1 to 5: the standard deviation of the Gaussian is 0.4, 0.6, 0.7, 0.8 or 1.0 pixels.
 
     Raises:
-        ValueError: If `x` does not hold images with values in [0, 1], or if `strength` is not from 1 to 5.
+        ValueError: If `x` are no such images, or `strength` is not from 1 to 5.
 
     Example:
         >>> import torch
@@ -71,14 +71,14 @@ def blur(x: Tensor, strength: int) -> Tensor:
 
 
 def lower_contrast(x: Tensor, strength: int) -> Tensor:
-    r"""Reduce the contrast of images: move the pixels of each colour channel towards their mean.
+    r"""Reduce the contrast of images: move the pixels of each channel towards their mean.
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
-        strength: Strength from 1 to 5. Differences from the mean are multiplied by 0.75, 0.5, 0.4, 0.3 or 0.15.
+        strength: From 1 to 5: differences from the mean are multiplied by 0.75, 0.5, 0.4, 0.3 or 0.15.
 
     Raises:
-        ValueError: If `x` does not hold images with values in [0, 1], or if `strength` is not from 1 to 5.
+        ValueError: If `x` are no such images, or `strength` is not from 1 to 5.
 
     Example:
         >>> import torch
@@ -92,10 +92,7 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
 
 
 def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
-    """Return the entry of `values` for a strength, counted from 1.
-
-    Raise unless `x` are images with values in [0, 1].
-    """
+    """Return the entry of `values` for a strength, and check the images."""
     _checks.finite("x", _checks.real_tensor("x", x))
     if x.dim() < 2 or not x.numel():
         raise ValueError(f"`x` must be images of shape (..., H, W), got shape {_checks.shape(x)}.")
@@ -111,7 +108,7 @@ def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
 
 
 def _blurring(size: int, scale: float) -> Tensor:
-    """Return a matrix M, in double precision, such that ``row @ M`` is a blurred row of pixels."""
+    """Return a matrix M such that ``row @ M`` is a blurred row of pixels, in double precision."""
     radius = math.floor(BLUR_WIDTH * scale + 0.5)
     offsets = torch.arange(-radius, radius + 1)
     kernel = (-0.5 * (offsets.double() / scale).square()).exp()

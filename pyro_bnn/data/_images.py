@@ -1,4 +1,4 @@
-"""Data sets of images, and their files: known sets, and archives of many JPEG or PNG files."""
+"""Data sets of images: known sets, and archives of JPEG or PNG files."""
 
 import gzip
 import io
@@ -25,10 +25,10 @@ from .._core.summary import Shown, Summary, counted, kind_of
 
 IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 GREY_SETS = (*IMAGE_SETS, "digits")
-"""Data sets whose images have the shape (H, W), without a colour axis."""
+"""Data sets whose images have no channel axis."""
 
 FILES = (("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"))
-"""Files of images and labels: first of the training set, then of the test set."""
+"""Images and labels, of the training set and of the test set."""
 
 CIFAR10_FOLDER = "cifar-10-batches-py"
 CIFAR10_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
@@ -61,18 +61,18 @@ class MissingDataError(FileNotFoundError):
 
 
 def data_folder(root: object) -> Path:
-    """Return `root` as a path; if `root` is None, return the path in ``$PYRO_BNN_DATA``, by default ``data``."""
+    """Return `root` as a path, by default ``$PYRO_BNN_DATA``, or else ``data``."""
     return Path(os.environ.get("PYRO_BNN_DATA") or "data") if root is None else _checks.path("root", root)
 
 
 def find_idx(path: Path) -> Path | None:
-    """Return the path of the file, or of its compressed form ``PATH.gz``; None if neither exists."""
+    """Return the path of a file, or of its compressed form ``PATH.gz``, if one exists."""
     candidates = (path, path.with_name(f"{path.name}.gz"))
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def read_idx(path: Path, num_axes: int) -> Tensor:
-    """Read a tensor of dtype uint8 from an IDX file or its compressed form (http://yann.lecun.com/exdb/mnist/)."""
+    """Read a uint8 tensor from an IDX file or its compressed form (http://yann.lecun.com/exdb/mnist/)."""
     found = find_idx(path)
     if found is None:
         raise MissingDataError(f"there is no file {path}.")
@@ -114,7 +114,7 @@ class Images(Shown):
     """A data set of images.
 
     Args:
-        x_train: Training images with values in [0, 1]. Their shape is (N, H, W), or (N, 3, H, W) for images in colour.
+        x_train: Training images with values in [0, 1], shape (N, H, W), or (N, 3, H, W) in colour.
         y_train: Training labels, shape (N,).
         x_test: Test images, shape (M, H, W), or (M, 3, H, W).
         y_test: Test labels, shape (M,).
@@ -142,21 +142,21 @@ class Images(Shown):
 def load_images(name: str, *, root: str | Path | None = None, download: bool = False) -> Images:
     """Load MNIST, FashionMNIST, CIFAR-10, or the 8 x 8 digits of scikit-learn.
 
-    CIFAR-10 is published as pickles, which can contain code. Torchvision (the extra ``vision``) reads the pickles,
-    after it has checked that the files have the published checksums.
+    CIFAR-10 is published as pickles, which can contain code. Torchvision (the extra ``vision``) reads them, after it
+    has checked the published checksums.
 
     Args:
-        name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``digits``. The digits need no files, and a fixed quarter of
-            them is the test set.
-        root: Folder that contains ``MNIST/raw``, ``FashionMNIST/raw`` or ``cifar-10-batches-py``. By default the folder
-            is ``$PYRO_BNN_DATA``, or ``./data`` if this variable is not set.
-        download: Whether to download missing files into `root`. A download needs torchvision (the extra ``vision``).
+        name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``digits``. The digits need no files; a fixed quarter of them
+            is the test set.
+        root: Folder that contains ``MNIST/raw``, ``FashionMNIST/raw`` or ``cifar-10-batches-py``; by default
+            ``$PYRO_BNN_DATA``, or ``./data`` if this is not set.
+        download: Whether to download missing files into `root`, which needs torchvision.
 
     Raises:
         ValueError: If the name is unknown.
         ImportError: If the files of CIFAR-10 exist, but torchvision is not installed.
         MissingDataError: If the files do not exist, or cannot be downloaded.
-        DamagedFileError: If a file is damaged, or the files are from different data sets.
+        DamagedFileError: If a file is damaged, or files do not belong together.
 
     References:
         Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images,
@@ -197,7 +197,6 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
 def _provide(
     published: str, root: Path, folder: Path, missing: Sequence[str], files: Sequence[str], download: bool
 ) -> None:
-    """Download missing files if `download` is true; otherwise raise an error if files are missing."""
     if missing and download:
         _download(published, root, folder)
     elif missing:
@@ -222,7 +221,7 @@ def _download(published: str, root: Path, folder: Path) -> None:
 
 
 def _cifar10(root: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Load CIFAR-10 with torchvision, which verifies the checksums of all files before it opens a pickle."""
+    """Load CIFAR-10 by torchvision, which verifies checksums before it opens a pickle."""
     datasets = optional("torchvision", "torchvision", "vision").datasets
     try:
         with filtered_warnings("ignore"):  # numpy warns of arrays that its first versions pickled
@@ -240,7 +239,6 @@ def _cifar10(root: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _read_pair(raw: Path, image_file: str, label_file: str, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Read images of dtype uint8, and their labels."""
     images, labels = read_idx(raw / image_file, 3), read_idx(raw / label_file, 1).long()
     if len(images) != len(labels):
         raise DamagedFileError(
@@ -272,21 +270,18 @@ ARRAYS = {"jpeg": "the bytes of all files, dtype uint8", "offsets": "N + 1 whole
 def read_packed_images(file: str | Path) -> tuple[Tensor, Tensor]:
     """Read images from an ``.npz`` archive of JPEG or PNG files.
 
-    The archive has three arrays. ``jpeg`` (uint8) holds the bytes of all image files, one file after the other.
-    ``offsets`` (N + 1) tells where image i is: from byte ``offsets[i]`` up to byte ``offsets[i + 1]``. ``labels`` (N)
-    holds the labels.
+    It has three arrays: ``jpeg`` (uint8), the bytes of all files one after the other; ``offsets`` (N + 1), where image
+    i is from byte ``offsets[i]`` up to byte ``offsets[i + 1]``; and ``labels`` (N).
 
     Args:
         file: The archive.
 
     Returns:
-        The images, dtype uint8, shape (N, C, H, W), with C = 1 for grey images and C = 3 for colour; and the labels,
-        shape (N,).
+        Images of dtype uint8, shape (N, C, H, W), with C = 1 for grey and C = 3 for colour; and labels, shape (N,).
 
     Raises:
         MissingDataError: If there is no such file.
-        DamagedFileError: If the file is not such an archive, if an image cannot be decoded, or if the images have
-            different sizes.
+        DamagedFileError: If the file is no such archive, an image cannot be decoded, or sizes differ.
 
     Example:
         >>> import io
@@ -321,19 +316,19 @@ def read_packed_images(file: str | Path) -> tuple[Tensor, Tensor]:
 
 
 def load_packed_images(folder: str | Path, *, classes: tuple[str, ...] | None = None) -> Images:
-    """Load a data set from the archives ``train.npz`` and ``test.npz``; see :func:`read_packed_images`.
+    """Load the archives ``train.npz`` and ``test.npz``; see :func:`read_packed_images`.
 
     Args:
-        folder: Folder that contains the two archives.
-        classes: Names of the classes with the labels 0, 1, ...; by default the names are the numbers.
+        folder: Folder of the two archives.
+        classes: Names of the classes 0, 1, ...; by default the numbers.
 
     Returns:
-        The data set, with images of shape (C, H, W) and values in [0, 1].
+        Images of shape (C, H, W) with values in [0, 1].
 
     Raises:
         ValueError: If a label has no name among `classes`.
         MissingDataError: If an archive does not exist.
-        DamagedFileError: If an archive is damaged, or if the two archives have images of different shapes.
+        DamagedFileError: If an archive is damaged, or the two have images of different shapes.
     """
     root = _checks.path("folder", folder)
     (x_train, y_train), (x_test, y_test) = (read_packed_images(root / f"{part}.npz") for part in ("train", "test"))
@@ -348,7 +343,7 @@ def load_packed_images(folder: str | Path, *, classes: tuple[str, ...] | None = 
 
 
 def _decoded(content: bytes, name: str, path: Path) -> Tensor:
-    """Decode an image to dtype uint8, shape (C, H, W)."""
+    """Decode an image to uint8, shape (C, H, W)."""
     from PIL import Image  # imported late: nothing else needs it
 
     try:
@@ -362,7 +357,6 @@ def _decoded(content: bytes, name: str, path: Path) -> Tensor:
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """Read the arrays of an archive. Raise an error if the archive is incomplete or inconsistent."""
     if not path.is_file():
         raise MissingDataError(
             f"there is no file {path.absolute()}; packed images are an archive of numpy.savez with {_layout()}."

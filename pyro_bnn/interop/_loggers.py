@@ -17,20 +17,17 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 Point = tuple[int, dict[str, float]]
-"""The number of steps so far, and the values of some curves at this point, ``{name: value}``."""
+"""The number of steps so far, and values of curves, ``{name: value}``."""
 
 SVI_STEP = "svi_step"
-"""The horizontal axis in Weights & Biases, whose own step counter also rises when you log other values."""
+"""The horizontal axis in Weights & Biases, whose own step counter also counts other logged values."""
 
 MOST = 1000
-"""Largest number of values that an MLflow server accepts in one request."""
+"""Most values that an MLflow server accepts in one request."""
 
 
 class HistoryWriter(ABC):
-    """Callback of :func:`~pyro_bnn.fit_svi` that sends new points of the fit's curves to another program.
-
-    :class:`~pyro_bnn.interop.TensorBoard` describes the curves.
-    """
+    """Callback of :func:`~pyro_bnn.fit_svi` that sends curves to another program, as :class:`TensorBoard` does."""
 
     def __init__(self, *, every_step: bool) -> None:
         self._every_step = _checks.flag("every_step", every_step)
@@ -38,7 +35,7 @@ class HistoryWriter(ABC):
 
     @abstractmethod
     def write(self, points: list[Point]) -> None:
-        """Send new points of the curves to a program such as MLflow. The last point has the averages of the epoch."""
+        """Send new points of the curves. The last point has the averages of the epoch."""
 
     def __enter__(self) -> Any:
         self._num_steps = 0
@@ -48,15 +45,14 @@ class HistoryWriter(ABC):
         return
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of steps that were written so far."""
+        """Return the number of written steps."""
         return {"num_steps": self._num_steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the number of steps that were already written, so that the next call continues after these steps."""
+        """Restore the number of written steps."""
         self._num_steps = int(state_dict["num_steps"])
 
     def __call__(self, history: History) -> None:
-        """Write the curves of the last epoch. The fit calls this method after each epoch."""
         if Processes.present().is_first:
             self.write([*self._points(history)])
         self._num_steps = len(history.elbo)
@@ -79,19 +75,18 @@ class HistoryWriter(ABC):
 class TensorBoard(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a folder, for ``tensorboard --logdir FOLDER``.
 
-    After each epoch the callback writes means over the epoch, in nats per row of the data set: ``per_row/elbo``,
-    ``per_row/nll`` (minus the expected log-likelihood) and ``per_row/kl``. If the number of rows is unknown, the
-    callback writes totals, such as ``total/elbo``. The callback also writes ``schedule/learning_rate``,
-    ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The horizontal axis is the number of steps. If several
-    processes fit together, only the first process writes.
+    After each epoch it writes means over the epoch, in nats per row of the data set: ``per_row/elbo``, ``per_row/nll``
+    (minus the expected log-likelihood) and ``per_row/kl``, or totals, such as ``total/elbo``, if the number of rows is
+    unknown. It also writes ``schedule/learning_rate``, ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The
+    horizontal axis is the number of steps. If several processes fit together, only the first writes.
 
     Checkpoints save how many steps were logged. After a resume, TensorBoard discards what the interrupted fit wrote
-    after its checkpoint. The file is complete after each epoch, and is closed at the end of the fit. In your own loop,
-    use this class in a ``with`` statement. Use a separate folder for each fit.
+    after its checkpoint. The file is complete after each epoch. In your own loop, use this class in a ``with``
+    statement. Use a separate folder for each fit.
 
     Args:
         log_dir: Folder to write to, or a `SummaryWriter` of torch, which you close yourself.
-        guide: Guide whose signal-to-noise ratios are also written, as a histogram in decibels for each site.
+        guide: Guide whose signal-to-noise ratios are also written, as histograms in decibels.
         every_step: Whether to write ELBO, NLL and KL also for each step, as ``step_per_row/elbo`` and so on.
 
     Raises:
@@ -144,12 +139,12 @@ class TensorBoard(HistoryWriter):
             self._writer = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the number of written steps. TensorBoard then discards the interrupted run's later steps."""
+        """Restore the number of written steps. TensorBoard then discards later steps of the interrupted fit."""
         super().load_state_dict(state_dict)
         self._must_forget = True
 
     def write(self, points: list[Point]) -> None:
-        """Write new points of the curves, and histograms of the guide's signal-to-noise ratios at the last point."""
+        """Write new points of the curves, and at the last one histograms of signal-to-noise ratios."""
         writer = self._opened()
         for step, values in points:
             for name, value in values.items():
@@ -175,15 +170,15 @@ class TensorBoard(HistoryWriter):
 class WandB(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a run of Weights & Biases.
 
-    Start the run yourself by ``wandb.init`` before the fit, and end it yourself. ``mode="offline"`` works, too. The
-    curves have the names that :class:`TensorBoard` describes, and their horizontal axis is ``svi_step``. If several
-    processes fit together, only the first process writes, and the other processes need no run.
+    Start the run by ``wandb.init`` before the fit, and end it yourself. ``mode="offline"`` works, too. The curves are
+    those of :class:`TensorBoard`, with the horizontal axis ``svi_step``. If several processes fit together, only the
+    first writes and needs a run.
 
-    Checkpoints save how many steps were logged. If a fit is interrupted and resumed in the same run, the run has two
-    points for each step that the interrupted fit made after the checkpoint.
+    Checkpoints save how many steps were logged. If a fit resumes in the same run, steps after the checkpoint have two
+    points.
 
     Args:
-        run: The run; with ``None``, the run that ``wandb.init`` started last.
+        run: The run; with ``None``, the last that ``wandb.init`` started.
         every_step: Whether to write ELBO, NLL and KL also for each step, as ``step_per_row/elbo`` and so on.
 
     Raises:
@@ -213,7 +208,7 @@ class WandB(HistoryWriter):
         return super().__enter__()
 
     def write(self, points: list[Point]) -> None:
-        """Write new points of the curves to the run of Weights & Biases."""
+        """Write new points of the curves."""
         for step, values in points:
             self._run.log({**values, SVI_STEP: step})
 
@@ -221,12 +216,11 @@ class WandB(HistoryWriter):
 class MLflow(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a run of MLflow.
 
-    Start the run yourself before the fit, log your own parameters to it, and end it yourself. The curves have the names
-    that :class:`TensorBoard` describes. If several processes fit together, only the first process writes, and the other
-    processes need no run.
+    Start the run before the fit, and end it yourself. The curves are those of :class:`TensorBoard`. If several
+    processes fit together, only the first writes and needs a run.
 
-    Checkpoints save how many steps were logged. MLflow keeps all points: if a fit is interrupted and resumed in the
-    same run, steps after the checkpoint have two points.
+    Checkpoints save how many steps were logged. If a fit resumes in the same run, steps after the checkpoint have two
+    points.
 
     Args:
         run_id: Identifier of the run; with ``None``, the active run.
@@ -257,7 +251,7 @@ class MLflow(HistoryWriter):
         self._run_id, self._library = run_id, library
 
     def write(self, points: list[Point]) -> None:
-        """Write new points of the curves to the run of MLflow."""
+        """Write new points of the curves."""
         now = int(time.time() * 1000)  # in milliseconds
         metric, client = self._library.entities.Metric, self._library.MlflowClient()
         metrics = [metric(name, value, now, step) for step, values in points for name, value in values.items()]

@@ -23,14 +23,12 @@ Size = torch.Size | list[int] | tuple[int, ...]
 
 
 class _Mixture(TorchDistribution):
-    """A mixture of univariate Gaussians, with quantiles that are computed in double precision."""
-
     support = constraints.real
     has_rsample = False
 
     @abstractmethod
     def _components(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the weights, means and standard deviations of the components, each of shape ``(*batch, M)``."""
+        """Return the weights, means and standard deviations of the components, each ``(*batch, M)``."""
 
     def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> Any:
         new = self._get_checked_instance(type(self), _instance)
@@ -43,13 +41,13 @@ class _Mixture(TorchDistribution):
         return new
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return the probability that a draw is no larger than the value."""
+        """Return the probability that a draw is at most `value`."""
         self._check(value)
         components = self._components()
         return mixture_cdf(*components, value).to(torch.promote_types(value.dtype, components[2].dtype))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Return the quantile of a probability. Quantiles are accurate in both tails, and infinite at 0 and 1."""
+        """Return the quantile of a probability, accurate in both tails, and infinite at 0 and 1."""
         if self._validate_args:
             inside = (_checks.tensor("value", value) >= 0) & (value <= 1)
             if not bool(inside.all()):
@@ -61,7 +59,7 @@ class _Mixture(TorchDistribution):
         return quantile.to(torch.promote_types(value.dtype, components[2].dtype))
 
     def _check(self, value: Tensor) -> None:
-        """Raise unless values are finite and broadcast with the batch shape. Without validation, do nothing."""
+        """Raise unless values are finite and broadcast with the batch shape."""
         if not self._validate_args:
             return
         _checks.finite("value", value)
@@ -82,13 +80,13 @@ class ScaleMixtureNormal(_Mixture):
     .. math:: \log p(w) = \log \pi_a N(w; 0, \sigma_a^2) + \mathrm{softplus}(z), \qquad
               z = \log\frac{\pi_b\sigma_a}{\pi_a\sigma_b} - \frac{w^2}{2}(\sigma_b^{-2} - \sigma_a^{-2}),
 
-    does not underflow in the tails and loses no digits by cancellation, unlike a sum of densities.
+    does not underflow in the tails and loses no digits by cancellation.
 
     Args:
         mixing: Weight of the first component, strictly between 0 and 1.
         scale1: Standard deviation of the first component, above 0.
         scale2: Standard deviation of the second component, above 0.
-        validate_args: Whether to check arguments and values, as for any torch distribution.
+        validate_args: Whether to check arguments and values, as in torch.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -127,23 +125,23 @@ class ScaleMixtureNormal(_Mixture):
         super().__init__(self.mixing.shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "ScaleMixtureNormal":
-        """Return the same distribution with a larger batch shape."""
+        """Return the distribution with a larger batch shape."""
         new: ScaleMixtureNormal = super().expand(batch_shape, _instance)
         new.unexpanded = self.unexpanded
         return new
 
     @property
     def mean(self) -> Tensor:
-        """Mean of the distribution, which is 0."""
+        """Mean, which is 0."""
         return torch.zeros_like(self.scale1)
 
     @property
     def variance(self) -> Tensor:
-        """Variance of the distribution, which is the weighted mean of the two components' variances."""
+        """Weighted mean of the components' variances."""
         return self.mixing * self.scale1.square() + (1 - self.mixing) * self.scale2.square()
 
     def sample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008
-        """Draw values of shape `(*sample_shape, *batch_shape)`, without reparameterisation."""
+        """Draw values of shape `(*sample_shape, *batch_shape)`, without gradients."""
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
             first = torch.rand(shape, dtype=self.mixing.dtype, device=self.mixing.device) < self.mixing
@@ -151,7 +149,7 @@ class ScaleMixtureNormal(_Mixture):
             return noise * torch.where(first, self.scale1, self.scale2)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-density in nats. Gradients with respect to the value and the three parameters are exact."""
+        """Return the log-density in nats, whose gradients with respect to value and parameters are exact."""
         self._check(value)
         mixing, scale1, scale2 = self.unexpanded  # to compute one logarithm instead of one per weight
         first_is_wide = scale1 >= scale2
@@ -175,18 +173,18 @@ class ScaleMixtureNormal(_Mixture):
 
 
 class NormalMixture(_Mixture):
-    r"""Finite mixture of univariate Gaussians. Densities are computed in log space.
+    r"""Finite mixture of univariate Gaussians.
 
     .. math:: p(y) = \sum_{m=1}^M \pi_m\, N(y; \mu_m, \sigma_m^2), \qquad \pi = \mathrm{softmax}(\text{logits}).
 
-    Unlike `MixtureSameFamily`, this class has quantiles, and separates the variance within the components from that
-    between them. All arguments are tensors, so several mixtures can be stacked into one.
+    Unlike `MixtureSameFamily`, this class has quantiles, and separates the variance within components from that between
+    them. All arguments are tensors, so mixtures can be stacked.
 
     Args:
         logits: Unnormalised log-weights of the M components, shape (..., M).
         loc: Means of the components, shape (..., M).
         scale: Standard deviations of the components, above 0, shape (..., M).
-        validate_args: Whether to check arguments and values, as for any torch distribution.
+        validate_args: Whether to check arguments and values, as in torch.
 
     Example:
         >>> import torch
@@ -221,17 +219,17 @@ class NormalMixture(_Mixture):
 
     @property
     def mean(self) -> Tensor:
-        """Mean of the mixture, which is the weighted mean of the components' means."""
+        """Weighted mean of the components' means."""
         return (self.weights * self.loc).sum(-1)
 
     @property
     def within_variance(self) -> Tensor:
-        """Variance within the components: the weighted mean of their variances."""
+        """Weighted mean of the components' variances."""
         return (self.weights * self.scale.square()).sum(-1)
 
     @property
     def between_variance(self) -> Tensor:
-        """Variance between the components: the weighted variance of their means."""
+        """Weighted variance of the components' means."""
         return (self.weights * (self.loc - self.mean.unsqueeze(-1)).square()).sum(-1)
 
     @property
@@ -240,7 +238,7 @@ class NormalMixture(_Mixture):
         return self.within_variance + self.between_variance
 
     def sample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008
-        """Draw values of shape `(*sample_shape, *batch_shape)`, without reparameterisation."""
+        """Draw values of shape `(*sample_shape, *batch_shape)`, without gradients."""
         shape = self._extended_shape(sample_shape)
         with torch.no_grad():
             index = Categorical(logits=self.logits, validate_args=False).sample(torch.Size(sample_shape)).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""Small networks: layers, fully connected networks, LeNet-5, and the residual network of 20 layers."""
+"""Small networks and layers."""
 
 import itertools
 from collections import OrderedDict
@@ -13,13 +13,11 @@ from .._core.signatures import explained
 
 
 class Standardize(nn.Module):
-    r"""A module that subtracts a mean from the inputs and divides by a scale.
-
-    With this module, the preprocessing of the inputs is a part of the network.
+    r"""Subtracts a mean from the inputs and divides by a scale, as a part of the network.
 
     Args:
-        mean: Mean of the inputs, with a shape that broadcasts to the shape of one input.
-        scale: Scale of the inputs, above 0, with a shape that broadcasts to the shape of one input.
+        mean: Mean of the inputs, in a shape that broadcasts to one input.
+        scale: Scale of the inputs, above 0, in a shape that broadcasts to one input.
 
     Example:
         >>> import torch
@@ -55,14 +53,14 @@ class Standardize(nn.Module):
 
     @classmethod
     def of(cls, x: Tensor, *, floor: float = 0.0) -> "Standardize":
-        """Return a `Standardize` module with the mean and the standard deviation of each feature in training inputs.
+        """Return a module with the mean and standard deviation of each feature in training inputs.
 
         Args:
             x: Training inputs, shape (N, ...).
-            floor: Number added to every standard deviation, so that nearly constant features do not become large.
+            floor: Number added to standard deviations, so that nearly constant features stay small.
 
         Raises:
-            ValueError: If x is not finite, if x has fewer than two rows, or if a feature is constant and `floor` is 0.
+            ValueError: If x is not finite or has fewer than two rows, or if a feature is constant and `floor` is 0.
         """
         _checks.finite("x", _checks.real_tensor("x", x))
         _checks.not_negative("floor", floor)
@@ -79,22 +77,21 @@ class Standardize(nn.Module):
 
 
 def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
-    """Return whether a tensor of shape `shape` broadcasts to the shape `to`."""
     pairs = zip(reversed(shape), reversed(to), strict=False)
     return len(shape) <= len(to) and all(size in (1, other) for size, other in pairs)
 
 
 class MCDropout(nn.Module):
-    r"""Monte Carlo dropout: dropout that is also on in eval mode, so that each prediction draws a new mask.
+    r"""Monte Carlo dropout, which is also on in eval mode, so that each prediction draws new masks.
 
     .. math:: x \mapsto \frac{b \cdot x}{1 - p}, \qquad b_i \sim \mathrm{Bernoulli}(1 - p).
 
     Fit :class:`~pyro_bnn.DeltaGuide` with a prior from :meth:`NormalPrior.from_weight_decay
-    <pyro_bnn.NormalPrior.from_weight_decay>`; `predict` then averages over dropout masks. In each run of the network,
-    each row has its own mask. So a seed gives the same prediction only for the same rows and the same `batch_size`.
+    <pyro_bnn.NormalPrior.from_weight_decay>`; `predict` then averages over masks. Each row has its own mask, so a seed
+    gives the same prediction only for the same rows and the same `batch_size`.
 
     Args:
-        p: Probability that an element is set to zero, strictly between 0 and 1.
+        p: Probability that an element is set to zero.
 
     References:
         Gal and Ghahramani (2016), Dropout as a Bayesian Approximation, https://arxiv.org/abs/1506.02142.
@@ -112,11 +109,10 @@ class MCDropout(nn.Module):
         self.p = _checks.between_zero_and_one("p", p)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Set random elements to zero, and scale the other elements so that the mean does not change."""
+        """Set random elements to zero, and scale the others so that the mean does not change."""
         return functional.dropout(x, self.p, training=True)
 
     def extra_repr(self) -> str:
-        """Return the probability, for `repr`."""
         return f"p={self.p}"
 
 
@@ -131,8 +127,8 @@ def mlp(
     """Return a fully connected network.
 
     Args:
-        sizes: Number of inputs, number of units of each hidden layer, and number of outputs.
-        activation: Function without arguments that makes the activation module after each hidden layer.
+        sizes: Numbers of inputs, of units in each hidden layer, and of outputs.
+        activation: Function that makes the activation after each hidden layer.
         first: Modules put before the first layer, such as `nn.Flatten()` or :class:`Standardize`.
         dropout: Probability of an :class:`MCDropout` after each activation; None for no dropout.
 
@@ -178,19 +174,18 @@ def lenet5(
 ) -> nn.Sequential:
     """Return LeNet-5 for images of 28 x 28 pixels, in the form that is common today.
 
-    The network has two convolutions of 5 x 5 with 6 and 16 channels. The first convolution has a padding of two pixels.
-    Each convolution is followed by max pooling over 2 x 2 and a ReLU. After the convolutions come linear layers with
-    120 and 84 hidden units. The network in the article differs: it has sigmoid units, average pooling over 2 x 2 with
-    learned factors, a second convolution that is connected to only some channels, and outputs that are distances.
+    The network has two convolutions of 5 x 5 with 6 and 16 channels, the first with a padding of two pixels, each
+    followed by max pooling over 2 x 2 and a ReLU. Then come linear layers with 120 and 84 hidden units. The article has
+    sigmoid units, average pooling with learned factors, a second convolution that is connected to only some channels,
+    and outputs that are distances.
 
-    The modules with parameters are ``conv1``, ``conv2``, ``linear1``, ``linear2`` and ``linear3``. The modules without
-    parameters are ``images``, ``relu1`` to ``relu4``, ``pool1``, ``pool2`` and ``flatten``. With `dropout`, the modules
-    ``dropout1`` and ``dropout2`` come after the hidden linear layers. The modules in `first` are called ``first0``,
-    ``first1``, ...
+    The modules with parameters are ``conv1``, ``conv2``, ``linear1``, ``linear2`` and ``linear3``; the others are
+    ``images``, ``relu1`` to ``relu4``, ``pool1``, ``pool2`` and ``flatten``. `dropout` adds ``dropout1`` and
+    ``dropout2`` after the hidden linear layers. The modules in `first` are called ``first0``, ``first1``, ...
 
     Args:
         num_classes: Number of outputs, C.
-        in_channels: Number of channels of the images, D: 1 for grey images, 3 for colour images.
+        in_channels: Number of channels of the images, D.
         first: Modules put before the first layer, such as :class:`Standardize`.
         dropout: Probability of an :class:`MCDropout` after each hidden linear layer; None for no dropout.
 
@@ -230,7 +225,7 @@ def lenet5(
 
 
 class _MaxPool(nn.MaxPool2d):
-    """Max pooling over 2 x 2. On a CPU and without gradients, this layer is four times faster than `nn.MaxPool2d`."""
+    """Max pooling over 2 x 2. On a CPU without gradients, it is four times faster than `nn.MaxPool2d`."""
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled():
@@ -240,7 +235,7 @@ class _MaxPool(nn.MaxPool2d):
 
 
 class _Images(nn.Module):
-    """A module that adds the channel axis to grey images, and raises an error if images do not have 28 x 28 pixels."""
+    """Adds the channel axis to grey images, and checks their size."""
 
     def __init__(self, num_channels: int) -> None:
         super().__init__()
@@ -260,27 +255,24 @@ def resnet20(
 ) -> nn.Sequential:
     """Return the residual network of 20 layers for images of 32 x 32 pixels.
 
-    The network consists of a convolution, three stages, the mean over all positions, and a linear layer. Each stage has
-    three blocks of two convolutions. Batch normalisation, or the layer `norm`, follows every convolution. The second
-    and third stage double the number of channels, and halve the height and width. The shortcuts have no parameters:
-    where the channels double, a shortcut uses every other position and fills the new channels with zeros (option A of
-    the article). Convolutions have no biases, and are initialised as in He et al. (2015): normal with variance 2 /
-    fan-in. Images may have any height and width.
+    A convolution is followed by three stages, the mean over all positions, and a linear layer. Each stage has three
+    blocks of two convolutions, and each convolution is followed by batch normalisation, or `norm`. The second and third
+    stage double the channels, and halve height and width. Their shortcuts use every other position, and fill the new
+    channels with zeros (option A of the article). Convolutions have no biases, and start as in He et al. (2015): normal
+    with variance 2 / fan-in. Images may have any height and width.
 
     The modules are ``conv``, ``norm``, ``relu``, ``stage1`` to ``stage3``, ``pool``, ``flatten`` and ``linear``. A
-    block has the modules ``conv1``, ``norm1``, ``conv2`` and ``norm2``. In :class:`~pyro_bnn.BayesianModel`,
+    block has ``conv1``, ``norm1``, ``conv2`` and ``norm2``. In :class:`~pyro_bnn.BayesianModel`,
     ``where=["**.conv*.weight", "net.linear.*"]`` makes all parameters random except those of batch normalisation, and
-    ``where="net.linear.*"`` makes only the last layer random.
+    ``where="net.linear.*"`` only the last layer.
 
     Args:
         num_classes: Number of outputs, C.
-        in_channels: Number of channels of the images, D: 3 for colour images, 1 for grey images.
-        width: Number of channels of the first stage. With a width of 16, as in the article, there are 269,722
-            parameters.
-        norm: Function that takes a convolution's number of output channels and returns the layer that follows the
-            convolution. Batch normalisation predicts with running statistics. These statistics belong to the weights
-            drawn in the fit, not to the weights drawn for the prediction. ``functools.partial(nn.GroupNorm, 8)`` makes
-            layers without running statistics.
+        in_channels: Number of channels of the images, D.
+        width: Number of channels of the first stage. 16, as in the article, gives 269,722 parameters.
+        norm: Function from a number of channels to the layer after a convolution. The running statistics of batch
+            normalisation belong to weights drawn in the fit, not to those drawn for a prediction.
+            ``functools.partial(nn.GroupNorm, 8)`` makes layers without them.
 
     Returns:
         A network from images of shape (N, D, H, W) to logits of shape (N, C).
@@ -316,7 +308,7 @@ def resnet20(
 
 
 class _Block(nn.Module):
-    """Two convolutions and a shortcut. A block that changes the number of channels halves the height and width."""
+    """Two convolutions and a shortcut. If the number of channels changes, height and width are halved."""
 
     def __init__(self, num_in: int, num_out: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Predictions in the units of the targets, if a network was fitted to standardised targets."""
+"""Predictions in the units of targets that were standardised for the fit."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,11 +13,11 @@ from ..modelling.distributions import NormalMixture
 from ..scores.uncertainty import MixtureDensityPrediction, RegressionPrediction
 
 FAR_LARGER = 3.0
-"""Heuristic: a predicted sd that exceeds the sd of the training targets by this factor gets a note."""
+"""Heuristic: rows get a note if their sd exceeds that of the training targets by this factor."""
 
 
 def note_on_unlike_rows(sd: np.ndarray, scale: np.ndarray | Sequence[float], names: Sequence[object]) -> str:
-    """Return a note if rows have a far larger standard deviation than the training targets, or an empty text.
+    """Return a note on rows with a far larger standard deviation than the training targets, or an empty text.
 
     Args:
         sd: Predicted standard deviations, shape (N, O).
@@ -35,7 +35,7 @@ def note_on_unlike_rows(sd: np.ndarray, scale: np.ndarray | Sequence[float], nam
 
 
 def in_units(prediction: RegressionPrediction, mean: Tensor, scale: Tensor) -> RegressionPrediction:
-    """Turn a prediction of y into a prediction of ``mean + scale * y``. `mean` and `scale` have the shape (O,)."""
+    """Turn a prediction of y into one of ``mean + scale * y``; both have shape (O,)."""
     variance = scale.square()
     changed: dict[str, Any] = {"mean": mean + scale * prediction.mean, "aleatoric": variance * prediction.aleatoric}
     if prediction.variance_of_means is not None:

@@ -1,7 +1,4 @@
-"""Conversion of arrays, lists and data frames to tensors and to arguments of a model.
-
-The tensors may share the memory of the data.
-"""
+"""Conversion of arrays, lists and data frames to tensors, which may share the memory of the data."""
 
 import numbers
 import sys
@@ -19,7 +16,7 @@ from ..summary import counted
 from ._tree import Inputs, Shared, joined, num_rows, shapes, take, to_device
 
 WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
-"""The widest NumPy type for signed whole numbers, unsigned whole numbers, floats and booleans."""
+"""The widest NumPy type of each kind."""
 
 REMEDIES = {
     "O": "convert it, such as by `.astype(float)`, or encode its categories as whole numbers",
@@ -29,11 +26,11 @@ REMEDIES = {
     "c": "pass real and imaginary parts as two columns",
     "V": "pass each field as a column, such as by `numpy.lib.recfunctions.structured_to_unstructured`",
 }
-"""What to do about an array that cannot be converted, by the kind of its dtype."""
+"""Remedies for arrays that cannot be converted, by the kind of their dtype."""
 
 
 def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
-    """Convert tensors, arrays, lists or data frames to inputs. Floats get the dtype of `like`."""
+    """Convert tensors, arrays, lists or data frames. Floats get the dtype of `like`."""
     if isinstance(value, Tensor):
         return _checked(name, value)
     if isinstance(value, Shared):
@@ -56,12 +53,11 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
 
 
 def _shared(name: str, value: object, like: Tensor | None) -> Inputs:
-    """Convert the value of a shared input, which may be a tensor without axes, since it needs no rows."""
+    """Convert a shared input, which may be a tensor without axes."""
     return value if isinstance(value, Tensor) and value.dim() == 0 else as_inputs(name, value, like)
 
 
 def as_targets(name: str, value: object, like: Tensor | None = None) -> Tensor:
-    """Convert a tensor, array, list or data frame to one tensor of targets."""
     if isinstance(value, Tensor):
         return _checked(name, value)
     if isinstance(value, Shared):
@@ -111,7 +107,7 @@ def _is_number(value: object) -> bool:
 
 
 def _first_other(name: str, value: object) -> tuple[str, object] | None:
-    """Find the first element that is not a number; return its name, such as ``x[0][2]``, and its value."""
+    """Return the name, such as ``x[0][2]``, and the value of the first element that is no number."""
     if not isinstance(value, (list, tuple)):
         return None if _is_number(value) else (name, value)
     unclear = ((index, part) for index, part in enumerate(value) if type(part) not in (float, int))  # for speed
@@ -120,7 +116,7 @@ def _first_other(name: str, value: object) -> tuple[str, object] | None:
 
 
 def _is_array(name: str, value: list) -> bool:
-    """Return whether a list stands for one array of numbers, and not for several inputs."""
+    """Return whether a list is one array of numbers, not several inputs."""
     other = _first_other(name, value)
     if other is None:
         return True
@@ -187,7 +183,7 @@ def _require_numbers(label: str, array: np.ndarray, dtype: object) -> None:
 
 
 def _table(name: str, frame: Any) -> np.ndarray:
-    """Convert a data frame column by column, since columns of different dtypes would become an array of objects."""
+    """Convert column by column: together, columns of different dtypes would become objects."""
     columns = [
         _column(f"column {label!r} of `{name}`", frame.iloc[:, position])
         for position, label in enumerate(frame.columns)
@@ -225,22 +221,18 @@ def _plain(name: str, array: np.ndarray) -> np.ndarray:
 
 
 Batch = tuple[Any, ...]
-"""The arguments of a model. For a `BayesianModel` these are x (a tensor or nested tensors) and y (a tensor)."""
+"""The arguments of a model; for a `BayesianModel` x (a tensor or nested tensors) and y."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Converts data to a model's arguments.
-
-    If `paired` is true, the arguments are x and one tensor y. Otherwise they can be any tuple.
-    """
+    """Converts data to a model's arguments: to x and one tensor y if `paired`, otherwise to any tuple."""
 
     device: torch.device | None
     like: Tensor | None
     paired: bool
 
     def of_data(self, parts: Sequence[object]) -> Batch:
-        """Convert a tuple that holds all rows of a data set to the arguments of the model."""
         if not parts:
             raise ValueError("`data` must be a tuple of tensors, got an empty one; pass (x, y).")
         if self.paired and len(parts) != 2:
@@ -252,7 +244,6 @@ class Arguments:
         return self._of_rows(names, parts, "`data` has no rows; pass at least one.")
 
     def of_batch(self, batch: object) -> Batch:
-        """Convert one batch of a loader to the arguments of the model."""
         parts = (batch,) if isinstance(batch, Tensor) and not self.paired else batch
         if not isinstance(parts, (tuple, list)) or not parts or (self.paired and len(parts) != 2):
             self._refuse(batch)
@@ -293,7 +284,7 @@ class Arguments:
         raise ValueError(f"a batch must be {kind}, got {got}; let the loader give {example}{several}.")
 
     def _argument(self, part: Any) -> Any:
-        """Move all tensors in an argument to the device, and convert all arrays. All other objects are unchanged."""
+        """Convert arrays, and move tensors to the device. Other objects stay as they are."""
         if isinstance(part, Tensor):
             return to_device(part, self.device)
         if isinstance(part, np.ndarray):
@@ -311,7 +302,7 @@ Pair = tuple[Inputs, Tensor]
 
 
 class Pairs:
-    """The batches of a data set, as pairs of inputs and targets. Iterating raises an error if `num_data` is wrong."""
+    """The batches (x, y) of a data set. Iterating raises if `num_data` is wrong."""
 
     def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:
         batch_size = _checks.at_least("batch_size", batch_size, 1)
@@ -323,7 +314,7 @@ class Pairs:
         self._arguments = Arguments(like.device, like, paired=True)
         self._data = self._arguments.of_data(data) if isinstance(data, tuple) else data
         self.after_batch: Callable[[int], object] = lambda num_rows: None
-        """A function that is called after each batch with its number of rows, such as to update a progress bar."""
+        """Called after each batch with its number of rows, as for a progress bar."""
 
     def __iter__(self) -> Iterator[Pair]:
         rows = 0
@@ -352,7 +343,6 @@ class Pairs:
         return next(iter(self))[0]
 
     def whole(self) -> Pair:
-        """Return all rows as one pair (x, y)."""
         if isinstance(self._data, tuple):
             return self._data
         inputs, targets = zip(*self, strict=True)

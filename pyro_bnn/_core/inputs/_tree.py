@@ -1,7 +1,7 @@
 """Inputs of a network: one tensor, or several in tuples, lists and dictionaries.
 
-All tensors have the same number of rows, except the tensors in a :class:`Shared`: each row uses these as a whole.
-Functions that transform inputs return lists as tuples, and mappings as dictionaries.
+All tensors have the same number of rows, except those in a :class:`Shared`. Functions that transform inputs return
+lists as tuples, and mappings as dictionaries.
 """
 
 import inspect
@@ -19,20 +19,19 @@ from ..summary import counted
 class Shared:
     """An input that all rows of data share, such as the edges of a graph or the features of its nodes.
 
-    For ``net(nodes, features, edges)``, pass the inputs ``(nodes, Shared(features), Shared(edges))``. The network is
-    called with the values inside the `Shared`. At least one input must have rows. A batch has some rows of each input
-    that is not shared, and the whole of each shared input. If several processes share a fit, each process gets the
-    whole of each shared input, and some rows of the other inputs. Functions that do not support shared inputs raise an
-    error. Arguments of a Pyro model that you wrote yourself may be shared, too.
+    For ``net(nodes, features, edges)``, pass ``(nodes, Shared(features), Shared(edges))``. The network gets the values
+    inside. At least one input must have rows. A batch has some rows of these inputs, and the whole of each shared
+    input. If several processes share a fit, the same holds for the part of each process. Functions that do not support
+    shared inputs raise an error. The arguments of your own Pyro model may be shared, too.
 
-    A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. The
-    shared inputs may differ from batch to batch: each batch may have its own sample from a large graph.
+    A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. They
+    may differ from batch to batch, such as samples from a large graph.
 
     Args:
-        value: A tensor, array or list of any shape, or a tuple or dictionary that contains tensors, arrays or lists.
+        value: A tensor, array or list of any shape, or a tuple or dictionary of these.
 
     Raises:
-        ValueError: If `value` contains a `Shared`, or an object of a type that is not listed above.
+        ValueError: If `value` contains a `Shared`, or an object of another type.
 
     Example:
         >>> import torch
@@ -51,7 +50,6 @@ class Shared:
 
 
 def _require_shareable(value: object, place: str = "") -> None:
-    """Raise unless a value is a tensor, an array or a list, or a tuple or dictionary of these."""
     if isinstance(value, Tensor) or _is_array(value):
         return
     if isinstance(value, (tuple, list, Mapping)):
@@ -78,11 +76,11 @@ def _is_array(x: object) -> bool:
 
 
 Inputs = Tensor | Shared | Sequence["Inputs"] | Mapping[str, "Inputs"]
-"""Inputs of a network: a tensor x for ``net(x)``, a tuple or list for ``net(*x)``, a dictionary for ``net(**x)``."""
+"""x for ``net(x)``, a tuple or list for ``net(*x)``, a dictionary for ``net(**x)``."""
 
 
 def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs, *, with_rows: bool = False) -> Inputs:
-    """Apply a function to each tensor of the inputs. If `with_rows` is true, leave shared tensors unchanged."""
+    """Apply a function to each tensor; if `with_rows` is true, not to shared ones."""
     if isinstance(x, Tensor):
         return function(x)
     if isinstance(x, Shared):
@@ -93,10 +91,7 @@ def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs, *, with_rows: bo
 
 
 def named_leaves(name: str, x: Inputs, *, with_rows: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """Yield all tensors with names such as ``x[0]`` and ``x['mask'][1]``.
-
-    If `with_rows` is True, leave out the tensors that all rows share.
-    """
+    """Yield tensors with names such as ``x['mask'][1]``; if `with_rows` is true, without shared ones."""
     if isinstance(x, Tensor):
         yield name, x
     elif isinstance(x, Shared):
@@ -108,7 +103,6 @@ def named_leaves(name: str, x: Inputs, *, with_rows: bool = False) -> Iterator[t
 
 
 def leaves(x: Inputs) -> list[Tensor]:
-    """Return all tensors of the inputs, in their order."""
     if isinstance(x, Tensor):
         return [x]
     parts = (x.value,) if isinstance(x, Shared) else x.values() if isinstance(x, Mapping) else x
@@ -116,7 +110,6 @@ def leaves(x: Inputs) -> list[Tensor]:
 
 
 def has_shared(x: object) -> bool:
-    """Return whether the inputs of a network, or other arguments of a model, contain a shared input."""
     if isinstance(x, Tensor):
         return False
     if isinstance(x, Mapping):
@@ -125,7 +118,7 @@ def has_shared(x: object) -> bool:
 
 
 def unwrapped(x: Any) -> Any:
-    """Replace each shared input by its value; return x itself if no input is shared."""
+    """Replace each shared input by its value."""
     if not has_shared(x):
         return x
     if isinstance(x, Shared):
@@ -134,7 +127,7 @@ def unwrapped(x: Any) -> Any:
 
 
 def num_rows(x: Inputs, name: str = "x") -> int:
-    """Return the number of rows; raise if tensors that are not shared have different numbers of rows."""
+    """Return the number of rows, which must be the same in all tensors that are not shared."""
     if isinstance(x, Tensor) and x.shape:
         return x.shape[0]
     first: tuple[str, int] | None = None
@@ -159,13 +152,13 @@ def num_rows(x: Inputs, name: str = "x") -> int:
 
 
 def versions(x: Inputs) -> list[int]:
-    """Return how often each tensor was changed in place; torch does not count this in inference mode."""
+    """Return how often each tensor was changed in place, which torch does not count in inference mode."""
     found = [x] if isinstance(x, Tensor) else leaves(x)
     return [leaf._version for leaf in found if not leaf.is_inference()]
 
 
 def take(x: Inputs, rows: slice | Tensor) -> Inputs:
-    """Return some rows of the inputs: views if `rows` is a slice, otherwise copies. Shared inputs stay whole."""
+    """Return some rows: views if `rows` is a slice, otherwise copies. Shared inputs stay whole."""
     if isinstance(rows, slice):
         return map_inputs(lambda leaf: leaf[rows], x, with_rows=True)
     # three times as fast as `leaf[rows]`
@@ -173,7 +166,7 @@ def take(x: Inputs, rows: slice | Tensor) -> Inputs:
 
 
 def joined(parts: Sequence[Inputs], name: str = "x") -> Inputs:
-    """Join the rows of several batches. Raise unless all batches have the same shared inputs."""
+    """Join the rows of batches, whose shared inputs must be the same."""
     first, others = parts[0], parts[1:]
     pairs = [zip(named_leaves(name, first), leaves(part), strict=True) for part in others if has_shared(first)]
     of_rows = {leaf_name for leaf_name, _ in named_leaves(name, first, with_rows=True)}
@@ -188,10 +181,7 @@ def joined(parts: Sequence[Inputs], name: str = "x") -> Inputs:
 
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
-    """Move the inputs to a device, unless `device` is None.
-
-    Copies from pinned memory to a GPU do not block the program.
-    """
+    """Move inputs, if there is a device. From pinned memory to a GPU, the program does not wait."""
     if device is None:
         return x
     # A copy to the CPU must block, since its numbers could be read too early.
@@ -199,7 +189,7 @@ def to_device(x: Inputs, device: torch.device | None) -> Inputs:
 
 
 def shapes(x: Inputs) -> object:
-    """Return the shapes of inputs in the form in which messages show them."""
+    """Return shapes for a message."""
     if isinstance(x, Tensor):
         return tuple(x.shape)
     if isinstance(x, Shared):
@@ -211,7 +201,7 @@ def shapes(x: Inputs) -> object:
 
 
 def _shape_of_array(x: Any) -> tuple[int, ...] | None:
-    """Return the shape of an array, a data frame or a list of numbers; None for anything else."""
+    """Return the shape of an array, data frame or list of numbers, or else None."""
     if _is_array(x):
         return tuple(x.shape)
     lengths, first = list[int](), x
@@ -226,7 +216,6 @@ class ChangedInputError(ValueError):
 
 
 def arguments_of(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and the named arguments with which a network is called."""
     if isinstance(x, Tensor):
         return (x,), {}
     found = unwrapped(x)
@@ -234,9 +223,9 @@ def arguments_of(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def call(net: nn.Module, x: Inputs) -> object:
-    """Call ``net(x)``, ``net(*x)`` or ``net(**x)``, and return the output.
+    """Call ``net(x)``, ``net(*x)`` or ``net(**x)``.
 
-    If the output is a dictionary with the entry `logits`, as in `transformers`, return only the logits.
+    Of a dictionary with the entry `logits`, as `transformers` returns, only the logits are kept.
     """
     before = versions(x)
     arguments, named = arguments_of(x)
@@ -254,12 +243,11 @@ def call(net: nn.Module, x: Inputs) -> object:
 
 
 def logits_of(output: object) -> object:
-    """Return the logits if the output is a dictionary that has them, and otherwise the whole output."""
     return output["logits"] if isinstance(output, Mapping) and "logits" in output else output
 
 
 def _require_signature(net: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], error: TypeError) -> None:
-    """Raise if the reason for `error` is that the network's signature does not allow the arguments."""
+    """Raise if `error` means that the network's signature does not take the arguments."""
     signature = inspect.signature(net.forward)
     try:
         signature.bind(*arguments, **named)

@@ -1,7 +1,4 @@
-"""Memory for intermediate results of a network that do not depend on its random parameters.
-
-Later calls reuse these results.
-"""
+"""Memory for results within a network that do not depend on its random parameters."""
 
 from ._memory import Memory as Memory
 from ._memory import Plan as Plan

@@ -1,4 +1,4 @@
-"""Memory for intermediate results that depend only on the input of a network, not on its random parameters."""
+"""Memory for results that depend only on a network's input, not on its random parameters."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,9 +14,9 @@ from ._recording import Call, Forward, RecordedOutput, Recorder, State
 
 
 class Plan:
-    """Finds the modules of a network whose results may be kept: the modules without random or learned parameters.
+    """Finds the modules whose results may be kept, which have no random or learned parameters.
 
-    `random` and `learned` are the paths of the random and of the learned parameters.
+    `random` and `learned` are paths of parameters.
     """
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
@@ -39,7 +39,7 @@ class Plan:
 
 
 class Memory:
-    """Keeps the results that do not depend on a network's random parameters, and reuses them for the same input."""
+    """Keeps results of modules, and reuses them for the same input."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -47,26 +47,25 @@ class Memory:
         self._state: State | None = None
         self._is_block = False
         self.is_off = not plan.is_worthwhile
-        """Whether every call runs all modules, because no result can be kept."""
+        """Whether no result can be kept, so that every call runs all modules."""
 
     @property
     def is_used(self) -> bool:
-        """Whether results are kept, so that the next call skips modules."""
+        """Whether the next call skips modules."""
         return self._state is not None
 
     def will_watch(self) -> bool:
-        """Return whether the next call will be recorded, because it is the first or because the network has changed."""
+        """Return whether the next call will be recorded: the first, and the first after a change of the network."""
         self._drop_if_changed()
         return not self.is_off and not self.is_used
 
     @property
     def has_noise(self) -> bool:
-        """Whether the network, for example its dropout, drew random numbers in the recorded call."""
+        """Whether the recorded call drew random numbers, as in dropout."""
         return self._plan.has_noise
 
     @property
     def num_bytes(self) -> int:
-        """Number of bytes of all kept tensors."""
         return sum(value.numel() * value.element_size() for value in self.kept)
 
     @property
@@ -75,17 +74,16 @@ class Memory:
 
     @property
     def modules(self) -> list[nn.Module]:
-        """The modules that later calls skip."""
         return list(self._calls)
 
     @property
     def keys(self) -> list[tuple[nn.Module, int, int]]:
-        """The origin of each kept tensor: its module, the index of the module's call, and its index in the result."""
+        """The origin of each kept tensor: the module, the index of its call, and the index in the result."""
         numbered = ((m, i, call) for m, calls in self._calls.items() for i, call in calls.items())
         return [(m, i, p) for m, i, call in numbered for p, o in enumerate(call.outputs) if o.value is not None]
 
     def refill(self, values: Sequence[Tensor]) -> None:
-        """Replace the kept tensors by `values`, which are the results for another input of the same shape."""
+        """Replace the kept tensors by those for another input of the same shape."""
         outputs = [output for output in self._outputs() if output.value is not None]
         for output, value in zip(outputs, values, strict=True):
             output.value = value
@@ -94,20 +92,15 @@ class Memory:
         return (output for calls in self._calls.values() for call in calls.values() for output in call.outputs)
 
     def forget(self) -> None:
-        """Forget all results, and run all modules from now on."""
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block.
-
-        In a block, each call checks whether values of tensors have changed, but does not look for other changes.
-        """
+        """Begin a block, in which calls check for changed values of tensors, but for no other changes."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True
 
     def end_block(self) -> None:
-        """End the block. All later calls check again whether the network has changed."""
         self._is_block = False
 
     def _drop_if_changed(self) -> None:
@@ -118,9 +111,9 @@ class Memory:
 
     @contextmanager
     def during(self, drawn: Mapping[str, Tensor]) -> Iterator[None]:
-        """Record the network's call in a `with` block, or let the call reuse kept results. `drawn` has weights by path.
+        """Record a call, or let it reuse results, in a `with` block. `drawn` has weights by path.
 
-        If the call raises :class:`Diverged`, call :meth:`forget` and run the network again.
+        After :class:`Diverged`, call :meth:`forget` and run the network again.
         """
         self._drop_if_changed()
         if self.is_off:
@@ -164,7 +157,7 @@ class Memory:
 
 @contextmanager
 def _forwards(modules: list[nn.Module], called: Callable[..., Any]) -> Iterator[None]:
-    """Replace the forward passes of modules by `called(module, forward, ...)` in a `with` block. Hooks still run."""
+    """Let modules call `called(module, forward, ...)` in a `with` block. Hooks still run."""
     originals = []
     try:
         for module in modules:

@@ -1,4 +1,4 @@
-"""Recording of the torch operations in a run of a network, to find the modules whose results can be kept."""
+"""Records the torch operations in a run of a network, to find modules whose results can be kept."""
 
 import operator
 import random
@@ -18,7 +18,7 @@ TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class State:
-    """A snapshot of some modules, for a later comparison. The values of the tensors in `changing` are not compared."""
+    """A snapshot of modules, for a later comparison. Values of the tensors in `changing` are not compared."""
 
     def __init__(self, modules: Iterable[nn.Module], changing: Collection[Tensor] = ()) -> None:
         modules = list(dict.fromkeys(modules))
@@ -33,10 +33,7 @@ class State:
         self._tensors = [(t, t._version) for t in held if not t.is_inference()]
 
     def is_same(self, *, deep: bool) -> bool:
-        """Return whether the modules are unchanged.
-
-        If `deep` is true, also compare the items of lists and dictionaries that a module has as attributes.
-        """
+        """Return whether the modules are unchanged; if `deep`, also within lists and dictionaries."""
         if not self.has_same_tensors():
             return False
         for table, values, contents in zip(self._dicts, self._values, self._contents, strict=True):
@@ -48,22 +45,19 @@ class State:
         return True
 
     def has_same_tensors(self) -> bool:
-        """Return whether the tensors are unchanged since the snapshot. This is faster than :meth:`is_same`."""
+        """Return whether the tensors are unchanged. This is faster than :meth:`is_same`."""
         return all(tensor._version == version for tensor, version in self._tensors)
 
 
 def generators_of_others() -> tuple[object, ...]:
-    """Return the states of the random generators of Python and NumPy, from which a network may draw."""
+    """Return the states of Python's and NumPy's generators, from which a network may draw."""
     state: Any = np.random.get_state()  # noqa: NPY002  # the generator from which most code draws
     name, keys, *rest = state
     return random.getstate(), name, keys.tobytes(), *rest
 
 
 def _content(value: Any) -> list[Any] | None:
-    """Return the items of a container, or the state of a random generator. Return None for other values.
-
-    For a method of a random generator, return the state of the generator.
-    """
+    """Return the items of a container or the state of a random generator, also for its methods; otherwise None."""
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple, set)):
@@ -91,22 +85,18 @@ def _is_equal(first: Any, second: Any) -> bool:
 Forward = Callable[..., Any]
 
 PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size)
-"""Types whose values contain no tensors."""
 
 
 class Diverged(Exception):  # noqa: N818  # control flow: the caller runs the network as a whole
-    """Raised if a network needs a tensor that was not kept, since it takes another branch than in the recorded run."""
+    """Raised if a network needs a tensor that was not kept, as it took another branch."""
 
 
 class _OpaqueError(Exception):
-    """Raised for a value that may contain tensors in an unknown place, such as an object of a user's class."""
+    """Raised for an object that may hide tensors, as of a user's class."""
 
 
 class Absent(Tensor):
-    """A placeholder for a tensor whose values were not kept. Only modules that are skipped would use these values.
-
-    Operations on placeholders raise :class:`Diverged`.
-    """
+    """Stands for a tensor that was not kept, as only skipped modules use it. Operations on it raise `Diverged`."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -122,7 +112,7 @@ class Absent(Tensor):
 
 
 class RecordedOutput:
-    """A tensor that a recorded call returned. The tensor is kept only if it is used outside of the skipped modules."""
+    """A tensor that a recorded call returned. It is kept only if used outside of the skipped modules."""
 
     def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
         self.reference = weakref.ref(tensor)
@@ -137,7 +127,7 @@ class RecordedOutput:
             self.value = tensor.detach()
 
     def protect(self) -> None:
-        """Keep a copy of the tensor's present value, before the network changes the tensor in place."""
+        """Keep a copy, before the network changes the tensor in place."""
         tensor = self.reference()
         if not self.is_copied and not self.is_lost and tensor is not None:
             self.value, self.is_copied = tensor.detach().clone(), True
@@ -149,20 +139,20 @@ class RecordedOutput:
 
 
 class Call:
-    """A recorded call of a module. In `result`, a `RecordedOutput` stands in for each tensor."""
+    """A recorded call of a module. `RecordedOutput`s stand for the tensors in `result`."""
 
     def __init__(self, inputs: Any, result: Any, outputs: list[RecordedOutput]) -> None:
         self.inputs, self.outputs, self._result = inputs, outputs, result
 
     def replayed(self, arguments: Any) -> Any:
-        """Return the recorded result; raise unless the arguments have the structure and shapes of the recorded call."""
+        """Return the recorded result, if the arguments have the recorded structure and shapes."""
         if _described(arguments) != self.inputs:
             raise Diverged("a module was called with arguments of another shape")
         return _rebuilt(self._result, RecordedOutput.given, (RecordedOutput,))
 
 
 class _Frame:
-    """A call of a module, while this call is being recorded."""
+    """A call that is being recorded."""
 
     def __init__(self) -> None:
         self.made: set[StorageWeakRef | None] = set()
@@ -170,12 +160,10 @@ class _Frame:
 
 
 class Recorder(TorchDispatchMode):
-    """Watches a run of a network, and records the calls of modules whose results are the same in every run.
+    """Watches a run of a network, and records the calls of modules that are the same in every run.
 
-    A recorded call uses no tensor computed from drawn weights, draws no random numbers, and changes no tensor or
-    attribute that existed before. If the arguments of a call were computed from drawn weights, this call is not
-    recorded, but later calls of the module can be. After any other call that cannot be recorded, the module is refused:
-    its later calls are not recorded, either.
+    These calls depend on no drawn weights, draw no random numbers, and change nothing that existed before. A call with
+    arguments from drawn weights is skipped. After any other unsuitable call, the module is refused for good.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
@@ -202,7 +190,6 @@ class Recorder(TorchDispatchMode):
     # --- calls of modules ---------------------------------------------------------------------------------------------
 
     def called(self, module: nn.Module, forward: Forward, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the forward pass of a module, and record it if possible."""
         if self._frame is not None:
             return forward(*args, **kwargs)
         index = self._counts.get(module, 0)
@@ -299,7 +286,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
-    """Return a key for the memory of a tensor; tensors that share memory have equal keys. None if it is unknown."""
+    """Return a key of a tensor's memory, the same if memory is shared; None if it is unknown."""
     try:
         return StorageWeakRef(tensor.untyped_storage())
     except (NotImplementedError, RuntimeError):  # of a sparse tensor
@@ -307,7 +294,6 @@ def _storage(tensor: Tensor) -> StorageWeakRef | None:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """Return the tensors that an operation changes in place."""
     if not func._schema.is_mutable:
         return []
     changed = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
@@ -315,21 +301,18 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _is_without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether an operation is attention without dropout, which torch wrongly marks as random."""
+    """Return whether this is attention without dropout, which torch wrongly marks as random."""
     default = {a.name: a.default_value for a in func._schema.arguments if a.name == "dropout_p"}
     return bool(default) and (default | _named(func, args, kwargs))["dropout_p"] == 0
 
 
 def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Return the arguments with which an operation was called, as a dictionary ``{name: value}``."""
+    """Return the arguments by name."""
     return {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether an operation is batch normalisation that changes its running statistics.
-
-    Some schemas of batch normalisation do not declare the changed statistics, so :func:`_written` misses them.
-    """
+    """Return whether batch normalisation changes its statistics, which some schemas do not declare."""
     if "batch_norm" not in func._schema.name:
         return False
     named = _named(func, args, kwargs)
@@ -354,7 +337,7 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def _rebuilt(value: Any, replace: Callable[[Any], Any], kinds: tuple[type, ...]) -> Any:
-    """Copy nested tuples, lists and dictionaries, and apply `replace` to each value whose type is in `kinds`."""
+    """Copy nested containers, with `replace` applied to values whose type is in `kinds`."""
     if isinstance(value, kinds):
         return replace(value)
     if type(value) in (tuple, list):
@@ -365,7 +348,7 @@ def _rebuilt(value: Any, replace: Callable[[Any], Any], kinds: tuple[type, ...])
 
 
 def _described(value: Any) -> Any:
-    """Replace each tensor by its shape, dtype and device, so that the arguments of two calls can be compared."""
+    """Replace tensors by shape, dtype and device, to compare the arguments of calls."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype, value.device
     if type(value) in (tuple, list):

@@ -1,4 +1,4 @@
-"""Chooses, for a table, the network, prior and likelihood that predict held-out rows best, and fits them by chains."""
+"""Chooses the network, prior and likelihood that predict held-out rows of a table best, for a fit by chains."""
 
 from ._budget import Budget as Budget
 from ._budget import Deadline as Deadline

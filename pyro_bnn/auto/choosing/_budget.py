@@ -1,4 +1,4 @@
-"""The time of a fit. Without a time limit, the numbers of steps depend only on the data and the network."""
+"""The time of a fit. Without a limit, steps depend only on the data and the network."""
 
 import importlib
 import time
@@ -18,7 +18,7 @@ NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4  # number of chains in the fit, and in each
 
 @dataclass(frozen=True)
 class Lengths:
-    """Number of chains, and numbers of steps of each chain."""
+    """Number of chains, and steps of each."""
 
     num_chains: int
     num_descent: int  # steps of Adam that find each chain's mode
@@ -32,14 +32,14 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Budget:
-    """The time that a fit may take, and the largest number of steps of its chains."""
+    """How long a fit may take, and how many steps its chains may make."""
 
     seconds: float  # CPU seconds
     most_steps: int  # most steps of warm-up, and most steps after the warm-up
 
     @classmethod
     def of_rows(cls, num_rows: int) -> "Budget":
-        """Return the budget for a table with `num_rows` rows, if the user sets no time limit."""
+        """Return the budget of a table, if there is no time limit."""
         seconds = min(max(SECONDS_PER_ROW * num_rows, FEWEST_SECONDS), MOST_SECONDS)
         return cls(seconds, MOST_STEPS)
 
@@ -48,7 +48,7 @@ class Budget:
         return (SECONDS_PER_PRODUCT * num_rows + SECONDS_PER_WEIGHT) * num_weights
 
     def lengths(self, share: float, num_rows: int, num_weights: int, num_chains: int) -> Lengths:
-        """Return the lengths with which `num_chains` chains take the fraction `share` of the time."""
+        """Return the lengths of chains that take the fraction `share` of the time."""
         gradients = share * self.seconds / self.gradient(num_rows, num_weights) / num_chains
         descent = min(DESCENT * gradients, MOST_DESCENT)
         steps = (gradients - descent) / 2  # a step takes two gradients
@@ -58,28 +58,23 @@ class Budget:
 
 @dataclass(frozen=True)
 class Deadline:
-    """The time limit of a whole call."""
-
     seconds: float
     begin: float  # by the clock `time.perf_counter`
 
     @classmethod
     def after(cls, seconds: float | None) -> "Deadline | None":
-        """Return the deadline of a call that begins now; None without a limit."""
+        """Return the deadline of a call that begins now, if there is a limit."""
         if seconds is None:
             return None
         importlib.import_module("torch._dynamo")
         return cls(seconds, time.perf_counter())
 
     def at(self, share: float) -> float:
-        """Return the value that `time.perf_counter` will have when the given share of the time is over."""
+        """Return the clock's time when a share of the limit is over."""
         return self.begin + share * self.seconds
 
     def left(self, share: float = 1.0) -> float:
-        """Return how many seconds remain in the given share of the time limit.
-
-        The number is negative if this share is already over.
-        """
+        """Return how many seconds of a share of the limit remain; negative if it is over."""
         return self.at(share) - time.perf_counter()
 
     @property
@@ -88,7 +83,7 @@ class Deadline:
 
 
 def slowdown() -> float:
-    """Return how many seconds pass until this thread gets one CPU second: more than 1 if other programs use the CPU."""
+    """Return how many seconds pass in one CPU second: more than 1 if other programs run."""
     begin, begin_of_thread = time.perf_counter(), time.thread_time()
     while (used := time.thread_time() - begin_of_thread) < PROBE_SECONDS:
         sum(range(1000))

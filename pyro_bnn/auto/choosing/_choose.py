@@ -1,4 +1,4 @@
-"""Chooses the model that predicts held-out rows best in a short run, and fits it to all rows with chains."""
+"""Chooses the model that predicts held-out rows best in a short run, and fits it to all rows by chains."""
 
 import math
 import time
@@ -40,11 +40,10 @@ def fit_best(
     progress: bool | None = False,
     seed: int,
 ) -> Chosen:
-    """Choose the model that predicts held-out rows best, and fit it with chains. The keys of `candidates` are names.
+    """Choose the model that predicts held-out rows best, and fit it by chains.
 
-    Without a deadline, the result does not depend on the machine. A chain has at least 8 and at most `max_draws` draws.
-    If there is only one candidate, there is no search. The chains then also use the time that a search would take,
-    unless `saves_search` is true.
+    Without a deadline, the result does not depend on the machine. A chain has from 8 to `max_draws` draws. A single
+    candidate also gets the time of the search, unless `saves_search` is true.
     """
     if deadline is not None:
         return fit_in_time(candidates, data, deadline, max_draws=max_draws, progress=progress, seed=seed)
@@ -87,7 +86,6 @@ def _compared(
     seed: int,
     progress: bool | None,
 ) -> dict[str, float]:
-    """Return the mean log-density of held-out rows under each model."""
     folds, reason = folds_of(data[0], seed), UnsuitableError("there is no model")
     scores: dict[str, float] = {}
     with comparison_bar(len(candidates), len(candidates) * len(folds), shown=progress) as bar:

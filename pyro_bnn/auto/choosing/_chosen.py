@@ -1,4 +1,4 @@
-"""Held-out rows, scores and the result of a choice between models. The choice may have a time limit."""
+"""Held-out rows, scores and the result of a choice between models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,15 +28,15 @@ SMOOTHER = "Many steps diverged: standardise the inputs, or use tighter priors."
 
 Rows = tuple[Tensor, Tensor]
 Folds = list[tuple[Tensor, Tensor]]
-"""Numbers of the rows that a trial fits, and of the held-out rows that it predicts, for each trial."""
+"""For each trial, the indices of the rows to fit, and of the held-out rows."""
 
 Candidate = Callable[[int], BayesianModel]
-"""Function that makes the model for a number of rows, always with the same weights."""
+"""Makes the model for a number of rows, always with the same weights."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The best of several models, and its fit."""
+    """The best of several models, fitted."""
 
     name: str
     model: BayesianModel
@@ -47,12 +47,12 @@ class Chosen:
     steps: str  # number of steps and whole time, in a sentence
 
     def in_words(self, agreement: str) -> str:
-        """Return the message of the status, given a sentence on the agreement of the chains."""
+        """Return the message of the status. `agreement` is a sentence on the chains."""
         return f"{self.choice} {self.chains} {agreement} {self.steps}"
 
 
 def log_density(model: BayesianModel, posterior: MCMCPosterior, rows: Rows, seed: int) -> float:
-    """Predict rows with all draws, and return the sum of the log-densities of their targets."""
+    """Return the summed log-density of the rows' targets, predicted with all draws."""
     x, y = rows
     found = predict(model, posterior, x, y=y, num_samples=posterior.num_stored, seed=seed).log_density
     assert found is not None
@@ -60,7 +60,7 @@ def log_density(model: BayesianModel, posterior: MCMCPosterior, rows: Rows, seed
 
 
 def folds_of(x: Tensor, seed: int) -> Folds:
-    """Return, for each trial fit, the indices of the rows to fit and of the held-out rows to predict."""
+    """Return fitted and held-out rows for each trial."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     if len(x) < FEW_ROWS:
         size = len(x) // NUM_FOLDS
@@ -73,14 +73,14 @@ def folds_of(x: Tensor, seed: int) -> Folds:
 
 
 def comparison_bar(num_networks: int, num_fits: int, *, shown: bool | None) -> tqdm:
-    """Return the progress bar of a comparison, such as ``comparing 5 networks: fit 4/15``."""
+    """Return a bar such as ``comparing 5 networks: fit 4/15``."""
     return progress_bar(f"comparing {counted(num_networks, 'network')}: fit", num_fits, shown=shown)
 
 
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
-    """Return the held-out rows whose inputs occur in no fitted row, since a model may remember fitted rows.
+    """Return the held-out rows whose inputs occur in no fitted row, or all if there are none.
 
-    If all held-out rows have inputs that occur in fitted rows, return all held-out rows.
+    A model may remember fitted rows.
     """
     known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
     is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])
@@ -97,10 +97,7 @@ def chosen_from(
     num_steps: int,
     seconds: float,
 ) -> Chosen:
-    """Return the result of a choice.
-
-    `cuts` are texts that say what was left out or cut short. `seconds` is the duration of the choice.
-    """
+    """Return the result of a choice. `cuts` say what was left out or cut short."""
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
         ahead = f"log-density of held-out rows {scores[name] - others[0]:.3f} nats per row above that of the next"
@@ -128,7 +125,7 @@ def chosen_from(
 
 
 def not_compared(num_slow: int, num_not_in_c: int) -> list[str]:
-    """Return texts that say how many networks were not compared, and why; an empty list if all were compared."""
+    """Say how many networks were not compared, and why."""
     reasons = {"time (a larger time limit would allow it)": num_slow, "C code": num_not_in_c}
     return [f"{counted(count, 'network')} not compared, for lack of {what}" for what, count in reasons.items() if count]
 

@@ -1,4 +1,4 @@
-"""Networks for tables, together with priors and likelihoods."""
+"""Networks for tables, with priors and likelihoods."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
     "gelu": nn.GELU,
 }
-"""Activations by name. The first three are those of scikit-learn's networks."""
+"""The first three names are those of scikit-learn."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """A fully connected network, its prior, and the name of its likelihood (see `make_likelihood`)."""
+    """A fully connected network, its prior, and its likelihood's name (see `make_likelihood`)."""
 
     hidden: tuple[int, ...]  # numbers of hidden units
     activation: Callable[[], nn.Module]
@@ -43,7 +43,7 @@ def open_designs(
     prior: PriorLike | None = None,
     likelihood: str | None = None,
 ) -> list[Design]:
-    """Set the given fields in every design of `choices`; return the designs, without duplicates."""
+    """Set the given fields in every design, and drop duplicates."""
     made = None if prior is None else as_prior("prior", prior)
     parts = {"hidden": hidden, "activation": activation, "prior": made, "likelihood": likelihood}
     given = {name: value for name, value in parts.items() if value is not None}
@@ -56,7 +56,7 @@ def open_designs(
 
 
 def has_few_values(targets: Tensor) -> bool:
-    """Return whether any column of targets, shape (N, O), has at most `FEW_VALUES` distinct values."""
+    """Return whether a column of targets, (N, O), has at most `FEW_VALUES` distinct values."""
     return min(len(column.unique()) for column in targets.unbind(1)) <= FEW_VALUES
 
 
@@ -67,7 +67,7 @@ OF_NUMBERS = (
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "heteroscedastic"),
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "gaussian"),
 )
-"""Heuristic: designs for standardised targets. Each was the best of a dozen designs on a public table."""
+"""Heuristic, for standardised targets: each was the best of a dozen designs on a public table."""
 
 OF_CLASSES = (
     Design((), nn.ReLU, FanInNormalPrior(2.0), "categorical"),
@@ -75,4 +75,4 @@ OF_CLASSES = (
     Design((50,), nn.ReLU, NormalPrior(1.0), "categorical"),
     Design((16, 16), nn.SiLU, NormalPrior(1.0), "categorical"),
 )
-"""Designs for classes. The first design is a linear model, which is often the best if there are few rows."""
+"""The first is a linear model, often the best for few rows."""

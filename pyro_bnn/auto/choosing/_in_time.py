@@ -1,4 +1,4 @@
-"""Chooses a model and fits it by chains before a deadline. Measured times decide how many models are compared."""
+"""Chooses a model and fits it by chains before a deadline, by measured times."""
 
 import math
 import time
@@ -49,7 +49,7 @@ def fit_in_time(
     progress: bool | None,
     seed: int,
 ) -> Chosen:
-    """Choose the model that predicts held-out rows best, and fit it by chains, all before a deadline."""
+    """Choose the model that predicts held-out rows best, and fit it by chains, before a deadline."""
     needed, available = NEEDED_SECONDS * slowdown(), deadline.left()
     if needed > available:
         raise UnsuitableError(
@@ -102,7 +102,7 @@ def fit_in_time(
 def _first(
     candidates: Mapping[str, Candidate], data: Rows, deadline: Deadline, seed: int
 ) -> tuple[str, BayesianModel, TimedChains]:
-    """Find the first model that chains can fit to all rows. Return its name, the model itself and prepared chains."""
+    """Return the first model that chains can fit: its name, the model, and prepared chains."""
     reason = UnsuitableError("there is no model")
     for name, make in candidates.items():
         model = make(len(data[0]))
@@ -125,12 +125,12 @@ def _prepared(model: BayesianModel, data: Rows, timeout: float, seed: int) -> Ti
 
 
 def _time_left(chains: TimedChains, deadline: Deadline) -> float:
-    """Return how many seconds chains may take if time must be left to judge and store them."""
+    """Return how many seconds chains may take, so that they can be judged and stored."""
     return deadline.left(1 - RESERVE) - chains.seconds / 2
 
 
 def _lengths(chains: TimedChains, seconds: float, num_chains: int, most_steps: int) -> ChainLengths:
-    """Choose the number and the lengths of chains that take `seconds` in all. If time is short, choose fewer chains."""
+    """Choose the lengths of chains that take `seconds` in all, and fewer chains if time is short."""
     while True:
         descent = min(int(DESCENT * seconds / (num_chains * chains.seconds_of_descent)), MOST_DESCENT)
         left = seconds / num_chains - descent * chains.seconds_of_descent
@@ -159,7 +159,7 @@ def _run(
 
 
 def _affordable(chains: TimedChains, num_models: int, num_folds: int, deadline: Deadline) -> tuple[int, int]:
-    """Return how many models can be compared in the time, and on how many folds; (0, 0) if none can be compared."""
+    """Return how many models can be compared, and on how many folds; (0, 0) if none."""
     trial = _trial_seconds(chains)
     for models in range(num_models, 1, -1):
         for folds in sorted({num_folds, 1} - {0}, reverse=True) if num_folds else []:
@@ -170,7 +170,7 @@ def _affordable(chains: TimedChains, num_models: int, num_folds: int, deadline: 
 
 
 def _trial_seconds(chains: TimedChains) -> float:
-    """Return how many seconds the shortest chains in a comparison take."""
+    """Return how long the shortest chains in a comparison take."""
     steps = FEWEST_TRIAL_STEPS * chains.seconds_of_step
     return NUM_SEARCH_CHAINS * steps / (1 - DESCENT)
 
@@ -184,7 +184,7 @@ def _compared(
     seed: int,
     progress: bool | None,
 ) -> tuple[dict[str, float], int]:
-    """Return each model's mean log-density of held-out rows, and the number of models that cannot run in C."""
+    """Return held-out rows' mean log-densities, and how many models cannot run in C."""
     scores: dict[str, float] = {}
     num_not_in_c = 0
     num_fits = len(candidates) * len(folds)

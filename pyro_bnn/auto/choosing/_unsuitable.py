@@ -1,4 +1,4 @@
-"""Checks whether chains in C can fit a model, and counts the multiplications that determine the time of a gradient."""
+"""Checks whether chains in C can fit a model, and how long a gradient takes."""
 
 from dataclasses import replace
 
@@ -20,14 +20,14 @@ MOST_NAMED = 3  # largest number of parameters that a message names
 
 
 class UnsuitableError(ValueError):
-    """Raised if chains in C cannot fit a model; `lacks_time` says whether more time would suffice."""
+    """Raised if chains in C cannot fit a model; `lacks_time` says whether more time would help."""
 
     def __init__(self, reason: str, *, lacks_time: bool = False) -> None:
         super().__init__(reason)
         self.lacks_time = lacks_time
 
     def instead(self, status: Status, num_networks: int = 1) -> Status:
-        """Return the status of a variational fit, and add the reason why no chains were run."""
+        """Add the reason why no chains were run to the status of a variational fit."""
         message = f"variational inference, since {self}: {status.message}"
         if num_networks > 1:
             remedy = "; a larger time limit would allow it" if self.lacks_time else ""
@@ -57,7 +57,7 @@ def require_suitable(model: BayesianModel, x: Tensor) -> None:
 
 
 def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
-    """Run the network once in its present mode and twice in eval mode; return whether all three outputs agree."""
+    """Return whether the network gives the same output in its present mode and, twice, in eval mode."""
     with torch.no_grad(), seeded(0, model.device):
         model = copied(model)  # a network may change its buffers
         weights = {name: model.initial_value(name) for name in model.site_names}
@@ -69,10 +69,7 @@ def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
 
 
 def num_products(model: BayesianModel, x: Tensor) -> int:
-    """Count the multiplications in matrix products and convolutions for one row of inputs.
-
-    The count is at least the number of weights.
-    """
+    """Count the multiplications of matrix products and convolutions for one row, at least one for each weight."""
     values = {name: model.initial_value(name) for name in model.site_names}
     rows, counter = x[:NUM_TRIED].to(model.device), FlopCounterMode(display=False)
     with torch.no_grad(), ordinary_attention(), seeded(0, model.device), eval_mode(own := copied(model)), counter:

@@ -1,4 +1,4 @@
-"""Ensembles: the same fit from several initial networks, side by side in several processes or in one step."""
+"""Ensembles: the same fit from several initial networks, in several processes or in one step."""
 
 import functools
 import math
@@ -39,12 +39,12 @@ LARGEST_GROUPED = 2000  # heuristic: largest batch of members in one step on a C
 MakeGuide = Callable[[BayesianModel], nn.Module]
 
 Fit = tuple[dict[str, Tensor], dict[str, Tensor], GuidePosterior]
-"""A member: parameters and buffers of its network, learned parameters of its likelihood, and its posterior."""
+"""A member: values of its network, learned parameters of its likelihood, and its posterior."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A callable that fits the member with a given index. The method `in_one_step` fits several members at once."""
+    """Fits the member with a given index, or several members at once (`in_one_step`)."""
 
     model: BayesianModel
     data: Data
@@ -57,7 +57,6 @@ class Member:
     options: Mapping[str, Any]  # of a variational fit
 
     def __call__(self, index: int) -> Fit:
-        """Fit a member; return the values of its network, the learned values of its likelihood, and its posterior."""
         model, guide = self.start(index)
         resume = None if self.resume is None else self._file(self.resume, index)
         with silent_fits():  # the status says how the members ended
@@ -74,7 +73,7 @@ class Member:
         return network_values(model), _learned(model), posterior
 
     def in_one_step(self, indices: range, progress: bool | None = False) -> list[GuidePosterior] | str:
-        """Fit members side by side and return their posteriors, or return the reason why this is impossible."""
+        """Fit members side by side, or return why this is impossible."""
         return fit_in_one_step(
             self.model,
             self.data,
@@ -86,10 +85,7 @@ class Member:
         )
 
     def in_groups(self, num_workers: int, progress: bool | None) -> list[GuidePosterior] | str:
-        """Fit groups of members in several processes, or return the reason why this is impossible.
-
-        The members of a group are fitted side by side, as :meth:`in_one_step` does.
-        """
+        """Fit groups of members in several processes, or return why this is impossible."""
         count, num_threads = self.num_groups, max(torch.get_num_threads() // self.num_groups, 1)
         with progress_bar("group of members", count, shown=progress) as bar:
             groups = side_by_side(self.group, count, num_workers=num_workers, num_threads=num_threads, done=bar.update)
@@ -101,7 +97,7 @@ class Member:
         return found
 
     def group(self, index: int) -> list[GuidePosterior] | str:
-        """Fit the members of a group side by side, as :meth:`in_one_step` does."""
+        """Fit one group, as :meth:`in_one_step` does."""
         return self.in_one_step(range(*(self.num_members * part // self.num_groups for part in (index, index + 1))))
 
     @property
@@ -116,7 +112,7 @@ class Member:
 
     @property
     def gains_by_groups(self) -> bool:
-        """Whether a fit on a CPU takes less time if each step trains a group of members instead of one member."""
+        """Whether steps that train a group of members save time on a CPU."""
         model, size = self.model, self.options.get("batch_size")
         size = LARGEST_BATCH if size is None else _checks.at_least("batch_size", size, 1)
         return (
@@ -140,7 +136,7 @@ class Member:
         return self._seed(2 * index + 2)
 
     def _seed(self, index: int) -> int:
-        """Return a seed that differs from `seed`, with which the user may have drawn the network's weights."""
+        """Return a seed other than `seed`, with which the user may have drawn the network's weights."""
         return (self.seed + index * GOLDEN) % 2**63
 
     def _file(self, path: str | Path, index: int) -> Path:
@@ -172,7 +168,7 @@ def fit_ensemble(
     seed: int | None = None,
     **options: Any,
 ) -> EnsemblePosterior:
-    """Fit an ensemble; see :func:`~pyro_bnn.fit`. `options` are arguments for variational fits."""
+    """Fit an ensemble; see :func:`~pyro_bnn.fit`. `options` are for variational fits."""
     num_members = _checks.at_least("num_members", NUM_MEMBERS if num_members is None else num_members, 1)
     if reset is not None:
         _checks.function("reset", reset, "a function that gives a network new weights in place")
@@ -235,7 +231,7 @@ def _where(num_workers: int, reason: str = "") -> str:
 
 
 def _told(ensemble: EnsemblePosterior, seconds: float, how: str) -> EnsemblePosterior:
-    """Return the ensemble with a status that says how long the fit took, and how the members were fitted."""
+    """Add a status that says how long the fit took, and where."""
     message = f"ensemble of {counted(len(ensemble.members), 'member')}, fitted in {in_time(seconds)}{how}"
     ensemble.status, ensemble.seconds = replace(ensemble.status, message=message), seconds
     warn_unless_ok(ensemble.status)
@@ -243,15 +239,12 @@ def _told(ensemble: EnsemblePosterior, seconds: float, how: str) -> EnsemblePost
 
 
 def _learned(model: BayesianModel) -> dict[str, Tensor]:
-    """Return the learned parameters of the likelihood, such as a noise scale, in unconstrained space."""
+    """Return the learned parameters of the likelihood, in unconstrained space."""
     return {name: value.detach() for name, value in model.likelihood.named_parameters() if value.requires_grad}
 
 
 def _members(model: BayesianModel, found: list[Fit]) -> list[Posterior]:
-    """Return the members.
-
-    If the fits changed parameters or buffers of the network, each member stores its own values.
-    """
+    """Return the members, which store values of the network if the fits changed any."""
     before = network_values(model)
     if all(torch.equal(before[name], value) for values, _, _ in found for name, value in values.items()):
         return [posterior for _, _, posterior in found]
@@ -270,7 +263,7 @@ def _check_guide(guide: object) -> None:
 
 
 def _reason_for_one_process(model: BayesianModel, data: Data) -> str:
-    """Return the reason to fit all members in this process; return "" if other processes may fit members, too."""
+    """Return why all members must be fitted in this process; "" if there is no reason."""
     if model.device.type != "cpu":
         return f"the model is on {model.device}"
     if Processes.present().are_many:

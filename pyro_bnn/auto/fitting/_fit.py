@@ -26,7 +26,7 @@ from ._ensemble import MakeGuide, fit_ensemble
 from ._variational import TimeLimit, fit_variational
 
 CHAINS = "Markov chains that start at trained networks, since C code runs this network fast enough"
-"""First words of the status after a fit with chains."""
+"""Beginning of the status after a fit with chains."""
 
 
 METHODS = ("auto", "svi", "mclmc", "ensemble")
@@ -45,7 +45,7 @@ OTHERS = {
     "map": 'fit(model, data, method="svi", guide=DeltaGuide(model))',
     "swag": "fit_svi(model, guide, data, callbacks=[SWAG(guide)], ...)",
 }
-"""Other names of methods, in lower case, each with the call that uses the method."""
+"""Other names of methods, in lower case, and the calls that use them."""
 
 
 @overload
@@ -168,61 +168,56 @@ def fit(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> GuidePosterior | MCMCPosterior | EnsemblePosterior:
-    """Fit a model to data with chains if possible, and otherwise with variational inference.
+    """Fit a model to data by chains if possible, and otherwise by variational inference.
 
-    Optimizers, learning rates and numbers of steps need no tuning. The scale of the prior may need tuning: choose it on
-    held-out rows.
+    Optimizers, learning rates and numbers of steps need no tuning. Choose the scale of the prior on held-out rows.
 
     Args:
         model: A network with a prior and a likelihood.
         data: A tuple (x, y) with all rows, or a loader. :func:`fit_svi` describes the data, and the arguments of a
-            variational fit, in detail.
-        method: With ``"auto"``, the function draws weights with Markov chains if this is possible (see the notes), and
-            otherwise makes a variational fit. With ``"svi"``, it makes a variational fit. With ``"mclmc"``, it runs
-            chains, or raises an error if this is impossible. With ``"ensemble"``, it fits an ensemble.
-        time_limit: Seconds that the call may take, compilation included; not allowed for an ensemble. With a limit, the
-            result depends on the speed of the machine, and the status says what was cut short. Without a limit, the
-            length of chains depends only on the numbers of rows and weights; a thousand rows take half a minute on two
-            cores.
-        num_members: Number of members of an ensemble; with ``None``, 5. By default, a prediction uses each member once.
-        num_workers: Number of processes that fit members of an ensemble; the calling process counts as one of them. The
-            default is 1 if the model is on a GPU, if the data are a loader, or if several processes share the fit by
-            `torch.distributed`. Otherwise, the default is the smaller of `num_members` and torch's number of threads.
-        reset: Function that gives a network new initial weights in place, for an ensemble. If None, the method
-            `reset_parameters` of each layer is called.
-        guide: The guide, which is fitted in place. With ``None``, a :class:`MeanFieldGuide` is made, centred on the
-            network's present weights. For an ensemble: a function that makes a guide from a model, such as
-            :class:`MeanFieldGuide`.
-        optimizer: Function from parameters to a torch optimizer, with or without a schedule. The default is Adam with a
+            variational fit.
+        method: ``"auto"`` draws weights with Markov chains if possible (see the notes), and otherwise makes a
+            variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if this is
+            impossible. ``"ensemble"`` fits an ensemble.
+        time_limit: Seconds that the call may take, compilation included; not for an ensemble. With a limit, the result
+            depends on the speed of the machine, and the status says what was cut short. Without a limit, the length of
+            chains depends only on the numbers of rows and weights; a thousand rows take half a minute on two cores.
+        num_members: Number of members of an ensemble, by default 5.
+        num_workers: Number of processes that fit members, the calling one included. The default is 1 if the model is on
+            a GPU, if the data are a loader, or if processes share the fit by `torch.distributed`; otherwise the smaller
+            of `num_members` and torch's number of threads.
+        reset: Function that gives a network new initial weights in place, for an ensemble; by default, each layer's
+            `reset_parameters` is called.
+        guide: The guide, which is fitted in place; by default a :class:`MeanFieldGuide` centred on the network's
+            present weights. For an ensemble: a function from a model to a guide, such as :class:`MeanFieldGuide`.
+        optimizer: Function from parameters to a torch optimizer, with or without a schedule; by default Adam with a
             learning rate of 0.02.
-        max_epochs: Largest number of epochs. The default limit is about 20,000 steps or 50 epochs, whichever is longer.
-        batch_size: Number of rows in each batch. The default splits the rows into equal batches of at most 1000 rows,
-            and makes as few batches as possible. A loader has its own batch size.
-        validation: A pair (x, y) of rows that are used only for early stopping.
-        elbo: The bound. The default is `TraceMeanField_ELBO` for this package's mean-field guide, and `Trace_ELBO` for
-            other guides.
-        estimator: Gradient estimator. The default is :class:`LocalReparameterization` if the guide is mean-field and
-            the network is a sequence of linear layers and activations; otherwise each weight is drawn once per step.
+        max_epochs: Largest number of epochs; by default about 20,000 steps or 50 epochs, whichever is longer.
+        batch_size: Rows in each batch, unless the data are a loader; by default as few equal batches as possible, of at
+            most 1000 rows.
+        validation: A pair (x, y) of rows for early stopping only.
+        elbo: The bound; by default `TraceMeanField_ELBO` for this package's mean-field guide, otherwise `Trace_ELBO`.
+        estimator: Gradient estimator; by default :class:`LocalReparameterization` if the guide is mean-field and the
+            network is a sequence of linear layers and activations, otherwise one draw of each weight per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO.
-        callbacks: Functions that are called with the history. An ensemble cannot have callbacks.
+        callbacks: Functions that are called with the history; not for an ensemble.
         progress: Whether to show a progress bar; see :func:`fit_svi`.
-        execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if the network
-            consists of modules of torch and of this package, and there are no `callbacks`.
-        checkpoint: File to which checkpoints are written; with it, the default method is ``"svi"``. To resume chains,
-            use :func:`fit_nuts` or :func:`fit_mcmc`. The files of members have endings like ``.0-of-5``.
+        execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if all modules are
+            of torch and this package, and there are no `callbacks`.
+        checkpoint: File of checkpoints; with it, the default method is ``"svi"``. To resume chains, use
+            :func:`fit_nuts` or :func:`fit_mcmc`. The files of members have endings like ``.0-of-5``.
         resume: Checkpoint from which the fit continues.
         seed: Seed of the fit.
 
     Returns:
-        The draws of the chains, the posterior of the fitted guide, or the ensemble. Each of the ensemble's `members` is
+        The draws of the chains, the posterior of the fitted guide, or the ensemble. Each of an ensemble's `members` is
         a posterior with its own history. ``posterior.status`` says which method was chosen, with which settings, and
-        why. The status is not ok if a variational fit reached its largest number of epochs before a plateau, if a chain
-        was too short to explore its mode, or if too many steps of the chains diverged. A status that is not ok also
-        says what to try.
+        why. It is not ok if a variational fit reached no plateau, if a chain was too short to explore its mode, or if
+        too many steps diverged. Then the status also says what to try.
 
     Raises:
-        ValueError: If arguments cannot be combined, if ``method="mclmc"`` and chains are impossible, or if a layer has
-            no method that draws new weights for the members of an ensemble.
+        ValueError: If arguments cannot be combined, if ``method="mclmc"`` and chains are impossible, or if a layer
+            cannot draw new weights for the members of an ensemble.
         NonFiniteError: If a loss or gradient is not finite.
 
     Warns:
@@ -249,21 +244,20 @@ def fit(
         2 True
 
     Notes:
-        *Chains.* By default :func:`fit` trains eight networks, and then a chain in C explores the mode of each
-        (:class:`~pyro_bnn.MCLMC`), as in ``BNNRegressor()``. If chains are impossible, or if an argument that only
-        variational fits have is given, the fit is variational: faster, with a guide and a history, but often further
-        from the posterior. The page :doc:`/understand/computation` lists all these cases.
+        *Chains.* :func:`fit` trains eight networks, and a chain in C explores the mode of each
+        (:class:`~pyro_bnn.MCLMC`), as in ``BNNRegressor()``. If chains are impossible, or an argument is only for
+        variational fits, the fit is variational: faster, with a guide and a history, but often further from the
+        posterior. The page :doc:`/understand/computation` lists all cases.
 
-        *Variational fit.* It is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. It ends
-        at a plateau of the objective, where a straight line through the last epochs (about 400 steps) rises by less
-        than its standard error, or by less than 0.1 nats. At the first two plateaus it continues with the learning rate
-        lowered to 0.3 and 0.1 of its initial value, since smaller steps get closer to the optimum. With `validation`
-        rows, it also ends after ten checks in a row without a new best log-density of these rows, and the best
-        posterior is kept.
+        *Variational fit.* :func:`fit_svi` runs until a plateau of the objective, where a straight line through the last
+        epochs (about 400 steps) rises by less than its standard error, or by less than 0.1 nats. At the first two
+        plateaus, the fit continues with the learning rate lowered to 0.3 and 0.1 of its initial value. With
+        `validation` rows, it also ends after ten checks in a row without a new best log-density of these rows, and the
+        best posterior is kept.
 
-        *Ensemble.* It is `num_members` such variational fits, each with new initial weights and another order of the
-        batches. A member is a point (:class:`DeltaGuide`), or what `guide` makes. The page :doc:`/how_to/ensembles`
-        describes what members share, how processes divide the work, and how one step on a GPU updates all members.
+        *Ensemble.* Each member is such a variational fit, with new initial weights and another order of batches: a
+        plain network (:class:`DeltaGuide`), or what `guide` makes. The page :doc:`/how_to/ensembles` describes what
+        members share, how processes divide the work, and how one step on a GPU updates all members.
     """
     require_bayesian(model, ", which has a network, a prior and a likelihood")
     _require_method(method)
@@ -309,7 +303,7 @@ def fit(
 
 
 def _require_method(method: object) -> None:
-    """Raise unless `method` is in :data:`METHODS`. For a method of another function, the error names this function."""
+    """Raise unless `method` is in :data:`METHODS`. The error names the function for another known method."""
     name = str(method).lower()
     near = name if name in OTHERS else nearest(name, [*METHODS, *OTHERS])
     if method not in METHODS and near in OTHERS:

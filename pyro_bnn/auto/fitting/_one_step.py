@@ -1,4 +1,4 @@
-"""Fits several members of an ensemble of point estimates at once. Each step updates all of these members."""
+"""Fits the members of an ensemble of plain networks at once, each step for all of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,17 +27,17 @@ from ...scores.uncertainty import Accumulator
 from ._variational import fit_variational
 
 Start = Callable[[int], tuple[BayesianModel, nn.Module]]
-"""Function of the index of a member that returns its model, with new weights, and its guide."""
+"""Returns the model of a member, with new weights, and its guide."""
 
 OPTIONS = {"optimizer", "max_epochs", "batch_size", "kl_weight", "execution"}
-"""Options of a variational fit that mean the same for all members at once as for each of them."""
+"""Options that mean the same for all members at once as for each of them."""
 
 ELEMENTWISE = {
     *(torch.optim.SGD, torch.optim.ASGD, torch.optim.Rprop, torch.optim.RMSprop, torch.optim.Adagrad),
     *(torch.optim.Adadelta, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam),
     torch.optim.RAdam,
 }
-"""Optimizers whose update of a number depends on the gradients of this number only."""
+"""Optimizers that update each number by its own gradients only."""
 
 NUM_TRIED = 8  # number of rows with which the network is tried out
 MEMBER = f"{SITE_PREFIX}.member"  # prefix of the sites of the stacked model, in place of that of a member's sites
@@ -53,7 +53,7 @@ def fit_in_one_step(
     seed: int,
     options: Mapping[str, Any],
 ) -> list[GuidePosterior] | str:
-    """Fit at least two point members side by side; return their posteriors, or the reason why this is impossible."""
+    """Fit two or more plain networks side by side; return their posteriors, or why this is impossible."""
     if reason := obstacle(model, options):
         return reason
     rows = whole_data(model, data)
@@ -81,7 +81,7 @@ def fit_in_one_step(
 
 
 def obstacle(model: BayesianModel, options: Mapping[str, Any]) -> str:
-    """Return why options or a model need a fit for each member, or an empty text if no such reason is known yet."""
+    """Return why members need separate fits, or "" if nothing is known yet."""
     if unusual := sorted(options.keys() - OPTIONS):
         return f"`{unusual[0]}` is given"
     if Processes.present().are_many:
@@ -99,7 +99,7 @@ def obstacle(model: BayesianModel, options: Mapping[str, Any]) -> str:
 
 
 def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaGuide] | str:
-    """Return the guides of the members, or an error text if members differ in more than their weights."""
+    """Return the members' guides, or a text if members differ in more than their weights."""
     guides, before = [], network_values(model)
     for index in range(num_members):
         member, guide = start(index)
@@ -113,7 +113,7 @@ def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaG
 
 
 def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -> str:
-    """Return why one optimizer for all members may work differently from separate optimizers, or an empty text."""
+    """Return why one optimizer may work differently from separate ones, or ""."""
     if maker is None:
         return ""
     require_maker(maker)
@@ -132,10 +132,7 @@ def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -
 
 
 def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
-    """Compare the stacked network with the members' networks in double precision.
-
-    Return why the stacked network cannot replace the members' networks, or an empty text.
-    """
+    """Return why the stacked network cannot replace the members', compared in double precision, or ""."""
     network = copied(stacked.network).double()
     assert isinstance(network, StackedNetwork)
     member, weights = network.member, {path: value.detach()[:2] for path, value in network.weights().items()}
@@ -153,7 +150,7 @@ def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
 
 
 def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePosterior]:
-    """Return a posterior for each member, and copy the fitted parameters of the members into `guides`."""
+    """Return a posterior for each member, and copy fitted parameters into `guides`."""
     count = len(guides)
     assert isinstance(fitted.guide, DeltaGuide)
     for name, values in fitted.guide.locations().items():
@@ -168,7 +165,7 @@ def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePoster
 
 
 def _mean(history: History, count: int) -> History:
-    """Return the mean of the histories of `count` members, given the sum of these histories."""
+    """Return the mean of `count` histories, given their sum."""
 
     def mean(values: list[float]) -> list[float]:
         return [value / count for value in values]
@@ -188,7 +185,7 @@ def _mean(history: History, count: int) -> History:
 
 
 class StackedNetwork(nn.Module):
-    """Runs K networks with the weights ``{path: shape (K, *parameter)}``. The output has shape (N, K, ...)."""
+    """Runs K networks with weights ``{path: shape (K, *parameter)}``, to outputs (N, K, ...)."""
 
     def __init__(self, member: nn.Module, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -207,12 +204,12 @@ class StackedNetwork(nn.Module):
         return self.run(self.weights(), named or arguments).transpose(0, 1)
 
     def run(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        """Run the networks with the given weights; see :data:`~pyro_bnn._core.functional.BatchedNetwork`."""
+        """Run the networks as a :data:`~pyro_bnn._core.functional.BatchedNetwork`."""
         return (grouped.grouped if self.is_grouped else functional.vectorised)(self.member, weights, x)
 
 
 class StackedPrior(WeightPrior):
-    """The same prior for each member: the prior of `model`."""
+    """The prior of `model` for each member."""
 
     def __init__(self, model: BayesianModel) -> None:
         self._model = model
@@ -226,8 +223,7 @@ class StackedPrior(WeightPrior):
 class StackedLikelihood(Likelihood[Any]):
     """A likelihood for the outputs of K members, shape (N, K, ...).
 
-    The likelihood of a member treats the N axis as draws and the K axis as rows. The targets broadcast over the
-    members.
+    A member's likelihood takes axis N for draws and axis K for rows. Targets broadcast over members.
     """
 
     def __init__(self, of_member: Likelihood[Any]) -> None:
@@ -262,12 +258,12 @@ class StackedLikelihood(Likelihood[Any]):
 
 
 def site_of_member(name: str) -> str:
-    """Return the name that a site of the stacked model has in the model of a member."""
+    """Return the name of a stacked model's site in a member's model."""
     return SITE_PREFIX + name.removeprefix(MEMBER)
 
 
 def stacked_model(model: BayesianModel, points: Sequence[Mapping[str, Tensor]]) -> BayesianModel:
-    """Return the model of all members, given the weights of each member, ``{site: shape (*parameter)}``."""
+    """Return the model of all members, given the weights of each, ``{site: shape (*parameter)}``."""
     stacks = {name: torch.stack([point[name] for point in points]) for name in model.site_names}
     weights = {path: stacks[name] for name, paths in model.parameter_paths.items() for path in paths}
     assert weights.keys() == random_paths(model)

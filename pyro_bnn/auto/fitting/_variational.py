@@ -1,4 +1,4 @@
-"""Variational inference with a default optimiser, guide, batch size and stopping rule."""
+"""Variational inference with default settings and a stopping rule."""
 
 import copy
 import functools
@@ -41,7 +41,7 @@ NUM_LOOKS = 20  # heuristic: number of checks of the validation rows in each win
 TABLE = 2  # number of axes of the inputs if they are a table
 
 REMEDY = "Raise `max_epochs`. If the ELBO rises steadily, pass an `optimizer` with a higher learning rate."
-"""Remedy for a fit that ended before a plateau, in terms of the arguments of :func:`fit`."""
+"""Remedy for a fit that reached no plateau, in terms of :func:`fit`."""
 
 MORE_TIME = "Allow more time (`time_limit=`)."
 
@@ -65,11 +65,7 @@ def is_flat(trend: svi.Trend) -> bool:
 
 
 class Plateau:
-    """A callback that ends a fit at the last plateau of its objective.
-
-    At each plateau before the last one, the callback reduces :attr:`factor`. The learning rate is multiplied by this
-    factor.
-    """
+    """Ends a fit at the last plateau of its objective; at earlier ones, it lowers the learning rate by `factor`."""
 
     def __init__(self) -> None:
         self.decays: tuple[float, ...] = DECAYS
@@ -107,12 +103,12 @@ class Plateau:
 
 
 def window_of(num_batches: float) -> int:
-    """Return the number of epochs to which a trend is fitted, given the number of batches in an epoch."""
+    """Return the number of epochs to which a trend is fitted."""
     return max(WINDOW_EPOCHS, math.ceil(WINDOW_STEPS / num_batches))
 
 
 class TimeLimit:
-    """A callback that ends a fit when `time.perf_counter` reaches `end`, but not before `FEWEST_STEPS` steps."""
+    """Ends a fit when `time.perf_counter` reaches `end`, but not before `FEWEST_STEPS` steps."""
 
     def __init__(self, end: float) -> None:
         self._begin, self._end = time.perf_counter(), end
@@ -120,7 +116,7 @@ class TimeLimit:
 
     @property
     def factor(self) -> float:
-        """The largest learning rate that is allowed now, divided by the initial learning rate."""
+        """Largest share of the initial learning rate that is allowed now."""
         share = (time.perf_counter() - self._begin) / max(self._end - self._begin, 1e-9)
         return DECAYS[sum(share > late for late in LATE)]
 
@@ -130,7 +126,7 @@ class TimeLimit:
 
 
 class EarlyStopping:
-    """A callback that ends a fit when the mean log-density of validation rows, in nats, no longer improves."""
+    """Ends a fit when the mean log-density of validation rows, in nats, no longer improves."""
 
     def __init__(
         self, model: BayesianModel, guide: nn.Module, validation: tuple[Inputs, Tensor], *, every: int
@@ -144,7 +140,7 @@ class EarlyStopping:
 
     @property
     def best_epoch(self) -> int:
-        """Number of epochs before the check that found the largest log-density; 0 if there was no check."""
+        """Number of epochs until the best check; 0 without checks."""
         return self.every * (self._best_look + 1)
 
     @property
@@ -202,7 +198,7 @@ def fit_variational(
     seed: int | None = None,
     unsuitable: UnsuitableError | None = None,
 ) -> GuidePosterior:
-    """Fit a guide; for the arguments see :func:`~pyro_bnn.fit`. `unsuitable` says why chains were impossible."""
+    """Fit a guide; see :func:`~pyro_bnn.fit`. `unsuitable` says why chains were impossible."""
     if guide is None:
         with seeded(seed, model.device):
             guide = MeanFieldGuide(model, init=NetworkInit(INITIAL_SCALE))
@@ -227,7 +223,7 @@ def fit_variational(
     stopping = None if validation is None else EarlyStopping(model, guide, validation, every=every)
 
     def make(parameters: list[nn.Parameter]) -> Any:
-        """Make the optimizer. If the user gave no schedule, the learning rate is lowered at plateaus."""
+        """Make the optimizer, with a schedule by plateaus if the user gave none."""
         result = maker(parameters)
         if isinstance(result, Optimizer):
             result = result, LambdaLR(result, lambda _: min(plateau.factor, 1.0 if limit is None else limit.factor))
@@ -267,7 +263,7 @@ def fit_variational(
 
 
 def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data: svi.Data) -> bool:
-    """Return whether all random layers are linear, in a plain sequence, with one row of inputs for each row of data."""
+    """Return whether all random layers are linear, in a plain sequence, on one row of inputs per row of data."""
     if not isinstance(guide, MeanFieldGuide) or isinstance(guide.scale_map, Precision):
         return False  # precisions are for natural gradients, which need weight draws
     layers = list(_layers(model.network))
@@ -281,7 +277,6 @@ def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data
 
 
 def _layers(network: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of nested sequences in order. A module that is not a sequence counts as one layer."""
     if type(network) is nn.Sequential:
         for layer in network:
             yield from _layers(layer)
@@ -305,7 +300,6 @@ def _batch_size(model: BayesianModel, data: svi.Data, batch_size: int | None) ->
 def _status(
     fitted: GuidePosterior, settings: str, plateau: Plateau, stopping: EarlyStopping | None, limit: TimeLimit | None
 ) -> Status:
-    """Return the status of a fit, including problems that :func:`fit_svi` found."""
     before, num_epochs = fitted.status, len(fitted.history.epochs)
     said = f"{num_epochs} epochs, {settings}"
     if not before and before.remedy != svi.LONGER:

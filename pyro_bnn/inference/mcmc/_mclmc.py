@@ -82,7 +82,7 @@ class MCLMC(Sampler):
     """
 
     steps_per_draw: int = 10
-    energy_error: float = 0.1
+    energy_error: float = 0.005
     first_energy_error: float = 0.5
 
     def __post_init__(self) -> None:

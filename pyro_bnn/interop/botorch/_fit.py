@@ -25,27 +25,27 @@ else:
     Standardize = optional("botorch.models.transforms.outcome", "BoTorch", "botorch").Standardize
 
 DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 7
-"""Heuristic: draws of all chains, warm-up draws of each, number of chains, and largest depth of trees."""
+"""Heuristic: draws of all chains, warm-up draws of each, chains, and largest depth of trees."""
 
 UNITS = 16
-"""Heuristic: number of units of each of the two hidden layers."""
+"""Heuristic: units of each of the two hidden layers."""
 
 CENTER, SPREAD = -0.5, 1.5
-"""Heuristic: Gaussian prior of the logarithm of an input's factor; the mean is for networks with one input."""
+"""Heuristic: Gaussian prior of an input's log-factor; the mean is for networks with one input."""
 
 PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "**": FanInNormalPrior(2.0)})
-"""Heuristic: prior of the default network, for the factors of the inputs, the first layer, and all further layers."""
+"""Heuristic: prior of the default network: factors of inputs, first layer, further layers."""
 
 NOISE = dist.LogNormal(-5.0, 0.5)
 """Heuristic: prior of a noise scale; with a wider one, the noise would explain differences of good points."""
 
 
 class Relevance(nn.Module):
-    r"""Standardises inputs from the unit cube, and multiplies each input by a separate random factor.
+    r"""Standardises inputs from the unit cube, and multiplies each by a random factor.
 
     .. math:: x_k \mapsto \sqrt{12}\, (x_k - \tfrac12) \, \frac{\exp(a + b w_k)}{\sqrt d},
 
-    where the weights w are random. A fit gives small factors to inputs that have no effect.
+    where w are the random weights. A fit gives small factors to inputs that have no effect.
     """
 
     def __init__(self, num_inputs: int) -> None:
@@ -54,7 +54,7 @@ class Relevance(nn.Module):
         self.center = CENTER - 0.5 * math.log(num_inputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the scaled inputs, which have the shape of x."""
+        """Return the scaled inputs."""
         return math.sqrt(12) * (x - 0.5) * (self.center + SPREAD * self.weight).exp()
 
 
@@ -71,35 +71,34 @@ def fit_surrogate(
     num_chains: int = CHAINS,
     seed: int | None = None,
 ) -> Surrogate:
-    """Fit a network with NUTS to the evaluations of a function, for the next step of Bayesian optimisation.
+    """Fit a network with NUTS to the evaluations of a function, for Bayesian optimisation.
 
-    Inputs are scaled to the unit cube, and each target to mean 0 and standard deviation 1. With NUTS in C code, a fit
-    to 40 evaluations takes one or two seconds. The chains are long enough to choose points, but too short to report
-    intervals.
+    Inputs are scaled to the unit cube, and targets standardised. With NUTS in C code, a fit to 40 evaluations takes one
+    or two seconds. The chains are long enough to choose points, but too short to report intervals.
 
     Args:
         X: Points evaluated so far, shape (N, d), in single or double precision.
         Y: Values of the function at the points X, shape (N, m), in the precision of X.
-        bounds: Lowest and highest value of each input, shape (2, d). By default they are computed from X.
-        net: Network that maps d inputs in the unit cube to m outputs. The default network has two hidden layers of 16
-            tanh units, and multiplies each input by a factor, so that it can ignore inputs.
-        prior: Prior of the weights. The default prior suits the default network, but usually not another `net`.
-        likelihood: Gaussian likelihood of the scaled targets. By default each target has a latent noise scale of about
+        bounds: Lowest and highest value of each input, shape (2, d); by default those of X.
+        net: Network that maps d inputs in the unit cube to m outputs. The default has two hidden layers of 16 tanh
+            units, and a factor for each input, so that it can ignore inputs.
+        prior: Prior of the weights. The default suits the default network, but usually no other.
+        likelihood: Gaussian likelihood of the standardised targets. By default, each has a latent noise scale of about
             0.7 %: pass ``GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`` if evaluations are noisy.
-        num_draws: Total number of draws of all chains, a multiple of `num_chains`.
-        num_warmup: Number of warm-up draws of each chain.
+        num_draws: Draws of all chains together, a multiple of `num_chains`.
+        num_warmup: Warm-up draws of each chain.
         num_chains: Number of chains.
-        seed: Seed of the chains and draws; if None, a seed is drawn with torch's generator.
+        seed: Seed of the chains and draws; if None, a seed is drawn.
 
     Returns:
-        The surrogate. After further evaluations, fit a new surrogate.
+        The surrogate. Fit a new one after further evaluations.
 
     Raises:
         ValueError: If X, Y or `bounds` has a wrong shape, dtype or value, or a target is constant.
 
     References:
         Li, Rudner and Wilson (2024), A Study of Bayesian Neural Network Surrogates for Bayesian Optimization,
-        https://arxiv.org/abs/2305.20028. In this article, HMC is the best way to infer the weights.
+        https://arxiv.org/abs/2305.20028, where HMC is the best way to infer the weights.
 
     Example:
         >>> import torch
@@ -158,7 +157,6 @@ def fit_surrogate(
 
 
 def _checked_bounds(bounds: Tensor, X: Tensor) -> Tensor:
-    """Check the bounds, and return them in the dtype of X."""
     expected = (2, X.shape[1])
     if _checks.tensor("bounds", bounds).shape != expected:
         raise ValueError(f"`bounds` must have shape {expected}, got {_checks.shape(bounds)}.")

@@ -32,17 +32,17 @@ else:
     IndexSampler = optional("botorch.sampling.index_sampler", "BoTorch", "botorch").IndexSampler
 
 DEFAULT_DRAWS = 128
-"""Default number of draws, which divides the 512 samples of BoTorch's acquisition functions."""
+"""Default draws; they divide the 512 samples of BoTorch's acquisition functions."""
 
 GAUSSIAN = GaussianLikelihood, HeteroscedasticGaussianLikelihood
 
 
 class DrawsPosterior(EnsemblePosterior):
-    """Posterior of S equally probable weight draws, whose predictions have the shape ``(*batch, S, q, m)``."""
+    """Posterior of S equally probable draws, with predictions of shape ``(*batch, S, q, m)``."""
 
 
 class DrawsSampler(IndexSampler):
-    """Takes each draw equally often if possible; BoTorch's own sampler picks draws at random."""
+    """Takes draws equally often if possible; BoTorch's own sampler picks them at random."""
 
     def _construct_base_samples(self, posterior: EnsemblePosterior) -> None:
         count, size = self.sample_shape.numel(), posterior.ensemble_size
@@ -60,32 +60,31 @@ def _(posterior: DrawsPosterior, sample_shape: torch.Size, *, seed: int | None =
 class Surrogate(EnsembleModel):
     r"""The posterior of a network for BoTorch's acquisition functions.
 
-    A surrogate keeps S draws of the weights, and predicts with the same draws at every call. An acquisition function is
-    therefore a fixed, differentiable function of the points:
+    A surrogate predicts with the same S draws of the weights at every call, so that an acquisition function is a fixed,
+    differentiable function of the points:
 
     .. math:: \alpha(X) = \frac1S \sum_s a\big(f_{w_s}(X)\big).
 
-    The values :math:`f_w(X)` are means of the targets given the weights w, without noise.
-    ``posterior(X, observation_noise=True)`` adds noise to each draw. The noise, too, is the same at every call. Inputs
-    have the model's dtype; BoTorch advises double precision.
+    The values :math:`f_w(X)` are means of the targets given the weights w. ``posterior(X, observation_noise=True)``
+    adds noise to each draw, the same at every call. Inputs have the model's dtype; BoTorch advises double precision.
 
-    The model and its draws are copied, so that a later fit does not change them. New observations need a new fit:
+    Model and draws are copied, so a later fit does not change them. New observations need a new fit:
     :meth:`condition_on_observations` and `fantasize` raise an error.
 
     Args:
         model: Model with a Gaussian likelihood (:class:`~pyro_bnn.GaussianLikelihood` or
             :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`), for targets of shape (N, m).
-        posterior: Posterior of the model, from any inference method, or a guide.
+        posterior: Posterior of the model, or a guide.
         num_outputs: Number m of targets.
-        num_draws: Number S of draws; with ``None``, 128, or all draws of a posterior that stores fewer, or each member
-            once of an ensemble of points. All draws count equally if S divides the number of samples of an acquisition
+        num_draws: Number S of draws; by default 128, or all that a posterior stores if these are fewer, or each member
+            of an ensemble of plain networks once. All draws count equally if S divides the samples of an acquisition
             function, by default 512.
-        input_transform: Transform of BoTorch that makes the model's inputs from X, such as `Normalize`.
-        outcome_transform: Transform of BoTorch that was applied to the targets of the fit, such as `Standardize`; its
-            inverse is applied to the predictions.
+        input_transform: Transform of BoTorch from X to the model's inputs, such as `Normalize`.
+        outcome_transform: Transform of BoTorch that was applied to the targets of the fit, such as `Standardize`. Its
+            inverse is applied to predictions.
         train_X: Points of the fit before the transform, shape (N, d). BoTorch's option `sample_around_best` searches
-            near the best of these points.
-        seed: Seed of the draws and of their noise; with ``None``, a seed is drawn from torch's generator.
+            near the best of them.
+        seed: Seed of the draws and of their noise; with ``None``, a seed is drawn.
 
     Raises:
         ValueError: If an argument is of the wrong kind, the likelihood is not Gaussian, the posterior stores fewer
@@ -168,7 +167,7 @@ class Surrogate(EnsembleModel):
         return torch.Size()
 
     def forward(self, X: Tensor) -> Tensor:
-        """Return the means of the targets for each draw, without transforming inputs or targets.
+        """Return the means of the targets for each draw, without transforms.
 
         Args:
             X: Inputs of the model, shape ``(*batch, q, d)``.
@@ -185,12 +184,12 @@ class Surrogate(EnsembleModel):
         observation_noise: bool | Tensor = False,
         posterior_transform: "PosteriorTransform | None" = None,
     ) -> Any:
-        """Return the values that each draw predicts at some points, as a posterior of BoTorch.
+        """Return each draw's predictions as a posterior of BoTorch.
 
         Args:
             X: Points before the input transform, shape ``(*batch, q, d)``.
             output_indices: Outputs to predict; None for all.
-            observation_noise: Whether to add observation noise (an argument that BoTorch's own ensembles ignore).
+            observation_noise: Whether to add observation noise, which BoTorch's own ensembles ignore.
             posterior_transform: Transform of BoTorch that is applied to the result.
 
         Returns:
@@ -213,7 +212,7 @@ class Surrogate(EnsembleModel):
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **_: Any) -> NoReturn:
-        """Raise an `UnsupportedError` of BoTorch, since a network learns from new observations only by a new fit."""
+        """Raise an `UnsupportedError` of BoTorch, since new observations need a new fit."""
         raise UnsupportedError(
             "a Surrogate cannot be conditioned on new observations; fit the network again to all observations, and "
             "make a new Surrogate. Use acquisition functions without fantasies (qLogEI, qLogNEI, qLogEHVI), and pass "
@@ -225,7 +224,7 @@ class Surrogate(EnsembleModel):
         self.condition_on_observations(X, X)
 
     def _set_transformed_inputs(self) -> None:
-        """Do nothing, since a surrogate does not need the training inputs, which BoTorch would transform here."""
+        """Do nothing: BoTorch would transform the training inputs, which are not needed."""
 
     def _values(self, X: Tensor, *, has_noise: bool) -> Tensor:
         _checks.kind("X", X, Tensor, "a tensor of points")
@@ -249,11 +248,11 @@ class Surrogate(EnsembleModel):
         return values.movedim(0, -3)
 
     def _draws(self) -> dict[str, Tensor]:
-        """Return the draws of all latent variables, ``{site: shape (S, *event)}``."""
+        """Return the draws, ``{site: shape (S, *event)}``."""
         return {name: self.get_buffer(buffer) for name, buffer in self._names.items()}
 
     def _outputs(self, draws: dict[str, Tensor], rows: Tensor) -> Tensor:
-        """Return the outputs of the network for all draws, shape (S, N, out). Raise if the outputs are random."""
+        """Return the outputs for all draws, shape (S, N, out); raise if they are random."""
         check_input(rows, self.model.like)
         weights = {path: draws[name] for name, paths in self._paths.items() for path in paths}
         if self._run is None:
@@ -268,7 +267,7 @@ class Surrogate(EnsembleModel):
         return self._run(weights, rows)
 
     def _noise(self, values: Tensor) -> Tensor:
-        """Return normal noise, shape (S, ..., q, m), whose mean and variance over the S draws are 0 and 1."""
+        """Return normal noise, shape (S, ..., q, m), with mean 0 and variance 1 over the draws."""
         shape = values.shape[0], *[1] * (values.dim() - 3), *values.shape[-2:]
         generator = torch.Generator(values.device).manual_seed(self._seed)
         noise = torch.randn(shape, generator=generator, dtype=values.dtype, device=values.device)

@@ -24,14 +24,14 @@ from ...results.prediction import new_seed, predict, predicted_draws
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 
 TOLERANCE = 1e-5
-"""Largest accepted difference from `predict`; :func:`tolerance` accepts more for dtypes with few digits."""
+"""Largest accepted difference from `predict`, before :func:`tolerance` allows for dtypes with few digits."""
 
 ROUNDINGS = 64
-"""Heuristic: the largest accepted difference is at least this number of rounding errors of the dtype."""
+"""Heuristic: accepted differences are at least this many rounding errors of the dtype."""
 
 
 def answers(prediction: Prediction) -> dict[str, Tensor]:
-    """Return the exported parts of a prediction by their names."""
+    """Return the exported parts of a prediction."""
     if isinstance(prediction, ClassificationPrediction):
         names = ("probs", "aleatoric", "epistemic")
     elif isinstance(prediction, RegressionPrediction):
@@ -45,15 +45,12 @@ def answers(prediction: Prediction) -> dict[str, Tensor]:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Return the largest accepted difference between an exported prediction and `predict`, for a network's dtype."""
+    """Return the largest accepted difference from `predict` for a network's dtype."""
     return max(TOLERANCE, ROUNDINGS * torch.finfo(dtype).eps)
 
 
 def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Return the largest difference between two predictions, or NaN if shapes differ.
-
-    For predictions of numbers, the difference is divided by the largest expected value.
-    """
+    """Return the largest difference, for numbers divided by the largest expected value; NaN if shapes differ."""
     pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}
     if any(a.shape != b.shape for a, b in pairs.values()):
         return float("nan")
@@ -65,7 +62,7 @@ def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tenso
 
 
 FEWEST_ZEROS = 0.5
-"""Heuristic: zeros are not stored if at least this share of the weights is zero in all draws."""
+"""Heuristic: zeros are left out if at least this share of the weights is zero in all draws."""
 
 
 class StackedDraws(nn.Module):
@@ -78,12 +75,12 @@ class StackedDraws(nn.Module):
         self.register_buffer("values", draws)
 
     def forward(self) -> Tensor:
-        """Return the draws, shape (K, ...)."""
+        """Return the draws."""
         return self.values
 
 
 class SparseDraws(nn.Module):
-    """The draws of one parameter, without the elements that are zero in all draws, as after pruning."""
+    """The draws of one parameter, (K, ...), without elements that are zero in all, as after pruning."""
 
     values: Tensor
     places: Tensor
@@ -97,16 +94,13 @@ class SparseDraws(nn.Module):
         self.register_buffer("values", flat[:, places].contiguous())  # (K, number of places)
 
     def forward(self) -> Tensor:
-        """Return the draws, shape (K, ...), with a zero for each element that is not stored."""
+        """Return the draws with their zeros."""
         zeros = self.values.new_zeros(len(self.values), self.shape[1:].numel())
         return zeros.index_copy(1, self.places.long(), self.values).reshape(self.shape)
 
 
 def stored(draws: Tensor) -> StackedDraws | SparseDraws:
-    """Return a module that stores the draws of one parameter, shape (K, ...).
-
-    If many elements are zero in all draws, the module leaves them out.
-    """
+    """Store the draws of one parameter, (K, ...), without elements that are zero in all if these are many."""
     is_zero = (draws == 0).all(0)
     few = is_zero.numel() and float(is_zero.double().mean()) >= FEWEST_ZEROS
     return SparseDraws(draws) if few else StackedDraws(draws.contiguous())
@@ -119,36 +113,32 @@ except ImportError:  # an older torch
 
 
 TRACED_ROWS = 23
-"""Heuristic: rows for tracing, unlike all other sizes, since torch might treat equal sizes as one variable."""
+"""Heuristic: rows for tracing, unlike all other sizes, since torch may take equal sizes for one variable."""
 
 Run = Callable[[Mapping[str, Tensor]], Tensor]
-"""Function that maps the weights of one draw, ``{path: weight}``, to the output of the network."""
+"""Maps the weights of one draw, ``{path: weight}``, to the network's output."""
 
 
 class PredictiveModule(nn.Module):
     r"""A plain `torch.nn.Module` that maps x to the mean and the uncertainty of a prediction.
 
-    The module stores K weight draws. Draws and results are those of
-    ``predict(model, posterior, x, num_samples=module.num_draws, seed=module.seed)``, up to rounding. The constructor
-    compares the module's results on x with those of `predict`.
+    The module stores K weight draws. On x, the constructor compares its results with those of ``predict(model,
+    posterior, x, num_samples=module.num_draws, seed=module.seed)``: they agree up to rounding.
 
     The module can be called, compiled with `torch.compile`, and exported by `torch.export.export` with any number of
-    rows; see also :func:`~pyro_bnn.export_onnx`. The module has buffers and no learnable parameters, can be moved to
-    another device, and may be called by several threads. Weights that are equal in all draws are stored once. If at
-    least half of the elements of a parameter are zero in all draws, as after :func:`~pyro_bnn.pruning.prune`, these
-    elements are not stored.
+    rows; see also :func:`~pyro_bnn.export_onnx`. It has buffers and no parameters, can be moved to another device, and
+    may be called by several threads. Weights that are equal in all draws are stored once. Removed weights
+    (:func:`~pyro_bnn.pruning.prune`) are not stored if they are at least half of a parameter.
 
     Args:
         posterior: Result of a fit, or any Pyro guide.
         model: Its model.
-        x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows. On the example inputs, the
-            results are compared with those of `predict`.
+        x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows.
         num_draws: Number of weight draws, K, at least 2; by default as in :func:`~pyro_bnn.predict`.
-            The module stores K numbers for each weight.
         seed: Seed of the draws; with ``None``, a seed is drawn.
 
     Raises:
-        ValueError: If the model, network or likelihood cannot be exported. The message names the reason and a remedy.
+        ValueError: If the model, network or likelihood cannot be exported.
 
     Example:
         >>> import torch
@@ -195,17 +185,16 @@ class PredictiveModule(nn.Module):
         self._store(model, draws)
         self.requires_grad_(False).eval()
         self.computation = self._exportable_computation(x)
-        """How the network runs for the draws: "vmap" for all draws at once, "scan" for one draw after the other in a
-        loop of the graph, or "loop" if torch can export neither. With "loop", an exported graph has a copy of the
-        network for each draw, and cannot have recurrent layers."""
+        """How the network runs: "vmap" for all draws at once, "scan" in a loop of the graph, or "loop" if torch can
+        export neither. With "loop", an exported graph has a copy of the network for each draw, and cannot have
+        recurrent layers."""
         self._require_agreement(x, expected)
 
     def train(self, mode: bool = True) -> "PredictiveModule":
-        """Stay in evaluation mode, as `predict` does. The argument `mode` is ignored."""
+        """Stay in evaluation mode, as `predict` does; `mode` is ignored."""
         return super().train(False)
 
     def _store(self, model: BayesianModel, draws: Draw) -> None:
-        """Store the network, the likelihood and the draws."""
         own, values = own_paths(model), model.network_weights(draws)
         others = [name for name in draws if name not in model.latent_names]
         unknown = [name for name in others if name not in own]
@@ -242,16 +231,15 @@ class PredictiveModule(nn.Module):
         )
 
     def forward(self, x: Inputs) -> dict[str, Tensor]:
-        """Return the parts of the prediction for x, by name. The result of `predict` has the same names and units.
+        """Return the parts of the prediction for x, by name, with names and units of `predict`.
 
         Args:
-            x: A tensor of shape (N, ...). For a network with several inputs, a tuple or a dictionary of such tensors.
+            x: A tensor of shape (N, ...); for several inputs, a tuple or a dictionary of these.
 
         Returns:
-            If the model predicts numbers, the dictionary has ``mean``, ``aleatoric`` and ``epistemic``, each of shape
-            ``(N, *O)``. The last two are variances. If the model predicts classes, the dictionary has ``probs``, shape
-            (N, C), and ``aleatoric`` and ``epistemic`` in nats, each of shape (N,). ``aleatoric`` is the expected
-            entropy, and ``epistemic`` is the mutual information of label and weights.
+            For numbers ``mean``, ``aleatoric`` and ``epistemic`` (variances), each of shape ``(N, *O)``. For classes
+            ``probs``, shape (N, C), and in nats ``aleatoric`` (expected entropy) and ``epistemic`` (mutual information
+            of label and weights), each of shape (N,).
         """
         outputs = self._outputs(x)  # (K, N, ...), first, since a compiled `scan` loses track of objects made before it
         likelihood = self.likelihood.given({name: values() for name, values in self.noise.items()})
@@ -260,7 +248,7 @@ class PredictiveModule(nn.Module):
         return answers(sums.prediction(None))
 
     def _outputs(self, x: Inputs) -> Tensor:
-        """Return the outputs of the network for all draws, shape (K, N, ...)."""
+        """Return the outputs for all draws, shape (K, N, ...)."""
         weights = {path: self.draws[key]() for path, key in self._keys.items()}
         run = partial(_output, self.network, x)
         if torch.compiler.is_compiling():
@@ -282,7 +270,7 @@ class PredictiveModule(nn.Module):
         return torch.stack([run(row) for row in rows])
 
     def _exportable_computation(self, x: Inputs) -> str:
-        """Return the fastest computation that torch can export for any number of rows."""
+        """Return the fastest computation that torch can export."""
         for computation in ("vmap",) if _scan is None else ("vmap", "scan"):
             self.computation = computation
             try:
@@ -294,7 +282,6 @@ class PredictiveModule(nn.Module):
         return "loop"
 
     def _require_agreement(self, x: Inputs, expected: Mapping[str, Tensor]) -> None:
-        """Raise unless the module gives the results of `predict` on x."""
         with torch.no_grad():
             found, again = self(x), self(x)
         if any(not torch.equal(found[name], again[name]) for name in expected):
@@ -315,7 +302,7 @@ class PredictiveModule(nn.Module):
         return next(value.dtype for value in tensors if value.is_floating_point())
 
     def extra_repr(self) -> str:
-        """Return a text for `repr`: the number of draws, the seed, and how the network runs."""
+        """Return the number of draws, the seed, and how the network runs."""
         return f"num_draws={self.num_draws}, seed={self.seed}, computation={self.computation!r}"
 
 
@@ -331,10 +318,7 @@ def exported(module: PredictiveModule, x: Inputs) -> Any:
 
 @contextmanager
 def checks_kept() -> Iterator[None]:
-    """Restore the argument checks of distributions when the context ends.
-
-    Torch turns the checks off when it traces loops.
-    """
+    """Restore distributions' argument checks, which torch turns off when it traces loops."""
     with EXCLUSIVE:
         before = Distribution._validate_args
         try:
@@ -351,7 +335,6 @@ def _output(net: nn.Module, x: Inputs, weights: Mapping[str, Tensor]) -> Tensor:
 
 
 def _replace(net: nn.Module, path: str, value: Tensor) -> None:
-    """Put a tensor in the place of a parameter or buffer of a network."""
     owner, _, name = path.rpartition(".")
     layer = net.get_submodule(owner)
     if name in layer._parameters:
@@ -361,7 +344,7 @@ def _replace(net: nn.Module, path: str, value: Tensor) -> None:
 
 
 def _require_exportable(model: object, posterior: Posterior) -> None:
-    """Raise unless the predictions of the model and the posterior are averages over plain networks."""
+    """Raise unless predictions are averages over plain networks."""
     require_bayesian(model)
     assert isinstance(model, BayesianModel)
     overridden = overridden_names(type(model), BayesianModel)

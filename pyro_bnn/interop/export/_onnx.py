@@ -18,10 +18,10 @@ from ...results.prediction import predict
 from ._module import PredictiveModule, answers, checks_kept, exported, largest_difference, tolerance
 
 OLDEST_TORCH = (2, 6)
-"""Oldest version of torch whose ONNX exporter takes an exported program and writes one file."""
+"""Oldest torch whose ONNX exporter takes an exported program and writes one file."""
 
 MOST_BYTES = 2**31 - 2**20
-"""Largest size of a file, in bytes. The format of ONNX files, protobuf, allows at most 2 GiB."""
+"""Largest size of a file in bytes; protobuf allows at most 2 GiB."""
 
 
 @explained('export_onnx(posterior, model, "model.onnx", x)')
@@ -34,34 +34,31 @@ def export_onnx(
     num_draws: int | None = None,
     seed: int | None = None,
 ) -> None:
-    """Write the predictions of a posterior to one ONNX file, which runs without torch and without this package.
+    """Write the predictions of a posterior to one ONNX file, which needs neither torch nor this package.
 
-    The file is one graph with K weight draws and any number of rows. The results of the graph are those of
-    ``predict(model, posterior, x, num_samples=num_draws, seed=seed)``. Before the file is written, onnxruntime runs the
-    graph on x, on the first row alone, and on two copies of x in one call. The results must agree with the results of
-    `predict`. In classification, the probabilities and the uncertainties may differ by 1e-5. In regression, means and
-    standard deviations may differ by 1e-5 times the largest of these numbers.
+    The file is a graph with K weight draws and any number of rows. Its results are those of ``predict(model, posterior,
+    x, num_samples=num_draws, seed=seed)``. Before it is written, onnxruntime runs it on x, on the first row, and on two
+    copies of x. Probabilities and uncertainties of classes may differ from `predict` by 1e-5, means and standard
+    deviations of numbers by 1e-5 times the largest of them.
 
-    The input is named ``x``. If there are several inputs, their names are their keys in a dictionary, or ``x_0``,
-    ``x_1``, ... in a tuple. In regression, the outputs are ``mean``, ``aleatoric`` and ``epistemic`` (variances). In
-    classification, the outputs are ``probs``, ``aleatoric`` and ``epistemic`` (nats). See also
-    :class:`~pyro_bnn.interop.PredictiveModule`. The number of draws and the seed are in the metadata of the file.
+    The input is named ``x``. Several inputs are named by their keys in a dictionary, or ``x_0``, ``x_1``, ... in a
+    tuple. The outputs are those of :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``, or ``probs``, and
+    ``aleatoric`` and ``epistemic``. The metadata have the number of draws and the seed.
 
     Args:
         posterior: Result of a fit, or any Pyro guide.
-        model: The model of the posterior, on the CPU.
-        path: Path of the file.
+        model: Its model, on the CPU.
+        path: The file.
         x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows.
-        num_draws: Number of weight draws, K, at least 2; by default as in :func:`~pyro_bnn.predict`.
-            The file has K numbers for each weight, but none for removed weights (see :mod:`pyro_bnn.pruning`).
+        num_draws: Number of weight draws, K, at least 2; by default as in :func:`~pyro_bnn.predict`. The file has K
+            numbers for each weight, but none for removed weights (see :mod:`pyro_bnn.pruning`).
         seed: Seed of the draws; with ``None``, a seed is drawn.
 
     Raises:
         ImportError: If `onnx`, `onnxscript` or `onnxruntime` is not installed.
-        ValueError: If the model, network or likelihood cannot be exported, if torch is too old, if the file would be
-            larger than 2 GiB, if onnxruntime cannot run the file, or if the results of the file differ from the results
-            of `predict`.
-        OSError: If the file cannot be written. If there was a file at `path` before, that file stays unchanged.
+        ValueError: If the model, network or likelihood cannot be exported, if torch is too old, if the file would
+            exceed 2 GiB, or if onnxruntime cannot run it or its results differ from `predict`.
+        OSError: If the file cannot be written. An earlier file at `path` stays unchanged.
 
     Example:
         >>> import tempfile
@@ -107,7 +104,7 @@ def export_onnx(
 
 
 def file_content(module: PredictiveModule, x: Inputs) -> bytes:
-    """Return the content of the ONNX file."""
+    """Return the content of the file."""
     with torch.no_grad():
         names = [*module(take(x, slice(0, 1)))]
     try:
@@ -127,7 +124,7 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
 
 
 def _tidy(graph: Any, inputs: list[str], outputs: list[str]) -> None:
-    """Give names to a graph's inputs, outputs and axis of rows, and remove metadata about its source code."""
+    """Name inputs, outputs and the axis of rows, and remove metadata about source code."""
     rows = graph.inputs[0].shape[0]
     for value in (*graph.inputs, *graph.outputs, *(value for node in graph.all_nodes() for value in node.outputs)):
         if value.shape is not None:
@@ -142,7 +139,7 @@ def _tidy(graph: Any, inputs: list[str], outputs: list[str]) -> None:
 
 
 def input_names(x: Inputs) -> list[str]:
-    """Return the names that the network's inputs have in the ONNX file."""
+    """Return the names of the inputs in the file."""
     prefix = "" if isinstance(x, Mapping) else "x"
     return [re.sub(r"\W+", "_", name).strip("_") for name, _ in named_leaves(prefix, x)]
 
@@ -154,7 +151,7 @@ def _require_agreement(
     model: BayesianModel,
     x: Inputs,
 ) -> None:
-    """Raise unless onnxruntime agrees with `predict` for x, for its first row, and for two copies of x in one call."""
+    """Raise unless onnxruntime agrees with `predict` for x, its first row, and two copies of it."""
     runtime = optional("onnxruntime", "onnxruntime", "onnx")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors

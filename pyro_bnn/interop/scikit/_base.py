@@ -1,4 +1,4 @@
-"""The base class of the scikit-learn estimators for regression and classification."""
+"""The base class of the estimators."""
 
 import copy
 import secrets
@@ -34,13 +34,13 @@ from ...scores.uncertainty import Prediction
 from ._methods import METHODS, PARTIAL, USED_BY, Settings, Task, check_settings
 
 DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
-"""Heuristic: defaults except of "auto", chosen for NUTS on validation rows of UCI tables (docs/results)."""
+"""Heuristic: defaults, except of "auto", chosen for NUTS on validation rows of UCI tables (docs/results)."""
 
 DTYPE = torch.float64
-"""Type of all tensors: the default type of NumPy, whose precision Markov chains need."""
+"""NumPy's default type, whose precision Markov chains need."""
 
 REMEDY = "Raise `max_iter`, or `learning_rate` if the ELBO rises steadily."
-"""Advice to users of an estimator whose fit reached no plateau."""
+"""Advice after a fit that reached no plateau."""
 
 ALPHA = "pass `level=1 - alpha`, such as `level=0.9` for alpha = 0.1"
 """What to pass in place of MAPIE's argument `alpha`."""
@@ -49,23 +49,23 @@ SIZES = "a number of units, or a list of numbers such as (50, 50)"
 """What `hidden_layer_sizes` may be."""
 
 MOST_STORED = 800
-"""Heuristic: default draws of chains in a prediction; chains need many, as they cover several modes."""
+"""Heuristic: default draws of chains in a prediction; several modes need many."""
 
 LARGEST_SEED = 2**31 - 1
-"""Drawn seeds are smaller than this number, as in scikit-learn."""
+"""Drawn seeds are smaller, as in scikit-learn."""
 
 FINE = "color: #2a9d4a; font-weight: bold"
 """Style of "ok" in a notebook; this green can be read on white and on black."""
 
 OF_FIT = "font-family: sans-serif; font-size: 0.9em; margin: 0.4em 0"
-"""Style of the line on a fit below the HTML of scikit-learn."""
+"""Style of the line about a fit below scikit-learn's HTML."""
 
 Self = TypeVar("Self", bound="BNNEstimator")
 P = TypeVar("P", bound=Prediction)
 
 
 class BNNEstimator(Advised, Settings):
-    """Base class: a network that has a posterior over its weights and is fitted to a table."""
+    """Base class: a network with a posterior over its weights, fitted to a table."""
 
     model_: BayesianModel
     posterior_: Posterior
@@ -74,7 +74,7 @@ class BNNEstimator(Advised, Settings):
     _calibration: Any = None  # conformal intervals or sets, if rows were held out
 
     def _validated(self, X: Any, *targets: Any, is_next: bool, **options: Any) -> Any:
-        """Return checked inputs, (N, D), with the targets if there are any. `is_next`: earlier data were fitted."""
+        """Return checked inputs, (N, D), and targets if given. `is_next` says whether earlier data were fitted."""
         options |= {"ensure_min_samples": 1 if is_next else 2, "reset": not is_next}
         try:
             found = validate_data(self, X, *targets, dtype=np.float64, accept_sparse="csr", **options)
@@ -98,7 +98,7 @@ class BNNEstimator(Advised, Settings):
         return (_dense(found[0]), found[1]) if targets else _dense(found)
 
     def _is_next(self) -> bool:
-        """Return whether an earlier part of the data was fitted. Raise if `method` does not support `partial_fit`."""
+        """Return whether an earlier part was fitted; raise if `method` has no `partial_fit`."""
         if self.method not in PARTIAL:
             names = ", ".join(map(repr, PARTIAL))
             raise ValueError(f"`method` must be one of {names} for `partial_fit`, got {self.method!r}.")
@@ -106,7 +106,7 @@ class BNNEstimator(Advised, Settings):
 
     @staticmethod
     def _weights(sample_weight: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the indices of the rows with a weight above 0, and their weights (None without `sample_weight`)."""
+        """Return the rows with a weight above 0, and their weights (None without `sample_weight`)."""
         if sample_weight is None:
             return np.arange(num_rows), None
         weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
@@ -123,7 +123,7 @@ class BNNEstimator(Advised, Settings):
         return rows, weights[rows]
 
     def _designs(self, choices: Sequence[Design], default: str, likelihood: str | None = None) -> list[Design]:
-        """Return the network designs to compare, changed as the user asks; only the method "auto" compares several."""
+        """Return the designs to compare, changed as the user asks; methods other than "auto" have one."""
         _checks.one_of("method", self.method, [*METHODS])
         hidden, activation = self.hidden_layer_sizes, self.activation
         if isinstance(activation, str):
@@ -152,7 +152,7 @@ class BNNEstimator(Advised, Settings):
         is_part: bool = False,
         is_next: bool = False,
     ) -> Self:
-        """Fit to inputs x and targets y: standardised numbers, shape (N, O), or classes, shape (N,)."""
+        """Fit to standardised numbers, shape (N, O), or classes, shape (N,)."""
         name = PARTIAL[self.method] if is_part else self.method
         check_settings(self, name)
         rows, held_out = self._split(len(x), classes, name)
@@ -184,7 +184,7 @@ class BNNEstimator(Advised, Settings):
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
-        """Draw the seed, and return the rows for the fit and the rows for calibration (None without calibration)."""
+        """Draw the seed, and return the rows for the fit and for calibration (None without it)."""
         self._seed = self._drawn_seed()
         self._deadline = Deadline.after(self.time_limit) if self.method == "auto" else None
         fraction = self.calibration_fraction
@@ -203,7 +203,7 @@ class BNNEstimator(Advised, Settings):
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
 
     def _split(self, num_rows: int, classes: np.ndarray | None, method: str) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the rows for the fit, and the rows for early stopping (None without early stopping)."""
+        """Return the rows for the fit and for early stopping (None without it)."""
         rows = np.arange(num_rows)
         if not self.early_stopping or method not in USED_BY["early_stopping"]:
             return rows, None
@@ -212,7 +212,7 @@ class BNNEstimator(Advised, Settings):
         return np.sort(train), np.sort(held_out)
 
     def _prediction(self, X: Any, kind: type[P], *, keep_draws: bool) -> P:
-        """Predict the targets of a table. Repeated calls use the same draws."""
+        """Predict a table, with the same draws at every call."""
         check_is_fitted(self)
         return self._predicted(self._validated(X, is_next=True), keep_draws=keep_draws).as_kind(kind)
 
@@ -245,7 +245,6 @@ class BNNEstimator(Advised, Settings):
         return bundle
 
     def _fit_as_html(self) -> str:
-        """Return one line on the status of the fit as HTML, with the other facts below it after a click."""
         fit = self._fit_summary()
         if fit is None:
             return ""
@@ -255,7 +254,7 @@ class BNNEstimator(Advised, Settings):
         return f'<details style="{OF_FIT}"><summary>{line}</summary>{facts}</details>'
 
     def _fit_summary(self) -> Summary | None:
-        """Return the fitted network and the status of the fit; None before a fit."""
+        """Return the network and the status; None before a fit."""
         if "posterior_" not in vars(self):
             return None
         layers = [layer for layer in self.model_.network.modules() if isinstance(layer, nn.Linear)]
@@ -269,7 +268,7 @@ class BNNEstimator(Advised, Settings):
 
     @property
     def status_(self) -> str:
-        """How the fit ended, and what to try if it failed. Each sentence begins a new line."""
+        """How the fit ended, and what to try if it failed, one sentence in a line."""
         check_is_fitted(self)
         return in_lines(str(self._status))
 
@@ -280,7 +279,7 @@ class BNNEstimator(Advised, Settings):
 
 
 def _wrong_shape(said: str, X: Any, *targets: Any) -> str:
-    """Return a clearer message if `said`, a message of scikit-learn, is about wrong shapes; otherwise an empty text."""
+    """Return a clearer text for scikit-learn's messages about wrong shapes; otherwise an empty one."""
     if "Expected 2D array" in said or "Expected a 2-dimensional" in said:
         of_series = "X.to_frame()", "X.to_frame().T"
         column, row = of_series if hasattr(X, "to_frame") else ("np.reshape(X, (-1, 1))", "np.reshape(X, (1, -1))")
@@ -298,7 +297,7 @@ def _wrong_shape(said: str, X: Any, *targets: Any) -> str:
 
 
 def _not_finite(name: str, values: Any, estimator: str) -> str:
-    """Return a message if a table or targets have missing or infinite numbers, otherwise an empty text."""
+    """Return a message about missing or infinite numbers, or an empty text."""
     try:
         if hasattr(values, "isna"):  # of pandas, in which a gap may be `pandas.NA`
             numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -323,11 +322,11 @@ def _not_finite(name: str, values: Any, estimator: str) -> str:
 
 
 def _dense(inputs: Any) -> Tensor:
-    """Convert inputs to a dense tensor, since standardised inputs are not sparse."""
+    """Convert to a dense tensor, since standardised inputs are not sparse."""
     return torch.tensor(inputs.toarray() if issparse(inputs) else inputs, dtype=DTYPE)
 
 
 def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, Tensor]:
-    """Return weighted means and standard deviations of the columns. A constant column gets the standard deviation 1."""
+    """Return the columns' weighted means and standard deviations, with 1 for constant columns."""
     scaler = StandardScaler().fit(values.numpy(), sample_weight=weights)
     return torch.from_numpy(scaler.mean_).to(values), torch.from_numpy(scaler.scale_).to(values)

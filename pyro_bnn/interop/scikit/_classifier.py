@@ -28,7 +28,7 @@ FEWEST_ROWS, MOST_CLASSES = 20, 0.5
 
 
 FOR_NUMBERS = "use BNNRegressor for numbers, or cut them into classes"
-"""What to do if the targets are no classes."""
+"""Advice if targets are no classes."""
 
 
 @explained("BNNClassifier().fit(X, y)")
@@ -36,17 +36,16 @@ FOR_NUMBERS = "use BNNRegressor for numbers, or cut them into classes"
 class BNNClassifier(ClassifierMixin, BNNEstimator):
     r"""A Bayesian neural network that classifies rows of a table, as a scikit-learn estimator.
 
-    Inputs are standardised internally. The network is an MLP whose weights have a prior. This class has the parameters
-    of :class:`BNNRegressor`, except that `class_weight` replaces `likelihood`. The page :doc:`/how_to/scikit_learn`
-    says when to use which method. `early_stopping` holds out the same share of the rows of each class.
+    Inputs are standardised internally. The network is an MLP whose weights have a prior. The parameters are those of
+    :class:`BNNRegressor`, with `class_weight` instead of `likelihood`. The page :doc:`/how_to/scikit_learn` says when
+    to use which method. `early_stopping` holds out the same share of each class.
 
     Args:
         class_weight: Weight of each class in the fit, ``{label: weight}``, or ``"balanced"`` for weights that are
-            inversely proportional to the numbers of rows of the classes. `sample_weight` is multiplied by the weights
-            of the classes. If None, all classes have the same weight.
+            inversely proportional to the classes' numbers of rows. It multiplies `sample_weight`.
 
     Attributes:
-        classes_: The sorted labels, shape (C,). With several labels per row, the indices of the labels, shape (L,).
+        classes_: The sorted labels, shape (C,), or with several labels per row their indices, shape (L,).
         model_: The fitted :class:`~pyro_bnn.BayesianModel`.
         posterior_: The :class:`~pyro_bnn.Posterior` of the model.
         status_: How the fit ended, and what to try if it failed.
@@ -74,8 +73,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
         Args:
             X: Inputs, shape (N, D).
-            y: Labels, numbers or texts, shape (N,). If a row may have several labels, 1 or 0 for each label, shape
-                (N, L).
+            y: Labels, numbers or texts, shape (N,). If a row may have several labels, 1 or 0 for each label, shape (N,
+                L).
             sample_weight: Weight of each row, shape (N,).
 
         Raises:
@@ -92,13 +91,11 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         Args:
             X: Inputs, shape (N, D).
             y: Labels, shape (N,), or (N, L) as in :meth:`fit`.
-            classes: The labels of all parts. You must pass `classes` in the first call if a label does not occur in its
-                `y`.
+            classes: The labels of all parts. The first call needs `classes` if its `y` lacks a label.
             sample_weight: Weight of each row, shape (N,).
 
         Raises:
-            ValueError: If the method has no partial fits, if a label is not one of the classes, or if :meth:`fit` would
-                raise this error.
+            ValueError: If the method has no partial fits, if a label is not one of the classes, or as in :meth:`fit`.
         """
         return self._learn(X, y, sample_weight, classes, is_part=True, is_next=self._is_next())
 
@@ -151,7 +148,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return self
 
     def _classes(self, labels: np.ndarray, classes: Any) -> np.ndarray:
-        """Return the distinct class labels or, with several labels per row, the indices of the label columns."""
+        """Return the class labels or, with several labels per row, the indices of their columns."""
         if self._is_multilabel:
             return np.arange(labels.shape[1])
         found = np.unique(labels if classes is None else np.asarray(classes))
@@ -162,7 +159,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return found
 
     def _targets(self, labels: np.ndarray) -> tuple[Tensor, np.ndarray | None]:
-        """Return the targets, and each row's class for stratified splits (None if rows can have several labels)."""
+        """Return the targets, and each row's class for stratified splits (None with several labels)."""
         if self._is_multilabel:
             if labels.ndim != 2 or labels.shape[1] != len(self.classes_):
                 raise ValueError(f"`y` must have the shape (N, {len(self.classes_)}), got {labels.shape}.")
@@ -175,10 +172,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     @explained("classifier.predict(X)", {"return_std": "classes have no standard deviation; call `predict_proba(X)`"})
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Predict the most probable label of each row, shape (N,).
-
-        With several labels per row, predict 1 or 0 for each label, shape (N, L).
-        """
+        """Return the most probable label of each row, shape (N,), or 1 or 0 for several labels, shape (N, L)."""
         probs = self.predict_proba(X)
         return (probs > 0.5).astype(int) if self._is_multilabel else self.classes_[probs.argmax(1)]
 
@@ -186,8 +180,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Return the probabilities of the classes, shape (N, C), in the order of :attr:`classes_`.
 
-        The probabilities are means over weight draws. With several labels per row, return the probability of each
-        label, shape (N, L).
+        They are means over weight draws. With several labels per row, return the probability of each label, shape (N,
+        L).
         """
         probs = self._prediction(X, ClassificationPrediction, keep_draws=False).probs.numpy()
         probs = probs / probs.sum(-1, keepdims=True)
@@ -195,21 +189,20 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     @explained("classifier.predict_set(X, level=0.9)", {"alpha": ALPHA})
     def predict_set(self, X: ArrayLike, level: float = 0.9) -> NDArray[np.bool_]:
-        """Return a set of classes for each row, with a given probability that the set contains the row's label.
+        """Return a set of classes for each row that contains its label with a given probability.
 
-        The estimator needs a `calibration_fraction`. The sets are randomised by a seed, so that their coverage is close
-        to the level (see :class:`~pyro_bnn.calibration.ConformalSets`). No set is empty.
+        The estimator needs a `calibration_fraction`. Random numbers from a seed bring the coverage close to the level
+        (see :class:`~pyro_bnn.calibration.ConformalSets`). No set is empty.
 
         Args:
             X: Inputs, shape (N, D).
-            level: The probability, strictly between 0 and 1.
+            level: The probability.
 
         Returns:
-            A Boolean array of shape (N, C), which says for each row and class of :attr:`classes_` whether the set of
-            the row contains the class.
+            Whether the set of each row contains each class of :attr:`classes_`, shape (N, C).
 
         Raises:
-            ValueError: If `calibration_fraction` was None in the fit, or too few rows were held out for the level.
+            ValueError: If `calibration_fraction` was None in the fit, or if too few rows were held out.
         """
         check_is_fitted(self)
         if self._calibration is None:
@@ -229,7 +222,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     @explained("classifier.predict_distribution(X)")
     def predict_distribution(self, X: ArrayLike) -> ClassificationPrediction:
-        """Return the whole prediction with its uncertainties. Column i of its probabilities is for ``classes_[i]``.
+        """Return the prediction with its uncertainties. Column i of the probabilities is for ``classes_[i]``.
 
         Args:
             X: Inputs, shape (N, D).
@@ -238,7 +231,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
 
 def _require_labels(y: Any) -> None:
-    """Raise if labels are missing among texts, since scikit-learn's errors name no remedy."""
+    """Raise if texts are mixed with gaps, since scikit-learn's errors name no remedy."""
     import pandas  # imported late: importing takes long
 
     dtype = None if hasattr(y, "dtype") else object  # since numpy turns NaN among texts into the text "nan"
@@ -254,7 +247,7 @@ def _require_labels(y: Any) -> None:
 
 
 def _require_few_classes(labels: Any) -> None:
-    """Raise if the labels are whole numbers of which most are distinct: they are probably targets of a regression."""
+    """Raise if the labels are mostly distinct whole numbers, probably targets of a regression."""
     if issparse(labels) or labels.size > len(labels) or not np.issubdtype(labels.dtype, np.number):
         return
     num_rows, num_distinct = len(labels), len(np.unique(labels))

@@ -1,7 +1,4 @@
-"""The inference methods of the estimators.
-
-To add a method, write a function that takes a `Task`, and add the function to `METHODS`.
-"""
+"""The inference methods of the estimators: functions of a `Task`, listed in `METHODS`."""
 
 import functools
 import math
@@ -32,39 +29,39 @@ from ...modelling.model import BayesianModel
 from ...modelling.priors import PriorLike
 
 INIT = NetworkInit(0.02)
-"""Initial scales of the weights' Gaussians, as in :func:`~pyro_bnn.fit`. NUTS starts at draws from such Gaussians."""
+"""Initial scales of the weights, as in :func:`~pyro_bnn.fit`. NUTS starts at draws with them."""
 
 DRAWS = 200
-"""Heuristic: number of draws of each NUTS chain, after the same number of warm-up draws."""
+"""Heuristic: draws of each NUTS chain, after as many warm-up draws."""
 
 TREE_DEPTH = 6
-"""Heuristic: largest depth of NUTS's trees, which allows 63 leapfrog steps."""
+"""Heuristic: largest depth of NUTS's trees, or 63 leapfrog steps."""
 
 MODE_WARMUP = 600
-"""Heuristic: number of warm-up draws of an MCLMC chain that starts at a mode. A draw takes ten steps."""
+"""Heuristic: warm-up draws of an MCLMC chain from a mode. A draw takes ten steps."""
 
 MOST_FULL = 1000
 """Heuristic: most weights with a full covariance. In larger networks, only the last layer is random."""
 
 LEARNING_RATE, NATURAL_RATE = 0.02, 0.1
-"""Heuristic: default learning rates of Adam, and of natural gradients as a fraction of a Newton step."""
+"""Heuristic: learning rates of Adam, and of natural gradients as a fraction of a Newton step."""
 
 HESSIAN_DECAY, CLIP = 0.99, 0.1
-"""Heuristic: decay of the averaged Hessian, and limit of a step, for fits of thousands of natural-gradient steps."""
+"""Heuristic: decay of the averaged Hessian, and limit of a step, for thousands of natural-gradient steps."""
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""Natural gradients for a further part of the data would otherwise start with the scales of the prior."""
+"""Natural gradients for a further part would otherwise start with the prior's scales."""
 
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
 """Heuristic for SWAG: rank; the path's learning rate, epochs and batches per epoch; most rows of a batch."""
 
 SEED_STEP = 1_000_003
-"""Difference between the seeds of members, large and prime: similar estimators have no member in common."""
+"""Between seeds of members, large and prime, so that similar estimators share no member."""
 
 
 @dataclass(eq=False, repr=False)
 class Settings(BaseEstimator):
-    """The parameters of the regressor and the classifier; :class:`BNNRegressor` describes them."""
+    """The parameters of the estimators; :class:`BNNRegressor` describes them."""
 
     hidden_layer_sizes: Sequence[int] | int | None = None
     _: KW_ONLY
@@ -87,13 +84,13 @@ class Settings(BaseEstimator):
 
     @property
     def shows_progress(self) -> bool | None:
-        """Value of the argument `progress` for the fits."""
+        """The argument `progress` of fits."""
         return None if self.verbose is None else bool(self.verbose)
 
 
 @dataclass(frozen=True)
 class Task:
-    """The input of an inference method: the estimator's settings, the designs to compare, and the data."""
+    """What an inference method gets: settings, designs to compare, and data."""
 
     settings: Settings
     designs: Sequence[Design]  # designs to compare; the first is the default
@@ -105,13 +102,13 @@ class Task:
     deadline: Deadline | None = None
 
     def make_model(self, seed: int) -> BayesianModel:
-        """Return the model of the default (first) design. The seed determines the initial weights of the network."""
+        """Return the model of the first design. The seed determines its initial weights."""
         return self.build(self.designs[0], seed, len(self.data[0]))
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The result of a method; `num_iterations` counts epochs, or the draws of each chain."""
+    """The result of a method; `num_iterations` counts epochs, or draws of each chain."""
 
     model: BayesianModel
     posterior: Posterior
@@ -119,7 +116,7 @@ class Fitted:
 
 
 def auto(task: Task) -> Fitted:
-    """Compare models on held-out rows, and run chains for the best model. If chains are impossible, fit by `svi`."""
+    """Compare models on held-out rows, and run chains for the best; without chains, fit by `svi`."""
     settings = task.settings
     candidates = {str(design): functools.partial(task.build, design, task.seed) for design in task.designs}
     try:
@@ -139,14 +136,14 @@ def auto(task: Task) -> Fitted:
 
 
 def svi(task: Task) -> Fitted:
-    """Use variational inference to fit one independent Gaussian for each weight."""
+    """Fit an independent Gaussian for each weight by variational inference."""
     model = task.make_model(task.seed)
     guide = _started(task, MeanFieldGuide(model, init=INIT))
     return _fitted(task, model, guide, task.seed, kl_weight=task.settings.kl_weight)
 
 
 def natural(task: Task) -> Fitted:
-    """Use natural gradients to fit one independent Gaussian for each weight."""
+    """Fit an independent Gaussian for each weight by natural gradients."""
     model = task.make_model(task.seed)
     guide = _started(task, MeanFieldGuide(model, init=INIT, scale_map=Precision()))
     rate = NATURAL_RATE if task.settings.learning_rate is None else task.settings.learning_rate
@@ -156,7 +153,7 @@ def natural(task: Task) -> Fitted:
 
 
 def ensemble(task: Task) -> Fitted:
-    """Fit a deep ensemble: a mixture of plain networks that start at different weights."""
+    """Fit a deep ensemble: plain networks that start at different weights."""
     members = []
     for member in range(task.settings.num_members):
         seed = task.seed + SEED_STEP * member
@@ -167,7 +164,7 @@ def ensemble(task: Task) -> Fitted:
 
 
 def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fitted:
-    """Fit a Gaussian around the weights of a plain network, for predictions that are linearised."""
+    """Fit a Gaussian around the weights of a plain network, for linearised predictions."""
     model = task.make_model(task.seed)
     if isinstance(model.likelihood, MixtureDensityLikelihood):
         raise ValueError(
@@ -190,7 +187,7 @@ def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fit
 
 
 def swag(task: Task) -> Fitted:
-    """Train a plain network, then train it further in small batches, and fit a Gaussian to the weights on this path."""
+    """Train a plain network, and fit a Gaussian to the weights that further training visits."""
     model = task.make_model(task.seed)
     guide = DeltaGuide(model)
     found = _fitted(task, model, guide, task.seed)
@@ -212,7 +209,7 @@ def swag(task: Task) -> Fitted:
 
 
 def nuts(task: Task) -> Fitted:
-    """Draw from the exact posterior by Markov chains of the No-U-Turn sampler."""
+    """Draw from the exact posterior by chains of the No-U-Turn sampler."""
     model = task.make_model(task.seed)
     draws = DRAWS if task.settings.max_iter is None else task.settings.max_iter
     with silent_fits():  # the estimator warns according to the status, as for all methods
@@ -232,7 +229,7 @@ def nuts(task: Task) -> Fitted:
 
 
 def mclmc(task: Task) -> Fitted:
-    """Train several networks, and explore the mode of each with a chain of microcanonical Langevin dynamics."""
+    """Train several networks, and explore the mode of each by microcanonical Langevin dynamics."""
     model = task.make_model(task.seed)
     draws = DRAWS if task.settings.max_iter is None else task.settings.max_iter
     with silent_fits():
@@ -252,7 +249,7 @@ def mclmc(task: Task) -> Fitted:
 
 
 def _started(task: Task, guide: MeanFieldGuide) -> MeanFieldGuide:
-    """Give the guide the parameters of an earlier guide if earlier parts of the data were fitted. Return the guide."""
+    """Give the guide the parameters of an earlier part's guide, if there was one."""
     if task.start is not None:
         guide.load_state_dict(task.start.guides[0].state_dict())
     return guide
@@ -290,7 +287,6 @@ def _fitted(
 
 
 OPTIMISED = ("svi", "natural", "laplace", "kronecker", "swag", "ensemble")
-"""Methods that follow gradients of batches."""
 
 USED_BY = {
     "time_limit": ("auto",),
@@ -302,10 +298,10 @@ USED_BY = {
     "num_members": ("ensemble", "mclmc"),
     "num_chains": ("nuts",),
 }
-"""Methods that use a setting; all methods use the settings that are not listed."""
+"""Methods that use a setting; settings not listed are used by all."""
 
 IF_NO_CHAINS = frozenset({"batch_size", "learning_rate", "kl_weight"})
-"""Settings that "auto" uses if it makes a variational fit, since chains are impossible."""
+"""Settings that "auto" uses if chains are impossible."""
 
 CHECKS: dict[str, Callable[[str, Any], object]] = {
     "time_limit": _checks.positive,
@@ -319,7 +315,7 @@ CHECKS: dict[str, Callable[[str, Any], object]] = {
     "num_members": functools.partial(_checks.at_least, minimum=1),
     "num_chains": functools.partial(_checks.at_least, minimum=1),
 }
-"""Checks of those settings that do not depend on the data."""
+"""Checks that do not depend on the data."""
 
 METHODS: dict[str, Callable[[Task], Fitted]] = {
     "auto": auto,
@@ -335,7 +331,7 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
 
 
 def check_settings(settings: Settings, method: str) -> None:
-    """Raise if a setting has a wrong value, and warn of each changed setting that the method does not use.
+    """Raise if a setting is wrong, and warn of each that was changed but is not used by `method`.
 
     `method` differs from that of the settings if "auto" fits parts of the data.
     """
@@ -355,4 +351,4 @@ def check_settings(settings: Settings, method: str) -> None:
 
 
 PARTIAL = {"auto": "svi", "svi": "svi", "natural": "natural"}
-"""The method that `partial_fit` uses for each `method`: its Gaussians are the prior of the next part of the data."""
+"""What `partial_fit` uses for each `method`: Gaussians, which become the prior of the next part."""

@@ -37,68 +37,65 @@ Floats = NDArray[np.float64]
 class BNNRegressor(RegressorMixin, BNNEstimator):
     r"""A Bayesian neural network for regression on tables, as a scikit-learn estimator.
 
-    Inputs and targets are standardised internally. The network is an MLP, and its weights and the noise scale have
-    priors. Several targets share the network, but each has its own noise. By default (method ``"auto"``) the estimator
-    compares five networks, with their priors and noise, on held-out rows, and draws Markov chains for the best one;
-    `status_` says what was chosen and why. The page :doc:`/how_to/scikit_learn` describes the methods.
+    Inputs and targets are standardised internally. The network is an MLP; its weights and the noise scale have priors.
+    Several targets share the network, but each has its own noise. By default (method ``"auto"``) the estimator compares
+    five networks, with their priors and noise, on held-out rows, and draws Markov chains for the best one; `status_`
+    says what was chosen and why. The page :doc:`/how_to/scikit_learn` describes the methods.
 
     Args:
-        hidden_layer_sizes: Number of units of each hidden layer. A single number means one layer. If None, the method
-            ``"auto"`` chooses the hidden layers, and all other methods use one layer of 20 units. ``"auto"`` also
-            chooses `likelihood`, `activation` and `prior` if they are None; values that you set are not changed.
+        hidden_layer_sizes: Units of each hidden layer; one number means one layer. By default, ``"auto"`` chooses the
+            layers, and other methods use 20 units. ``"auto"`` also chooses `likelihood`, `activation` and `prior`,
+            unless you set them.
         method: The inference method:
 
-            - ``"auto"`` chooses the network and the length of the fit; if there are too many rows, or no C compiler, it
-              means ``"svi"``.
+            - ``"auto"`` chooses the network and the length of the fit; with too many rows, or no C compiler, it means
+              ``"svi"``.
             - ``"svi"`` fits one Gaussian for each weight, for any number of rows.
             - ``"natural"`` also fits one Gaussian for each weight, but with natural gradients.
             - ``"nuts"`` draws from the exact posterior, for up to a thousand rows.
-            - ``"mclmc"`` trains `num_members` networks, and explores the mode of each network with a chain.
+            - ``"mclmc"`` trains `num_members` networks, and explores the mode of each with a chain.
             - ``"ensemble"`` trains several plain networks.
-            - ``"laplace"`` fits a Gaussian around the weights of one plain network: around all weights if there are at
-              most 1000, otherwise around the weights of the last layer.
+            - ``"laplace"`` fits a Gaussian around the weights of one plain network: all weights if they are at most
+              1000, otherwise those of the last layer.
             - ``"kronecker"`` fits a Gaussian around all weights of a plain network of any size.
             - ``"swag"`` fits a Gaussian to the weights that further training visits.
 
-        likelihood: Distribution of a target given the network's output, by name: ``"gaussian"`` with the same noise for
-            all rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise
-            that depends on the inputs and is at most ten times the standard deviation of the targets,
-            ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts. A likelihood object of these classes may be passed,
-            too, such as ``GaussianLikelihood(0.1)``, for targets in standard units.
+        likelihood: Distribution of a target given the output: ``"gaussian"`` with the same noise for all rows,
+            ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
+            depends on the inputs, up to ten times the standard deviation of the targets, ``"mixture:COMPONENTS"``, or
+            ``"poisson"`` for counts. Objects of these classes are allowed, too, such as ``GaussianLikelihood(0.1)``,
+            for targets in standard units.
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes an activation module.
-        prior: Prior of the weights. A distribution of one real number, such as ``dist.Normal(0.0, 1.0)``, is the prior
-            of each weight. With ``None``, the prior is a Gaussian whose variance is inversely proportional to the
-            number of inputs of the unit.
+        prior: Prior of the weights, or a distribution of one real number, such as ``dist.Normal(0.0, 1.0)``, for each
+            of them. With ``None``, a Gaussian whose variance is inversely proportional to the number of inputs of the
+            unit.
         time_limit: Seconds that ``"auto"`` may take, compilation included. With a limit, the result depends on the
-            speed of the machine, and `status_` says what was cut short. Without a limit (None), the number of steps is
-            the same on every machine. On two cores, ``"auto"`` then takes about half a minute for a thousand rows.
-        max_iter: Limit of epochs. With ``None``, the limit is that of :func:`~pyro_bnn.fit`. A fit ends earlier if it
-            reaches a plateau. For ``"nuts"`` and ``"mclmc"``, `max_iter` is the number of draws of each chain, and also
-            the number of its warm-up draws. With ``None``, these two methods make 200 draws. The number of warm-up
-            draws is then 200 for ``"nuts"`` and 600 for ``"mclmc"``. For ``"auto"``, each chain makes at most
-            `max_iter` draws after at most `max_iter` warm-up draws.
-        batch_size: Number of rows in a batch; with ``None``, it is chosen from the number of rows. Markov chains use no
-            batches.
-        learning_rate: Initial learning rate. With ``None``, it is 0.02 for Adam, and 0.1 for natural gradients, where
-            the rate is a fraction of a Newton step.
-        early_stopping: Whether to hold out rows, and to score the predictions of these rows during the fit. The fit
-            keeps the posterior with the best score. Markov chains do not use this argument.
+            speed of the machine, and `status_` says what was cut short. Without a limit, ``"auto"`` makes the same
+            steps on every machine; a thousand rows take about half a minute on two cores.
+        max_iter: Largest number of epochs, by default as in :func:`~pyro_bnn.fit`. A fit ends earlier at a plateau. For
+            ``"nuts"`` and ``"mclmc"``, the number of draws of each chain and of its warm-up draws; by default 200
+            draws, after 200 warm-up draws for ``"nuts"`` and 600 for ``"mclmc"``. For ``"auto"``, the limit of both
+            numbers.
+        batch_size: Rows in a batch; with ``None``, chosen from the number of rows. Chains use no batches.
+        learning_rate: Initial learning rate; with ``None``, 0.02 for Adam, and for natural gradients 0.1, as a fraction
+            of a Newton step.
+        early_stopping: Whether to hold out rows, and to keep the posterior that predicts them best. Chains do not use
+            it.
         validation_fraction: Share of the rows that `early_stopping` holds out.
-        calibration_fraction: Share of the rows for calibration, which take no part in the fit. They correct the
-            intervals of :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets
-            of :meth:`BNNClassifier.predict_set`. With ``None``, intervals stay uncorrected. This argument cannot be
-            combined with `sample_weight`, :meth:`partial_fit` or several labels for each row.
-        kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``. With 1 the fit maximises the ELBO; below
-            1, the posterior is narrower.
-        num_samples: Number of weight draws in a prediction. By default (None), ``"ensemble"`` uses each member once,
-            chains use all stored draws (but at most 800), and all other methods use 100 draws.
-        num_members: Number of members of ``"ensemble"``, and number of chains of ``"mclmc"``.
-        num_chains: Number of chains of ``"nuts"``.
-        random_state: Seed or numpy generator for everything random, including predictions. If None, each fit has a new
-            seed, which does not come from numpy's global generator.
-        verbose: Whether to show a progress bar. By default (None) there is a bar on a terminal and in a notebook, after
-            two seconds, and nothing elsewhere.
+        calibration_fraction: Share of the rows that take no part in the fit, and correct the intervals of
+            :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets of
+            :meth:`BNNClassifier.predict_set`. It cannot be combined with `sample_weight`, :meth:`partial_fit` or
+            several labels for each row.
+        kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``: 1 for the ELBO; below 1, the posterior is
+            narrower.
+        num_samples: Weight draws in a prediction; by default each member of ``"ensemble"`` once, all stored draws of
+            chains (at most 800), and 100 draws of other methods.
+        num_members: Members of ``"ensemble"``, and chains of ``"mclmc"``.
+        num_chains: Chains of ``"nuts"``.
+        random_state: Seed or numpy generator for everything random, including predictions. With ``None``, each fit has
+            a new seed, not from numpy's global generator.
+        verbose: Whether to show a progress bar; by default on a terminal and in a notebook, after two seconds.
 
     Attributes:
         model_: The fitted :class:`~pyro_bnn.BayesianModel`, for targets in standard units.
@@ -131,19 +128,17 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         """Fit the network to a table.
 
         Args:
-            X: Inputs, shape (N, D): an array, a list of rows, a data frame of numbers, or a sparse matrix, which is
-                converted to a dense one.
+            X: Inputs, shape (N, D): an array, a list of rows, a data frame of numbers, or a sparse matrix, which
+                becomes dense.
             y: Targets, shape (N,) or (N, O).
-            sample_weight: Weight of each row, shape (N,). A row of weight 2 counts like two equal rows, and a row of
-                weight 0 is left out. If None, all rows have the same weight.
+            sample_weight: Weight of each row, shape (N,): 2 counts like two equal rows, and 0 leaves a row out.
 
         Raises:
             ValueError: If a parameter or the data are of the wrong kind.
 
         Warns:
             UserWarning: If a parameter is set that the method does not use.
-            ConvergenceWarning: If the status of the fit is not ok. The message of this scikit-learn warning says what
-                to try.
+            ConvergenceWarning: If the status of the fit is not ok. The message says what to try.
         """
         return self._learn(X, y, sample_weight)
 
@@ -151,16 +146,16 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
         """Fit to a further part of the data, with the posterior of the earlier parts as the prior.
 
-        The first part determines the standardisation. Each call estimates the noise only from the rows of this call.
-        The method must be ``"svi"``, ``"auto"`` (which then means ``"svi"``) or ``"natural"``.
+        The first part determines the standardisation. Each call estimates the noise from its own rows only. The method
+        must be ``"svi"``, ``"auto"`` (here the same) or ``"natural"``.
 
         Args:
             X: Inputs, shape (N, D).
             y: Targets, shape (N,) or (N, O).
-            sample_weight: Weight of each row, shape (N,), as in :meth:`fit`.
+            sample_weight: Weight of each row, shape (N,).
 
         Raises:
-            ValueError: If the method has no partial fits, or for one of the reasons in :meth:`fit`.
+            ValueError: If the method has no partial fits, or as in :meth:`fit`.
 
         References:
             Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
@@ -224,15 +219,13 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         Args:
             X: Inputs, shape (N, D).
-            return_std: Whether to return the standard deviations, too. The standard deviations include noise and
-                uncertainty about the weights.
+            return_std: Whether to return standard deviations, too, due to noise and unknown weights.
 
         Returns:
-            The means, in the shape of the targets given to :meth:`fit`. With `return_std`, the pair (means, standard
-            deviations).
+            The means, in the shape of the targets; with `return_std`, a pair (means, standard deviations).
 
         Warns:
-            UserWarning: With `return_std`, as :meth:`predict_distribution` warns.
+            UserWarning: With `return_std`, as in :meth:`predict_distribution`.
         """
         prediction = self._in_units(X, keep_draws=False)
         mean = self._shaped(prediction.mean)
@@ -242,14 +235,13 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     def predict_interval(self, X: ArrayLike, level: float = 0.9) -> Floats:
         """Return the ends of an interval for each row of X, shape (N, 2), or (N, O, 2) for several targets.
 
-        A new observation lies in its interval with probability `level`. A value below the interval is as probable as a
-        value above the interval. For counts, an interval has at least the probability `level`, and the probabilities
-        below and above the interval may differ. As in MAPIE, the axis of the rows comes before the axis of the two
-        ends. In ``prediction.interval`` the axis of the two ends comes first, as in torch.
+        A new observation lies in its interval with probability `level`, and is as likely below as above. For counts,
+        the probability is at least `level`, and the probabilities below and above may differ. As in MAPIE, the axis of
+        the two ends comes last; in ``prediction.interval`` it comes first, as in torch.
 
         Args:
             X: Inputs, shape (N, D).
-            level: The probability, strictly between 0 and 1.
+            level: The probability.
 
         Returns:
             Lower ends ``[..., 0]`` and upper ends ``[..., 1]``.
@@ -279,26 +271,25 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         Args:
             X: Inputs, shape (N, D).
-            q: A probability, strictly between 0 and 1, or a list of Q probabilities.
+            q: One probability, strictly between 0 and 1, or a list of Q.
 
         Returns:
-            Quantiles, shape (N,), or (Q, N) for a list. With several targets, the quantiles also have a last axis of
-            length O.
+            Quantiles, shape (N,), or (Q, N) for a list; with several targets, there is a last axis O.
         """
         return self._shaped(self._noted(self._in_units(X, keep_draws=True)).quantile(q))
 
     @explained("regressor.predict_distribution(X)")
     def predict_distribution(self, X: ArrayLike) -> RegressionPrediction:
-        """Return the whole prediction, with aleatoric and epistemic variance, densities, quantiles, draws and scores.
+        """Return the prediction, with aleatoric and epistemic variance, densities, quantiles, draws and scores.
 
         Args:
             X: Inputs, shape (N, D).
 
         Returns:
-            A prediction in the units of the targets, of shape (N, O) even if there is only one target.
+            A prediction in the units of the targets, shape (N, O) even for one target.
 
         Warns:
-            UserWarning: If the predicted standard deviation of a row is more than 3 times that of the training targets.
+            UserWarning: If a predicted standard deviation is more than 3 times that of the training targets.
         """
         return self._noted(self._in_units(X, keep_draws=True))
 
@@ -312,7 +303,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return in_units(prediction, self._mean, self._scale)
 
     def _noted(self, prediction: RegressionPrediction) -> RegressionPrediction:
-        """Warn if rows are unlike the training rows. Return the prediction."""
+        """Return the prediction; warn if rows are unlike the training rows."""
         means = prediction.variance_of_means
         variance = prediction.aleatoric if means is None else prediction.aleatoric + means
         note = note_on_unlike_rows(variance.sqrt().numpy(), self._sd_of_targets.numpy(), range(len(variance)))
@@ -321,12 +312,12 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return prediction
 
     def _shaped(self, values: torch.Tensor) -> Floats:
-        """Convert a tensor of shape (..., O) to a NumPy array, without the axis O if the targets had the shape (N,)."""
+        """Convert (..., O) to NumPy, without the axis O if the targets had none."""
         return (values if self._has_target_axis else values[..., 0]).numpy()
 
 
 def _require_numbers(y: Any) -> None:
-    """Raise if targets are texts or booleans, since scikit-learn would turn them into numbers."""
+    """Raise if targets are texts or booleans, which scikit-learn would turn into numbers."""
     values = np.asarray(y).ravel()
     others = (value for value in values if isinstance(value, str | bool | np.bool_))
     other = next(others, None) if values.dtype.kind in "OUSTb" else None

@@ -1,8 +1,7 @@
 """Likelihoods, which map a network's output to the distribution of an observation.
 
-:class:`DistributionLikelihood` takes any distribution. All other likelihoods in `pyro_bnn.likelihoods` are for numbers
-with outliers, counts, proportions, ordered classes and censored values. Likelihoods for classes, Gaussian noise and
-simple counts are in `pyro_bnn` itself.
+:class:`DistributionLikelihood` takes any distribution. Likelihoods for classes, Gaussian noise and simple counts are in
+`pyro_bnn` itself.
 """
 
 from ..._core.remedies import explain_missing

@@ -22,7 +22,7 @@ L = TypeVar("L", bound="Likelihood[Any]")
 
 
 class Weighted(TorchDistribution):
-    """A distribution whose log-densities are multiplied by weights. The weights do not change the draws."""
+    """A distribution with weighted log-densities, and the same draws."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
@@ -46,7 +46,7 @@ class Weighted(TorchDistribution):
 
 @dataclass(frozen=True)
 class MovedPrior:
-    """A function for `PyroSample`. It returns a fixed prior on the device of the likelihood, and in its dtype."""
+    """A function for `PyroSample`: a fixed prior, on the device and in the dtype of the likelihood."""
 
     prior: Distribution
 
@@ -60,14 +60,13 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     r"""Maps the output of a network to the distribution of an observation.
 
     A subclass defines the distribution, the allowed targets, and the prediction from many weight draws. A likelihood
-    may own learnable parameters or latent variables (`PyroSample`). The type parameter of the class, as in ``class
-    Mine(Likelihood[RegressionPrediction])``, tells type checkers what `predict` returns.
+    may own learnable parameters or latent variables (`PyroSample`). From its type parameter, as in
+    ``Likelihood[RegressionPrediction]``, type checkers know what `predict` returns.
 
-    A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
-    With weights w, the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`, so a row of weight 2 counts twice.
-    Together, the data count as :math:`\sum_n w_n` rows. Weights are not normalised, so weights whose mean is not 1 make
-    the posterior narrower or wider. These weights change the ELBO and the log-likelihood of a fit. Predictions, scores,
-    and draws of observations ignore the weights of rows and classes.
+    A fit may weight the targets (:meth:`with_row_weights`, and `class_weights` of classifiers). With weights w, the
+    likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`, so a row of weight 2 counts twice, and the data count as
+    :math:`\sum_n w_n` rows. A mean weight other than 1 makes the posterior narrower or wider. Weights change the ELBO
+    and the log-likelihood of a fit, but no predictions, scores or draws of observations.
 
     Example:
         >>> import torch
@@ -79,16 +78,13 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     """
 
     has_row_weights: bool = False
-    """Whether the last axis of the targets holds a value and its weight; see :meth:`with_row_weights`."""
+    """Whether the last axis of the targets holds a value and its weight."""
 
     def __init__(self) -> None:
         super().__init__()  # without the argument `name` of `PyroModule`
 
     def keep_exact(self, name: str, value: Tensor | None) -> None:
-        """Register a buffer in double precision.
-
-        If the module is moved to single precision and back, the buffer gets its exact values back.
-        """
+        """Register a buffer in double precision, which survives a move to single precision and back."""
         self.register_buffer(name, value)
         if value is not None:
             vars(self).setdefault("_exact", {})[name] = value.clone()
@@ -121,26 +117,26 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         """
 
     def check_output(self, output: Tensor) -> None:
-        """Warn or raise if the output for some rows is of a wrong kind, such as probabilities instead of logits."""
+        """Warn or raise if an output is of a wrong kind, such as probabilities instead of logits."""
         return
 
     @abstractmethod
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise a `ValueError` if a target has a wrong dtype or an impossible value. Its shape is already checked.
+        """Raise a `ValueError` if a target has a wrong dtype or an impossible value.
 
         Args:
             output: Network output for at least one row.
-            y: Targets without weights, shape (N, ...).
+            y: Targets without weights, of the right shape (N, ...).
         """
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the targets without weights, in a form that `log_prob` accepts. `dtype` is the dtype of the output."""
+        """Return the targets without weights, as `log_prob` accepts them. `dtype` is that of the output."""
         return y[..., 0] if self.has_row_weights else y
 
     def with_row_weights(self: L) -> L:
-        """Return a copy of this likelihood for targets with weights, as :meth:`join_weights` returns them.
+        """Return a copy for targets with weights, as :meth:`join_weights` returns them.
 
-        Data loaders need no change. Predictions also take such targets, and ignore the weights.
+        Predictions also take such targets, and ignore the weights.
         """
         weighted = copy.deepcopy(self)
         weighted.has_row_weights = True
@@ -152,11 +148,11 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
         Args:
             y: Targets, shape ``(N, *O)``.
-            weights: Weights of at least 0: a number, or a tensor, array or list of shape (N,) or ``(N, *O)``. A target
-                of weight 0 has no effect on a fit; use this for a missing target.
+            weights: A number, or a tensor, array or list of shape (N,) or ``(N, *O)``, at least 0. A weight of 0 takes
+                a target, such as a missing one, out of the fit.
 
         Returns:
-            The value and the weight of each target, as floating-point numbers of shape ``(N, *O, 2)``.
+            The values and weights, as floating-point numbers of shape ``(N, *O, 2)``.
 
         Raises:
             ValueError: If a shape is wrong, a target or weight is not finite, or a weight is negative.
@@ -179,15 +175,15 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return joined
 
     def num_outputs(self, num_targets: int) -> int:
-        """Return the number of outputs that the last layer of a network needs.
+        """Return how many outputs the last layer of a network needs.
 
         Args:
-            num_targets: Number of targets per row. For :class:`CategoricalLikelihood`, the number of classes.
+            num_targets: Targets per row; for :class:`CategoricalLikelihood`, classes.
         """
         return num_targets
 
     def target_shape(self, observed: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the argument y, row weights included, for observed values of shape `observed`."""
+        """Return the shape of the argument y, weights included, for observed values of shape `observed`."""
         return (*observed, 2) if self.has_row_weights else tuple(observed)
 
     def check_targets(self, output: Tensor, y: Tensor) -> None:
@@ -198,26 +194,26 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         self.check_values(output, y)
 
     def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Return the weight of each target's log-density in a fit, shape ``(N, *O)``; None without weights."""
+        """Return the weights of the targets in a fit, shape ``(N, *O)``; None without weights."""
         return y[..., 1].to(dtype) if self.has_row_weights else None
 
     def weighted(self, observation: TorchDistributionMixin, y: Tensor, dtype: torch.dtype) -> TorchDistributionMixin:
-        """Return the distribution of the observations; its log-densities are weighted as in a fit."""
+        """Return the distribution of the observations, weighted as in a fit."""
         weights = self.fit_weights(y, dtype)
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """Return a copy that has given values of the latent variables, shares the parameters, and does not use Pyro.
+        """Return a copy without Pyro that has given values of the latent variables, and shares the parameters.
 
         Args:
-            values: Values of all latent variables, ``{name of the attribute: shape (*draws, *event)}``.
+            values: ``{name of the attribute: shape (*draws, *event)}``, for all latent variables.
         """
         return without_pyro(self, values)
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
-        """Return the prior of a latent variable, given the `values` of other latent variables. No Pyro statement runs.
+        """Return the prior of a latent variable given the `values` of others, without Pyro statements.
 
-        A variable that is a function of other variables has no prior; return the value of this function.
+        For a function of other variables, return its value.
         """
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))
@@ -225,7 +221,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return prior
 
     def drawn(self) -> "Likelihood":
-        """Return the likelihood with values of the latent variables that are drawn from their prior."""
+        """Return the likelihood with latent variables drawn from their prior."""
         values: dict[str, Tensor] = {}
         for name in self._pyro_samples:
             prior = self.prior_given(name, values)
@@ -233,24 +229,21 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return self.given(values)
 
     def draw_shape(self) -> torch.Size:
-        """Return the shape ``(*draws,)`` of the draws in the current values of the latent variables.
-
-        The result is empty if there are no latent variables, as in this class.
-        """
+        """Return the shape ``(*draws,)`` of the latent variables' current values; empty without such variables."""
         return torch.Size()
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether all priors of the likelihood's latent variables are fixed: none depends on another variable."""
+        """Whether no prior of a latent variable depends on another one."""
         return all(isinstance(prior, (Distribution, MovedPrior)) for prior in self._pyro_samples.values())
 
     @abstractmethod
     def accumulator(self) -> Accumulator[P_co]:
-        """Return a new accumulator. It takes weight draws one after the other, and makes a prediction from them."""
+        """Return a new accumulator, which makes a prediction from weight draws."""
 
 
 class NumberLikelihood(Likelihood[RegressionPrediction]):
-    """A likelihood of numbers. Targets must be floating-point numbers, unless a subclass allows other dtypes."""
+    """A likelihood of floating-point numbers, unless a subclass allows other dtypes."""
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         require_real(type(self).__name__, y)
@@ -274,7 +267,7 @@ def require_real(name: str, y: Tensor) -> None:
 
 
 def require_output_dims(name: str, output: Tensor, minimum: int, axes: str) -> None:
-    """Raise unless the output is a dense floating-point tensor with at least `minimum` axes. `axes` is for messages."""
+    """Raise unless the output is dense, floating-point, and has at least `minimum` axes."""
     if not isinstance(output, Tensor) or not output.is_floating_point() or output.layout != torch.strided:
         _checks.kind("output", output, Tensor, f"a tensor for {name}")
         raise ValueError(

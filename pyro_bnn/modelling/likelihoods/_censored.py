@@ -20,7 +20,7 @@ from ._made import MadeDistribution
 
 
 class LimitedNormal(TorchDistribution):
-    """A Gaussian that is observed only between two limits. A value beyond a limit is observed as the limit."""
+    """A Gaussian; values beyond a limit are observed as this limit."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.real
@@ -46,10 +46,7 @@ class LimitedNormal(TorchDistribution):
 
 
 class RightCensored(TorchDistribution):
-    """Pairs (time, number). The number is 1 if the event happens at this time, and 0 if it happens later.
-
-    Drawn times are never censored, so each drawn pair has the number 1.
-    """
+    """Pairs (time, 1 if the event happens then, 0 if later). Drawn times are never censored."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.independent(constraints.nonnegative, 1)
@@ -77,8 +74,6 @@ class RightCensored(TorchDistribution):
 
 
 class CensoredAccumulator(Accumulator[CensoredPrediction]):
-    """Computes the mean and the variances of the uncensored values."""
-
     def __init__(self) -> None:
         self._moments = MomentAccumulator()
 
@@ -96,7 +91,7 @@ def _uncensored(distribution: Any) -> Distribution:
 
 
 class _CensoredLikelihood(MadeLikelihood):
-    """A likelihood of censored targets. Predictions use the attribute `base`, the distribution of uncensored values."""
+    """A likelihood of censored targets, whose distributions have the uncensored values as `base`."""
 
     def accumulator(self) -> Accumulator[CensoredPrediction]:
         return CensoredAccumulator()
@@ -107,14 +102,12 @@ class Censored(_CensoredLikelihood):
 
     .. math:: y = \min(\max(y^*, l), h), \qquad y^* \sim N(f(x), \sigma^2).
 
-    Output and targets have the same shape, (N, O) or (N,). A target that equals a limit stands for a value at this
-    limit or beyond it. Predictions are for the uncensored value :math:`y^*`; for the quantiles of y, clamp theirs to
-    the limits.
+    Output and targets have the same shape, (N, O) or (N,). A target that equals a limit may lie beyond it. Predictions
+    are for the uncensored value :math:`y^*`; for quantiles of y, clamp theirs to the limits.
 
     Args:
-        low: Lower limit l, such as the smallest amount that an instrument can measure; with ``None``, there is no lower
-            limit.
-        high: Upper limit h; with ``None``, there is no upper limit.
+        low: Lower limit l, such as the smallest amount that an instrument can measure, if there is one.
+        high: Upper limit h, if there is one.
         scale: Standard deviation :math:`\sigma`: a number, None to learn it from 1, or a distribution over positive
             numbers, the prior of the latent variable ``likelihood.scale``.
 
@@ -169,25 +162,25 @@ class Censored(_CensoredLikelihood):
 
 
 class Survival(_CensoredLikelihood):
-    r"""Times until an event. For some rows, the event had not yet happened at the end of observation (right censoring).
+    r"""Times until an event, which may not yet have happened at the end of observation (right censoring).
 
     .. math:: \log T = f(x) + \epsilon / k.
 
-    The output is the logarithm of a typical time: doubling :math:`e^{f(x)}` doubles all times (an accelerated failure
-    time model). With ``"weibull"``, T has a Weibull distribution with the scale :math:`e^{f(x)}` and the concentration
-    k, for k = 1 an exponential distribution. With ``"lognormal"``, :math:`\epsilon` is standard Gaussian.
+    The output is the logarithm of a typical time (an accelerated failure time model). With ``"weibull"``, T has the
+    scale :math:`e^{f(x)}` and the concentration k; for k = 1 it is exponential. With ``"lognormal"``, :math:`\epsilon`
+    is standard Gaussian.
 
-    Output of shape (N, 1) goes with targets of shape (N, 2): the time, above 0, and a number that is 1 if the event
-    happened at this time, and 0 if the time is censored. Predictions are for complete times, shape (N,). The
-    probability of surviving a time t is ``1 - prediction.cdf(t)``.
+    Output of shape (N, 1) goes with targets of shape (N, 2): the time, above 0, and 1 if the event happened then, or 0
+    if the time is censored. Predictions are for complete times, shape (N,). The probability of surviving a time t is
+    ``1 - prediction.cdf(t)``.
 
     Args:
-        family: Distribution of the times, ``"weibull"`` or ``"lognormal"``.
+        family: ``"weibull"`` or ``"lognormal"``.
         shape: The shape k: a number, None to learn it from 1, or a distribution over positive numbers, the prior of the
             latent variable ``likelihood.shape``.
 
     Raises:
-        ValueError: If the family is unknown, or if the shape is not above 0.
+        ValueError: If the family is unknown, or the shape is not above 0.
 
     References:
         Kalbfleisch and Prentice (2002), The Statistical Analysis of Failure Time Data, chapter 3.

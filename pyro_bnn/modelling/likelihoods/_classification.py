@@ -19,12 +19,10 @@ from ._base import Likelihood, require_one_output, require_output_dims
 from ._numbers import NumbersLikelihood, lifted
 
 ROUNDING_ERRORS, SUM_TOLERANCE = 16, 1e-2
-"""Heuristic: outputs count as probabilities if their sum differs from 1 by less than 16 rounding errors, and 1e-2."""
+"""Heuristic: outputs count as probabilities if sums are off by less than 16 rounding errors, and 1e-2."""
 
 
 class _ClassLikelihood(Likelihood[ClassificationPrediction]):
-    """A likelihood of class labels. A fit may weight the classes."""
-
     class_weights: Tensor | None
 
     def __init__(self, class_weights: Tensor | Sequence[float] | None = None) -> None:
@@ -43,17 +41,14 @@ class _ClassLikelihood(Likelihood[ClassificationPrediction]):
 
 
 class CategoricalLikelihood(_ClassLikelihood):
-    """One of C classes. The network's outputs are unnormalised log-probabilities (logits), shape (N, C).
+    """One of C classes. Outputs are logits, shape (N, C); targets are integers from 0 to C - 1, shape (N,).
 
-    Targets are integers from 0 to C - 1, shape (N,).
-
-    With class weights, a fit multiplies the log-probability of each row by the weight of its class, for example to give
-    rare classes the same influence as common ones; see :class:`Likelihood`. The weights ``len(y) / (C *
-    torch.bincount(y, minlength=C))`` are inversely proportional to the frequencies of the classes, and have mean 1 over
-    the data.
+    With class weights, a fit multiplies the log-probability of each row by the weight of its class, so that rare
+    classes can count as much as common ones; see :class:`Likelihood`. The weights ``len(y) / (C * torch.bincount(y,
+    minlength=C))`` do that, and have mean 1 over the data.
 
     Args:
-        class_weights: Weights of the classes, C numbers above 0. If None, all classes have the weight 1.
+        class_weights: Weights of the classes, C numbers above 0; None for equal weights.
 
     Raises:
         ValueError: If the weights are not C finite numbers above 0.
@@ -110,13 +105,13 @@ class CategoricalLikelihood(_ClassLikelihood):
 
 
 class BernoulliLikelihood(_ClassLikelihood):
-    """Yes or no. The network's output is the log-odds of yes, and has the shape of the targets.
+    """Yes or no. The output is the log-odds of yes, in the shape of the targets.
 
     Targets are 0 or 1 (integer, boolean or floating point). The last axis of a prediction has two classes: "no", "yes".
 
     Args:
-        class_weights: Weights of "no" and of "yes", two numbers above 0, as for :class:`CategoricalLikelihood`. If
-            None, both are 1. The weights (1, w) have the effect of ``pos_weight=w`` in torch's ``BCEWithLogitsLoss``.
+        class_weights: Weights of "no" and of "yes", as for :class:`CategoricalLikelihood`. The weights (1, w) act as
+            ``pos_weight=w`` of torch's ``BCEWithLogitsLoss``.
 
     Raises:
         ValueError: If the weights are not two finite numbers above 0.
@@ -171,14 +166,14 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
     .. math:: P(y \le k \mid x) = \frac{1}{1 + e^{f(x) - c_k}}, \qquad c_0 < c_1 < \dots < c_{C-2}.
 
     Output of shape (N, 1) goes with targets of shape (N,): integers from 0 to C - 1. A larger output makes higher
-    classes more probable. Predictions are class probabilities. A common shift of the network's last bias and of all
-    cutpoints does not change them, so only the priors determine it.
+    classes more probable. Predictions are class probabilities, which do not change if the last bias and all cutpoints
+    shift together, so only the priors determine this shift.
 
     Args:
         num_classes: Number of classes C, at least 2.
-        cutpoints: C - 1 increasing numbers; None to learn them, from values that make all classes equally probable for
-            an output of 0; or a distribution of an ordered vector, such as that of :meth:`prior`, the prior of the
-            latent variable ``likelihood.cutpoints``.
+        cutpoints: C - 1 increasing numbers; None to learn them, from values that make all classes equally probable at
+            an output of 0; or a distribution of an ordered vector, such as :meth:`prior`, for the latent variable
+            ``likelihood.cutpoints``.
 
     Raises:
         ValueError: If the cutpoints are not C - 1 increasing numbers, or their prior is not over ordered vectors.
@@ -208,10 +203,11 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
     @staticmethod
     def prior(num_classes: int, scale: float = 3.0) -> TorchDistributionMixin:
-        r"""Return a prior for cutpoints of `num_classes` classes.
+        r"""Return a prior of cutpoints, in which the first one and all log-distances are :math:`N(0, s^2)`.
 
-        The first cutpoint and the logarithms of the distances between cutpoints are independent, with distribution
-        :math:`N(0, \text{scale}^2)`.
+        Args:
+            num_classes: Number of classes.
+            scale: The standard deviation s.
         """
         count = _checks.at_least("num_classes", num_classes, 2) - 1
         normal = dist.Normal(0.0, _checks.positive("scale", scale)).expand([count]).to_event(1)
@@ -250,7 +246,7 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
 
 def _free(cutpoints: Tensor) -> Tensor:
-    """Return the first cutpoint, followed by the logarithms of the distances between neighbouring cutpoints."""
+    """Return the first cutpoint and the logarithms of the distances between neighbours."""
     return torch.cat([cutpoints[:1], cutpoints.diff().log()])
 
 

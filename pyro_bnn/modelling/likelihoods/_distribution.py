@@ -24,25 +24,24 @@ WORDS: dict[Any, tuple[str, str]] = {
     constraints.unit_interval: ("between 0 and 1", "rescale them"),
     constraints.nonnegative_integer: ("whole numbers of at least 0", "use a distribution of real numbers"),
 }
-"""For each support: its description in words, and advice for targets outside the support."""
+"""Descriptions of supports, and advice for targets outside of them."""
 
 
 class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
-    """A likelihood that makes its distribution from the network's output and from numbers such as a noise scale.
+    """A likelihood whose distribution depends on the output and on numbers such as a noise scale.
 
     A subclass implements :meth:`distribution`, and registers the numbers in `__init__`.
     """
 
     num_parts = 1
-    """Number of equal parts into which the last axis of the output is split."""
+    """Parts into which the last axis of the output is split."""
 
     @abstractmethod
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
         """Return the distribution of the targets, batch shape ``(*draws, N, ...)``.
 
-        Each part of the output has the shape ``(*draws, N, O)``; a single part is the whole output. `numbers` has the
-        numbers that the network does not output, such as a noise scale, by name. The shapes of these numbers broadcast
-        with the shape of a part.
+        Each part of the output has the shape ``(*draws, N, O)``; a single part is the whole output. `numbers` has
+        further numbers, such as a noise scale, in shapes that broadcast with a part.
         """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -97,7 +96,7 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
         return super().as_targets(y, dtype).to(dtype)
 
     def for_checks(self, output: Tensor) -> "MadeLikelihood":
-        """Return the likelihood with a draw of its latent variables, which is the same draw at each call."""
+        """Return the likelihood with a draw of its latent variables, the same at each call."""
         if not self._pyro_samples:
             return self
         with seeded(0, output.device):
@@ -109,23 +108,20 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
 class DistributionLikelihood(MadeLikelihood):
     """Any distribution that a function makes from the network's output.
 
-    A model with this likelihood can be fitted, sampled and predicted like any other model;
-    :doc:`/how_to/own_likelihood` says which results are exact. A distribution of vectors, such as `MultivariateNormal`,
-    is allowed: its event is the last axis of the targets. A file that `save_posterior` writes does not contain `make`;
-    load it into a model with the same `make`.
+    :doc:`/how_to/own_likelihood` says which results are exact. Distributions of vectors, such as `MultivariateNormal`,
+    are allowed; their event is the last axis of the targets. A file that `save_posterior` writes does not contain
+    `make`: load it into a model with the same `make`.
 
     Args:
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``
-            or ``(*draws, N, O)``. ``make`` gets outputs of one draw or of many draws, so count axes from the end, as in
-            ``out[..., 0]``. ``make`` must not draw random numbers.
-        num_parts: Number of equal parts into which the last axis of the output is split. If `num_parts` is above 1,
-            ``make`` gets `num_parts` tensors, each of shape ``(*draws, N, O)``. The network then needs `num_parts`
-            outputs for each target.
-        latent: Priors of latent variables, ``{name: prior}``, without batch shape. The variables are inferred together
-            with the weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keyword arguments, which
-            broadcast with a part of the output.
-        learned: Starting values of learned numbers, ``{name: value}``. A learned number can become any real number.
-            ``make`` gets the numbers as keyword arguments.
+            or ``(*draws, N, O)``. Count axes from the end, as in ``out[..., 0]``, since there may be many draws.
+            ``make`` must not draw random numbers.
+        num_parts: Parts into which the last axis of the output is split. If there are several, ``make`` gets each as a
+            tensor of shape ``(*draws, N, O)``, and the network needs `num_parts` outputs for each target.
+        latent: Priors of latent variables, ``{name: prior}``, without batch shape. They are inferred with the weights,
+            at the sites ``likelihood.NAME``. ``make`` gets their values as keyword arguments, which broadcast with a
+            part of the output.
+        learned: Starting values of learned real numbers, ``{name: value}``, which ``make`` gets as keyword arguments.
 
     Raises:
         ValueError: If `make` is not a function, if a name is not allowed, or if a prior is not a distribution, is
@@ -177,7 +173,7 @@ class DistributionLikelihood(MadeLikelihood):
         return self.make(*parts, **numbers)
 
     def check_output(self, output: Tensor) -> None:
-        """Raise unless `make` returns an allowed distribution, with and without an axis of draws before the rows."""
+        """Raise unless `make` returns an allowed distribution, with and without draws."""
         likelihood = self.for_checks(output)
         one = likelihood(output)
         values = {name: value.expand(2, *value.shape) for name, value in likelihood.present_numbers().items()}
@@ -198,7 +194,7 @@ class DistributionLikelihood(MadeLikelihood):
             )
 
     def _check_arguments(self, output: Tensor, likelihood: "MadeLikelihood") -> None:
-        """Raise if torch does not allow the arguments that `make` passes to its distribution."""
+        """Raise if torch refuses the arguments of the distribution that `make` returns."""
         try:
             with EXCLUSIVE, pyro.validation_enabled(True):
                 self.make(*self._parts(output), **likelihood.present_numbers())

@@ -13,7 +13,7 @@ from ._distribution import MadeLikelihood
 
 
 def negative_binomial(log_mean: Tensor, dispersion: Tensor) -> TorchDistributionMixin:
-    r"""Return the negative binomial distribution with mean :math:`\mu` and variance :math:`\mu + \alpha \mu^2`."""
+    r"""Return a distribution with mean :math:`\mu` and variance :math:`\mu + \alpha \mu^2`."""
     logits = log_mean + dispersion.log()
     return dist.NegativeBinomial(dispersion.reciprocal(), logits=logits)
 
@@ -54,12 +54,12 @@ class NegativeBinomial(MadeLikelihood):
 
 
 class ZeroInflatedPoisson(MadeLikelihood):
-    r"""Counts with more zeros than a Poisson distribution has.
+    r"""Counts with more zeros than in a Poisson distribution.
 
     .. math:: y = 0 \text{ with probability } g(x), \text{ else } y \sim \mathrm{Poisson}(e^{f(x)}).
 
-    Output of shape (N, 2 * O) goes with targets of shape (N, O). The first half of the output's last axis is f, and the
-    second half is the log-odds of g.
+    Output of shape (N, 2 * O) goes with targets of shape (N, O). Along the last axis, f comes first, then the log-odds
+    of g.
 
     References:
         Lambert (1992), Zero-Inflated Poisson Regression, https://doi.org/10.2307/1269547.
@@ -80,12 +80,12 @@ class ZeroInflatedPoisson(MadeLikelihood):
 
 
 class ZeroInflatedNegativeBinomial(MadeLikelihood):
-    r"""Counts with more zeros than a negative binomial distribution has.
+    r"""Counts with more zeros than in a negative binomial distribution.
 
     .. math:: y = 0 \text{ with probability } g(x), \text{ else } y \sim \mathrm{NB}(\mu = e^{f(x)}, \alpha).
 
-    Output of shape (N, 2 * O) goes with targets of shape (N, O). The first half of the output's last axis is f, and the
-    second half is the log-odds of g.
+    Output of shape (N, 2 * O) goes with targets of shape (N, O). Along the last axis, f comes first, then the log-odds
+    of g.
 
     Args:
         dispersion: The dispersion :math:`\alpha`, as for :class:`NegativeBinomial`.
@@ -123,8 +123,8 @@ class StudentT(MadeLikelihood):
 
     .. math:: y = f(x) + \sigma t, \qquad t \sim t_\nu, \qquad \mathrm{Var}[y \mid f] = \sigma^2 \frac{\nu}{\nu - 2}.
 
-    Output and targets have the same shape, (N, O) or (N,). With few degrees of freedom, an outlier has little
-    influence. With many degrees of freedom, the distribution is almost Gaussian.
+    Output and targets have the same shape, (N, O) or (N,). The fewer degrees of freedom there are, the less influence
+    an outlier has.
 
     Args:
         df: Degrees of freedom :math:`\nu`: a number above 2, for a finite variance; None to learn it from 4; or a
@@ -178,8 +178,8 @@ class Beta(MadeLikelihood):
     .. math:: y \sim \mathrm{Beta}(\mu\phi, (1 - \mu)\phi), \qquad \mu = \frac{1}{1 + e^{-f(x)}}, \qquad
               \mathrm{Var}[y \mid f] = \frac{\mu(1 - \mu)}{1 + \phi}.
 
-    Output and targets have the same shape, (N, O) or (N,). Targets lie strictly between 0 and 1. If some targets are 0
-    or 1, move all targets away from 0 and 1, for example with ``(y * (N - 1) + 0.5) / N``.
+    Output and targets have the same shape, (N, O) or (N,). Targets lie strictly between 0 and 1. If some are 0 or 1,
+    transform all, as with ``(y * (N - 1) + 0.5) / N``.
 
     Args:
         precision: The precision :math:`\phi`: a number, None to learn it from 10, or a distribution over positive

@@ -1,4 +1,4 @@
-"""Distributions that a function makes from the network's output, and distribution functions from SciPy."""
+"""Distributions that a function makes from outputs, and distribution functions from SciPy."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,19 +19,18 @@ from ...scores.uncertainty import RunningMoments, Sliced
 from ._numbers import lifted
 
 MOMENT_DRAWS = 1000
-"""Heuristic: number of draws for a mean or a variance without closed form. The error of the mean adds a thousandth of
-the noise variance to the epistemic variance."""
+"""Heuristic: draws for moments without closed form. The error of the mean adds a thousandth of the noise variance to
+the epistemic variance."""
 
 MOST_NUMBERS = 2**22
-"""Heuristic: largest number of drawn values in memory at one time (34 MB in double precision)."""
+"""Heuristic: most drawn values in memory at one time (34 MB in double precision)."""
 
 
 @dataclass(frozen=True)
 class Maker:
-    """A function that makes a distribution from an output and the likelihood's numbers.
+    """A function that makes a distribution from an output and numbers of shape ``(*draws, *event)``.
 
-    Each number, such as a noise scale, is a tensor of shape ``(*draws, *event)``. For each number, `event_dims` says
-    how many axes ``event`` has.
+    `event_dims` has the number of axes in ``event`` for each number.
     """
 
     make: Callable[[Tensor, Mapping[str, Tensor]], Distribution]
@@ -42,11 +41,10 @@ class Maker:
 
 
 class MadeDistribution(TorchDistribution, Sliced):
-    """The distribution that a `Maker` returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
+    """What a `Maker` returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
-    An operation that selects or joins draws or rows acts on the outputs and numbers. A new distribution is then made
-    from the results. This works for every distribution. A mean or a variance without closed form is estimated from
-    draws, always with the same seed.
+    Selecting or joining draws or rows acts on outputs and numbers, and then makes a new distribution, so it works for
+    every distribution. Moments without closed form are estimated from draws, always with the same seed.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -117,7 +115,7 @@ class MadeDistribution(TorchDistribution, Sliced):
         return value
 
     def replaced(self, make: Callable[[Distribution], Distribution]) -> "MadeDistribution":
-        """Return a copy whose distribution `inner` is the result of ``make(self.inner)``."""
+        """Return a copy whose `inner` is ``make(self.inner)``."""
         inner_make = self._maker.make
         maker = Maker(lambda output, values: make(inner_make(output, values)), self._maker.event_dims)
         return MadeDistribution(maker, self.output, self.numbers)
@@ -129,7 +127,7 @@ class MadeDistribution(TorchDistribution, Sliced):
         return MadeDistribution(self._maker, self.output.index_select(dim, index), values)
 
     def _is_drawn(self, name: str, value: Tensor) -> bool:
-        """Return whether a number, such as a noise scale, has a different value for each draw."""
+        """Return whether a number differs from draw to draw."""
         return value.dim() > self._maker.event_dims[name] and len(value) > 1
 
     def joined(self, others: Sequence["MadeDistribution"], dim: int) -> "MadeDistribution":
@@ -146,7 +144,6 @@ class MadeDistribution(TorchDistribution, Sliced):
 
 
 def _moments_of_draws(distribution: Distribution) -> tuple[Tensor, Tensor]:
-    """Compute the mean and the variance of draws in double precision."""
     at_once = max(MOST_NUMBERS // max(math.prod(distribution.batch_shape), 1), 1)
     moments = RunningMoments()
     with torch.no_grad(), seeded(0):
@@ -193,7 +190,6 @@ def _of_counts(function: Arrays, value: Tensor, *arguments: Tensor) -> Tensor:
 
 
 def _by(function: Arrays, *arguments: Tensor) -> Tensor:
-    """Apply a function of NumPy arrays to tensors, in double precision."""
     arrays = (argument.detach().double().cpu().numpy() for argument in arguments)
     return torch.as_tensor(function(*arrays)).to(
         arguments[0].device, torch.promote_types(arguments[0].dtype, torch.float32)
@@ -208,11 +204,11 @@ KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
     NegativeBinomial: _negative_binomial,
     dist.ZeroInflatedDistribution: _zero_inflated,
 }
-"""Cumulative distribution functions by class. A subclass has the same function as its parent class."""
+"""Distribution functions by class, for subclasses too."""
 
 
 def cdf(distribution: Distribution, value: Tensor) -> Tensor:
-    """Return the probability that a draw is at most `value`. For the classes in :data:`KNOWN`, there is no gradient."""
+    """Return the probability that a draw is at most `value`; without gradient for the classes in :data:`KNOWN`."""
     for kind, function in KNOWN.items():
         if isinstance(distribution, kind):
             return function(distribution, value)

@@ -18,22 +18,22 @@ from ._regression import (
 )
 
 NOISE_PRIOR = (-1.5, 1.5)
-"""Heuristic: parameters of the log-normal prior of a Gaussian's noise scale, for targets of standard deviation 1. The
-scale lies between 0.012 and 4.2 with probability 95 %."""
+"""Heuristic: log-normal prior of the noise scale, for targets of standard deviation 1. With probability 95 %, the scale
+is between 0.012 and 4.2."""
 
 
 def gaussian(scale: float | None = None) -> GaussianLikelihood:
-    """Return a Gaussian with a known noise scale, or with a latent one, for targets of standard deviation 1."""
+    """Return a Gaussian with a known or latent noise scale, for targets of standard deviation 1."""
     return GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR) if scale is None else scale)
 
 
 MAX_NOISE = 10.0
-"""Heuristic: largest noise scale, if it depends on the inputs, for targets of standard deviation 1. Noise of this size
-would hide the targets. So only inputs that are unlike the training inputs reach the limit."""
+"""Heuristic: largest noise scale that depends on inputs, for targets of standard deviation 1. Such noise would hide the
+targets, so only inputs unlike the training inputs reach it."""
 
 
 class _Choice(NamedTuple):
-    """A likelihood that can be chosen by a text: a name, with a number after a colon if the likelihood takes one."""
+    """A likelihood that a text names, with a number after a colon if it takes one."""
 
     make: Callable[..., Likelihood]  # makes the likelihood; the number after the colon is an optional argument
     number: str  # name of this number; empty if the likelihood takes none
@@ -48,7 +48,7 @@ LIKELIHOODS: dict[str, _Choice] = {
     "mixture": _Choice(lambda components=3.0: MixtureDensityLikelihood(components), "COMPONENTS", "numbers"),
     "poisson": _Choice(PoissonLikelihood, "", "counts"),
 }
-"""The likelihoods by name. Bernoulli has one output for two classes, and categorical one output for each class."""
+"""Bernoulli has one output for two classes, categorical one for each class."""
 
 
 CALLS = {
@@ -63,14 +63,13 @@ CALLS = {
     "ordinal": "likelihoods.Ordinal(num_classes)",
     "beta": "likelihoods.Beta()",
 }
-"""The calls that make likelihoods, by names of distributions, losses and kinds of targets in other libraries."""
+"""Calls that make likelihoods, by names in other libraries."""
 
 
 def nearest_call(value: object) -> str:
-    """Suggest a call that makes a likelihood, if `value` is not a likelihood. Return "" if there is no suggestion.
+    """Suggest a call for a value that is no likelihood, or return "".
 
-    If `value` is a text, the function looks for a name like this text in `CALLS`. If `value` is a class, it looks for
-    the name of the class. For any other object, it looks for the name of the object's class.
+    The call is looked up in `CALLS` by a text, or by the name of a class or of the value's class.
     """
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__
@@ -78,18 +77,17 @@ def nearest_call(value: object) -> str:
 
 
 def likelihoods_in_words(names: Iterable[str]) -> str:
-    """Return names of likelihoods as a part of a sentence, such as "categorical or gaussian[:SCALE]"."""
+    """Join names to a text such as "categorical or gaussian[:SCALE]"."""
     numbers = {name: LIKELIHOODS[name].number for name in names}
     written = [name + (f"[:{number}]" if number else "") for name, number in numbers.items()]
     return " or ".join(", ".join(written).rsplit(", ", 1))
 
 
 LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
-"""The names of all likelihoods, as a part of a message."""
 
 
 def name_of_likelihood(likelihood: Likelihood, suited: Collection[str]) -> str:
-    """Return the name of a likelihood in :data:`LIKELIHOODS`. If it has no name, raise an error that lists `suited`."""
+    """Return the name in :data:`LIKELIHOODS`. Without one, the error lists `suited`."""
     for name, choice in LIKELIHOODS.items():
         if type(choice.make()) is type(likelihood):
             return name
@@ -100,10 +98,9 @@ def name_of_likelihood(likelihood: Likelihood, suited: Collection[str]) -> str:
 
 
 def make_likelihood(spec: str, suited: Collection[str] = LIKELIHOODS) -> Likelihood:
-    """Make the likelihood that a text names, such as ``gaussian:0.5`` (noise scale) or ``mixture:5`` (components).
+    """Make a likelihood from a text such as ``gaussian:0.5`` (noise scale) or ``mixture:5`` (components).
 
-    The text is a name in :data:`LIKELIHOODS`, or a name, a colon and a number. For an unknown name, the error message
-    lists the names in `suited`.
+    For an unknown name, the error lists `suited`.
     """
     name, colon, number = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if name not in LIKELIHOODS:

@@ -1,4 +1,4 @@
-"""Likelihoods with numbers such as a noise scale. Each number is fixed, learned or latent."""
+"""Likelihoods with fixed, learned or latent numbers, such as a noise scale."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -18,15 +18,13 @@ from ._base import Likelihood, MovedPrior
 
 
 class NumbersLikelihood(Likelihood[P_co]):
-    """A likelihood with fixed, learned or latent numbers, such as a noise scale.
+    """A likelihood with numbers, such as a noise scale, that the network does not output.
 
-    The network does not output these numbers.
-
-    A subclass registers the numbers in `__init__`, and reads their values by :meth:`number`.
+    A subclass registers them in `__init__`, and reads them by :meth:`number`.
     """
 
     free_names: ClassVar[Mapping[str, str]] = {}
-    """Names of the parameters for learned numbers, ``{number: parameter}``. The default name is ``free_NAME``."""
+    """Parameters of learned numbers, ``{number: parameter}``, if their names are not ``free_NAME``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +32,7 @@ class NumbersLikelihood(Likelihood[P_co]):
         self._maps: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def add_positive(self, name: str, value: float | TorchDistributionMixin | None, start: float = 1.0) -> None:
-        """Add a positive number: fixed if `value` is a float, latent if it is a prior, and learned if it is None."""
+        """Add a positive number: fixed if `value` is a float, latent if a prior, learned if None."""
         if value is None:
             free = torch.tensor(start, dtype=torch.float64).expm1().log()  # softplus(free) = start
             self.add_learned(name, free, softplus)
@@ -48,19 +46,19 @@ class NumbersLikelihood(Likelihood[P_co]):
         self.keep_exact(f"fixed_{name}", value)
 
     def add_learned(self, name: str, free: Tensor, transform: Callable[[Tensor], Tensor]) -> None:
-        """Add a learned number: the function `transform` computes its value from the free parameter `free`."""
+        """Add a learned number, which is ``transform(free)``."""
         self._event_dims[name], self._maps[name] = free.dim(), transform
         self.register_parameter(self._free_name(name), nn.Parameter(free))
 
     def add_latent(self, name: str, prior: TorchDistributionMixin) -> None:
-        """Add a latent variable. The prior must have no batch shape."""
+        """Add a latent variable, whose prior has no batch shape."""
         self._event_dims[name] = prior.event_dim
         if "like" not in self._buffers:
             self.register_buffer("like", torch.zeros(()))  # holds the device and dtype
         setattr(self, name, PyroSample(MovedPrior(prior)))
 
     def number(self, name: str) -> Tensor:
-        """Return the present value of a number, shape ``(*draws, *event)``."""
+        """Return the present value, shape ``(*draws, *event)``."""
         if name in self._pyro_samples:
             return getattr(self, name)
         if f"fixed_{name}" in self._buffers:
@@ -103,11 +101,7 @@ class NumbersLikelihood(Likelihood[P_co]):
 
 
 def lifted(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
-    """Add axes to a tensor of shape ``(*draws, *event)`` so that it broadcasts with outputs ``(*draws, N, *rest)``.
-
-    The axes ``*event`` are aligned with the last axes of the output. For example, a scale of event shape (O,) has one
-    value for each column.
-    """
+    """Let a tensor ``(*draws, *event)`` broadcast with outputs ``(*draws, N, *rest)``, aligned at the end."""
     lead = value.shape[: value.dim() - event_dim]
     if not lead:
         return value

@@ -1,4 +1,4 @@
-"""Likelihoods of numbers and counts: Gaussians, Poisson distributions and mixtures of Gaussians."""
+"""Likelihoods of numbers and counts."""
 
 import math
 from collections.abc import Mapping
@@ -32,8 +32,7 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
             the event shape (O,).
 
     Raises:
-        ValueError: If `scale` is a number that is not above 0, or a distribution whose support is not the positive
-            numbers.
+        ValueError: If the scale is not above 0, or its distribution is not over positive numbers.
 
     Example:
         >>> import torch
@@ -54,7 +53,7 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
         self.add_positive("scale", scale)
 
     def noise_scale(self) -> Tensor:
-        """Return the fixed or learned standard deviation of the noise, a tensor of shape ().
+        """Return the fixed or learned standard deviation of the noise, shape ().
 
         Raises:
             ValueError: If the scale is a latent variable, which has no single value.
@@ -69,11 +68,10 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 
 
 class _Standardising(dist.Normal):
-    """A Gaussian whose log-density divides the error by the scale, and then squares the quotient.
+    """A Gaussian whose log-density divides the error by the scale before squaring.
 
-    torch divides the squared error by the variance, which can give infinity in single precision. For example, with an
-    error of 3e5 and a scale of 1e-7, the true gradient with respect to the log variance is 5e24, but torch computes
-    infinity.
+    torch divides the square by the variance. In single precision, for an error of 3e5 and a scale of 1e-7, its gradient
+    for the log variance is infinite instead of 5e24.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -82,15 +80,14 @@ class _Standardising(dist.Normal):
 
 
 class HeteroscedasticGaussianLikelihood(NumberLikelihood):
-    r"""Gaussian noise whose size depends on the input: the network outputs a mean and a log variance.
+    r"""Gaussian noise whose size depends on the input.
 
-    The first half of the output's last axis is the mean, and the second half the log variance.
-    Output of shape (N, 2 * O) goes with targets of shape (N, O).
+    Output of shape (N, 2 * O) goes with targets of shape (N, O). Along the last axis, means come first, then log
+    variances.
 
     Args:
-        max_scale: Largest standard deviation of the noise, in units of the targets. With ``None``, there is no limit.
-            Without a limit, the noise can become arbitrarily large for inputs that are unlike the training inputs,
-            since it is an exponential of the output.
+        max_scale: Largest standard deviation of the noise, in units of the targets. Without a limit, the noise, an
+            exponential of the output, can become arbitrarily large for inputs unlike the training inputs.
 
     Raises:
         ValueError: If `max_scale` is not above 0.
@@ -115,7 +112,7 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
         return _Standardising(mean, (0.5 * log_variance).exp(), validate_args=False)
 
     def split(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean and the limited log variance, each of shape (N, O), from an output (N, 2 * O)."""
+        """Return the mean and the limited log variance, each (N, O), from an output (N, 2 * O)."""
         mean, log_variance = output.chunk(2, -1)
         if self.max_scale is not None:
             log_variance = hardtanh(log_variance, -math.inf, 2 * math.log(self.max_scale))
@@ -162,24 +159,20 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
     .. math:: p(y \mid x) = \sum_{m=1}^M \pi_m(x)\, N(y; \mu_m(x), \sigma_m(x)^2), \qquad
               \pi = \mathrm{softmax}(a), \quad \sigma_m = \epsilon + \log(1 + e^{\rho_m}).
 
-    Output of shape (N, 3 * O * M) goes with targets of shape (N, O). The last axis has three equal parts, in this
-    order: logits a, means :math:`\mu`, and :math:`\rho`. Each part holds the M components of the first target, then
-    those of the second, and so on. Given x, targets are independent of each other.
+    Output of shape (N, 3 * O * M) goes with targets of shape (N, O). The last axis has three equal parts: logits a,
+    means :math:`\mu`, and :math:`\rho`. Each holds the M components of the first target, then those of the second, and
+    so on. Given x, targets are independent.
 
-    Densities are summed in log space. Because the softplus is linear for large :math:`\rho`, scales do not overflow.
     The lower bound :math:`\epsilon` limits the density of a component that shrinks onto one point. In single precision
     and with the default :math:`\epsilon`, density and gradients are finite for all finite logits and :math:`\rho` if
     targets lie within :math:`10^{10}` of the means.
 
-    Components that start equal would get equal gradients and stay equal. :meth:`initial_bias` gives them different
-    means.
+    Components that start equal stay equal, so give them different means by :meth:`initial_bias`.
 
     Args:
-        num_components: Number M of Gaussians. With one Gaussian, this is a
-            :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood` with another map from outputs to scales.
-        min_scale: Lower bound :math:`\epsilon` of the standard deviations, above 0, in units of the targets. The
-            default suits targets of size 1: it is far below their usual noise, and above the rounding error of single
-            precision.
+        num_components: Number M of Gaussians.
+        min_scale: Lower bound :math:`\epsilon` of the standard deviations, in units of the targets. The default suits
+            targets of size 1: it is far below their usual noise, and above rounding errors of single precision.
 
     Raises:
         ValueError: If `num_components` is below 1, or `min_scale` is not above 0.
@@ -215,8 +208,8 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
     def initial_bias(self, y: Tensor) -> Tensor:
         r"""Return a bias for the last layer (``net[-1].bias.data``) that gives the components different means.
 
-        All components start with the same probability. The mean of component m starts at the quantile :math:`(m -
-        \tfrac12) / M` of the targets. Each scale starts at :math:`1 / M` of the targets' standard deviation.
+        Components start with equal probabilities. The mean of component m is the quantile :math:`(m - \tfrac12) / M` of
+        the targets, and each scale is :math:`1 / M` of their standard deviation.
 
         Args:
             y: Training targets, shape (N, O).
@@ -225,7 +218,7 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
             The bias, shape (3 * O * M,).
 
         Raises:
-            ValueError: If y does not have shape (N, O), or one of its columns is constant.
+            ValueError: If y does not have shape (N, O), or a column is constant.
         """
         _checks.finite("y", _checks.real_tensor("y", y))
         if y.dim() != 2 or len(y) < 2 or not bool((y.std(0) > 0).all()):

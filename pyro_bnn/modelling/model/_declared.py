@@ -1,4 +1,4 @@
-"""The weights that a network of Pyro modules declares as random by `PyroSample`, and their priors."""
+"""The weights that a network of Pyro modules declares as random by `PyroSample`."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
@@ -26,8 +26,6 @@ Statement = TorchDistributionMixin | Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class DeclaredPrior(WeightPrior):
-    """The prior that a `PyroSample` of the network declares."""
-
     statement: Statement
     sites: Mapping[str, str] = field(default_factory=dict)  # sites that the statement reads -> path in the module
     is_learned: bool = False  # whether the statement reads a learnable parameter
@@ -55,7 +53,7 @@ class DeclaredPrior(WeightPrior):
 
 
 class _Stacked(TorchDistribution):
-    """A batch of distributions, one for each draw of the values on which they depend. The batch shape is `lead`."""
+    """A batch of distributions, one per draw of what they depend on."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
@@ -90,17 +88,16 @@ class _Stacked(TorchDistribution):
 
 
 def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
-    """Move a prior to the parameter's device and dtype, and turn its batch axes into event axes."""
+    """Move a prior to the parameter, and make its batch axes event axes."""
     moved: Any = move_distribution(prior, parameter)
     return moved.to_event(len(moved.batch_shape))
 
 
 def take_declared(net: nn.Module) -> dict[str, Statement]:
-    """Replace every `PyroSample` of a network by a buffer with an initial value. Afterwards, no module uses Pyro.
+    """Replace every `PyroSample` by a buffer, so that no module uses Pyro; return ``{path: declaration}``.
 
-    The initial values are medians of draws from the priors. Return ``{path of the new buffer: declaration}``. Each
-    declaration depends only on declarations before it. A `PyroSample` is not replaced if its function computes a tensor
-    from other variables.
+    The initial values are medians of prior draws. A declaration depends on earlier ones only. A `PyroSample` whose
+    function computes a tensor from other variables stays.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:
@@ -131,7 +128,7 @@ def _require_attributes(path: str, module: PyroModule) -> None:
 
 
 def _traced(net: nn.Module, modules: Iterable[tuple[str, PyroModule]]) -> dict[str, Tensor]:
-    """Return ``{path: initial value}`` for all declared variables, in the order in which Pyro would draw them."""
+    """Return ``{path: initial value}``, in the order in which Pyro would draw."""
     context = PyroModule()._pyro_context
     modules = list(modules)
     for path, module in modules:
@@ -168,7 +165,7 @@ def _traced(net: nn.Module, modules: Iterable[tuple[str, PyroModule]]) -> dict[s
 def declared_priors(
     net: nn.Module, statements: Mapping[str, Statement], paths: Mapping[str, list[str]]
 ) -> dict[str, DeclaredPrior]:
-    """Return ``{site: prior}`` for the declared variables. Random parameters must be buffers."""
+    """Return ``{site: prior}``. Random parameters must be buffers."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     return {sites[path]: _declared_prior(net, path, statement, sites) for path, statement in statements.items()}
 
@@ -186,7 +183,7 @@ def _declared_prior(net: nn.Module, path: str, statement: Statement, sites: Mapp
 
 
 class _Used(TorchFunctionMode):
-    """Collects the `id` of each tensor that torch functions get as an argument inside the context."""
+    """Collects the `id` of each tensor that torch functions get."""
 
     def __init__(self) -> None:
         super().__init__()

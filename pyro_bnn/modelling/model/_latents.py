@@ -1,4 +1,4 @@
-"""The latent variables of a model: random parameters, variables of their priors, and variables of the likelihood."""
+"""The latent variables of a model: of the network, its priors, and the likelihood."""
 
 from collections.abc import Mapping
 from typing import Generic
@@ -25,7 +25,7 @@ from ._selection import Rules, make_random
 
 
 class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
-    """The latent variables of a :class:`~pyro_bnn.BayesianModel`: their sites, priors and initial values."""
+    """The latent variables of a :class:`~pyro_bnn.BayesianModel`, with their priors and initial values."""
 
     def __init__(
         self, net: nn.Module, prior: WeightPrior, likelihood: Likelihood[P_co], where: Rules, exclude: Rules
@@ -52,14 +52,14 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def like(self) -> Tensor:
-        """A tensor that has the device and dtype of the network."""
+        """A tensor with the network's device and dtype."""
         return self.initial_value(next(iter(self._paths)))
 
     @property
     def network(self) -> nn.Module:
         """The model's own copy of the network, in which random parameters are buffers with initial values.
 
-        While the model runs, read this property and not ``model.net``, which puts parameters into Pyro's global store.
+        Unlike this property, ``model.net`` puts parameters into Pyro's global store while the model runs.
         """
         net = self._modules["net"]
         assert net is not None
@@ -77,7 +77,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def device(self) -> torch.device:
-        """Device of the network's random parameters, on which the model computes."""
+        """Device on which the model computes."""
         return self.like.device
 
     @property
@@ -87,17 +87,17 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def site_names(self) -> tuple[str, ...]:
-        """Names of the network's sample sites, in the order in which they are drawn."""
+        """Names of the network's sample sites, in the order of drawing."""
         return tuple(self._paths)
 
     @property
     def parameter_paths(self) -> dict[str, tuple[str, ...]]:
-        """Paths of each site's parameter in the network, ``{site: paths}``. Tied weights have several paths."""
+        """Paths of each site in the network, ``{site: paths}``: several for tied weights."""
         return {name: tuple(paths) for name, paths in self._paths.items()}
 
     @property
     def latent_names(self) -> tuple[str, ...]:
-        """Names of all latent variables: parents of priors, sites of the network, and variables of the likelihood."""
+        """Names of all latent variables: of priors, of the network, and of the likelihood."""
         return (*self._priors.children, *self._paths, *self._likelihood_names())
 
     def _likelihood_names(self) -> list[str]:
@@ -108,14 +108,12 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
             raise ValueError(f"`name` must be a site of the network, one of {list(self._paths)}, got {name!r}.")
 
     def initial_value(self, name: str) -> Tensor:
-        """Return the value that a site's parameter has in the caller's network."""
+        """Return the value of a site in the caller's network."""
         self._require_site(name)
         return first_value(self.network, name, self._paths[name][0])
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
-        """Return the prior of a site, or the prior of a parent variable on which the priors of sites depend.
-
-        The prior is on the model's device.
+        """Return the prior of a site, or of a variable on which priors of sites depend.
 
         Raises:
             ValueError: If the prior depends on other latent variables.
@@ -127,12 +125,12 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return self.prior_given(name, {})
 
     def parents_of(self, name: str) -> tuple[str, ...]:
-        """Return the names of the latent variables on which the prior of a site of the network depends."""
+        """Return the latent variables on which the prior of a network's site depends."""
         self._require_site(name)
         return self._priors.dependencies[name][0]
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """Return the prior of a site of the network, given values of its parents.
+        """Return the prior of a network's site, given its parents.
 
         Args:
             name: The site.
@@ -155,9 +153,9 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return local_param(f"prior_parameters.{path}", parameter) if self._pyro_context.active else parameter
 
     def plain_prior(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | None:
-        """Return the prior of a latent variable, or None if it is not a distribution. No Pyro statement runs.
+        """Return the prior of a latent variable without Pyro statements; None if it is no distribution.
 
-        `values` has the values of the earlier latent variables, ``{site: shape (*event)}``.
+        `values` has the earlier latent variables, ``{site: shape (*event)}``.
         """
         prior: object = self._pyro_samples.get(name)
         if isinstance(prior, SiteStatement):
@@ -170,22 +168,19 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def sample_statements(self) -> tuple[object, ...]:
-        """The current prior of each latent variable: a distribution, or a function that makes a distribution."""
+        """The present prior of each latent variable: a distribution, or a function that makes one."""
         return (*self._pyro_samples.values(), *self._likelihood._pyro_samples.values())
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether all priors are fixed, including those that the user replaced.
-
-        A fixed prior is not learned, and depends on no other variable.
-        """
+        """Whether no prior is learned or depends on another variable, even among those that the user replaced."""
         statements = self._pyro_samples.values()
         ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
         return all(ours) and self._likelihood.has_fixed_priors
 
     @pyro_method
     def sample_latents(self, *args: object, **kwargs: object) -> None:
-        """Draw all latent variables by Pyro statements, for guides. The arguments are ignored."""
+        """Draw all latent variables by Pyro statements, for guides. Arguments are ignored."""
         self._draw_weights()
         for name in self._likelihood._pyro_samples:
             getattr(self._likelihood, name)
@@ -196,7 +191,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return {name: getattr(self, name) for name in self._paths}
 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
-        """Raise if `values` lacks a latent variable, or if values of weights have wrong shapes or are not finite."""
+        """Raise if a latent variable is missing, or if weights have wrong shapes or are not finite."""
         _checks.kind("values", values, Mapping, "a dict of values by site")
         missing = [name for name in self.latent_names if name not in values]
         if missing:
@@ -215,18 +210,16 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
                 )
 
     def _shapes(self) -> dict[str, torch.Size]:
-        """Return the shapes of all latent variables except those of the likelihood."""
         shapes = {parent: self._priors.of_parent(parent).event_shape for parent in self._priors.children}
         return shapes | {name: self.initial_value(name).shape for name in self._paths}
 
     def network_weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weights that the layers use, ``{path: shape (*event)}``, given values of all sites of the network.
+        """Return the weights that the layers use, ``{path: shape (*event)}``, for values of the sites.
 
-        Tied weights have an entry for each path. The padding row of an embedding gets its value from the network, not
-        from `values`.
+        Tied weights have an entry for each path. The padding row of an embedding comes from the network.
 
         Args:
-            values: ``{site: shape (*event)}``.
+            values: ``{site: shape (*event)}`` for all sites of the network.
         """
         require_values(values, self._paths)
         pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]

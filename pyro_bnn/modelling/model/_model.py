@@ -33,26 +33,25 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
 
     .. math:: w \sim p(w), \qquad y_n \mid w \sim p(y_n \mid f_w(x_n)), \qquad n = 1, \dots, N.
 
-    The model makes a copy of `net`, and never changes the original. Each parameter that `where` selects becomes a
-    `PyroSample` of the model, named after the parameter's path in the network, such as ``net.0.weight``. All other
-    parameters stay learnable. A parameter with several names (tied weights) is one site.
+    The model copies `net`. Each parameter that `where` selects becomes a `PyroSample` of the model, named after its
+    path in the network, such as ``net.0.weight``. All others stay learnable. Tied weights are one site.
 
-    A call ``model(x)`` runs the network with weights drawn from the prior, also after a fit, as for every Pyro model.
-    For predictions under a posterior call :func:`~pyro_bnn.predict`.
+    A call ``model(x)`` runs the network with weights drawn from the prior, also after a fit, as in Pyro. For
+    predictions call :func:`~pyro_bnn.predict`.
 
     Args:
         net: Network that maps x of shape (N, ...), or several such inputs, to an output of shape (N, ...).
         prior: Prior of each selected parameter. A distribution of one real number, such as ``dist.Normal(0.0, 1.0)``,
-            is the prior of each element of a parameter.
-        likelihood: Distribution of y given the network's output. The model makes a copy.
-        num_data: Number N of data points in the whole data set.
-        where: Which parameters are random: a glob on site names, in which ``*`` is one component and ``**`` any number
-            of components; :func:`layers`; a function of name, parameter and layer; or a list of these.
-        exclude: Which of the selected parameters are not random, in the same forms.
+            is the prior of each element.
+        likelihood: Distribution of y given the network's output, which is copied.
+        num_data: Number N of rows in the whole data set.
+        where: Which parameters are random: a glob on site names (``*`` is one component, ``**`` any number),
+            :func:`layers`, a function of name, parameter and layer, or a list of these.
+        exclude: Which of them are not random, in the same forms.
 
     Raises:
-        ValueError: If no parameter is random or a glob matches none, if a prior has the wrong shape or has Pyro
-            statements, if a layer changes a random weight or its gradient, or if `num_data` is below 1.
+        ValueError: If no parameter is random, a glob matches none, a prior has the wrong shape or Pyro statements, a
+            layer changes a random weight or its gradient, or `num_data` is below 1.
 
     Example:
         >>> import torch
@@ -68,23 +67,21 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         torch.Size([5, 3])
 
     Notes:
-        *Batches.* The weights are drawn outside the data plate. The log-likelihood of a batch of B rows is multiplied
-        by ``num_data / B``, so for every batch size the expected ELBO is that of the whole data set. The weights may
-        have leading draw axes, as in `Predictive(parallel=True)` and `vectorize_particles=True`.
+        *Batches.* The weights are drawn outside the data plate. The log-likelihood of B rows is multiplied by
+        ``num_data / B``, so the expected ELBO is that of the whole data set. The weights may have leading draw axes, as
+        in `Predictive(parallel=True)` and `vectorize_particles=True`.
 
         *Latent variables of priors.* The variables of a :class:`~pyro_bnn.modelling.priors.HierarchicalPrior` are sites
-        like ``prior.0.scale``, and are drawn before the weights. Learnable numbers of a prior are parameters of the
-        model.
+        like ``prior.0.scale``, drawn before the weights. Its learnable numbers are parameters of the model.
 
-        *Several inputs.* A network with several inputs gets them from a tuple, as ``net(*x)``, or from a dictionary, as
-        ``net(**x)``. Inputs may be nested. All have N rows, except those in a :class:`~pyro_bnn.Shared`.
+        *Several inputs.* A tuple is passed as ``net(*x)``, and a dictionary as ``net(**x)``. Inputs may be nested. All
+        have N rows, except those in a :class:`~pyro_bnn.Shared`.
 
-        *Embeddings.* The padding row of a random embedding is constant: the layer uses the row of `net`. The value that
-        is drawn for it has no effect on the likelihood, so its posterior is the prior.
+        *Embeddings.* For the padding row of a random embedding, the layer uses the row of `net`. The drawn value has no
+        effect, so its posterior is the prior.
 
-        *Pyro modules.* Each `PyroSample` attribute of a Pyro module in the network is a site that is named after the
-        attribute's path. The declared distribution is its prior, regardless of `where` and `prior`. It is drawn once
-        per call.
+        *Pyro modules.* Each `PyroSample` attribute of a Pyro module in the network is a site, named after its path. Its
+        declared distribution is the prior, regardless of `where` and `prior`. It is drawn once per call.
     """
 
     @explained(
@@ -107,7 +104,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         super().__init__(net, prior, copy.deepcopy(likelihood), where, exclude)
         self.num_data, self.prior = num_data, prior
         self.interception = Interception()
-        """Lets an estimator, or stored outputs of modules, change how calls of the network are computed."""
+        """Changes how calls of the network are computed, for estimators and stored outputs."""
         self.likelihood.to(self.like)
 
     def _summary(self) -> Summary:
@@ -115,11 +112,11 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return summary_of(parts, self.num_data, self.like, self._shapes(), list(self._priors.declared))
 
     def observation(self, x: Inputs) -> TorchDistributionMixin:
-        """Return the distribution of the targets under newly drawn weights; see :meth:`observation_given`."""
+        """Return the distribution of the targets under newly drawn weights."""
         return self._observe(x).distribution
 
     def forward(self, x: Inputs, y: Tensor | None = None) -> Tensor:
-        """Run the Pyro model: draw the weights, run the network, and observe y at the site ``obs``.
+        """Draw the weights, run the network, and observe y at the Pyro site ``obs``.
 
         Args:
             x: Inputs, shape (B, ...).
@@ -139,7 +136,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return response.output
 
     def log_likelihood(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
-        """Estimate the log-likelihood of the whole data set from a batch, in nats, without Pyro statements.
+        """Estimate the log-likelihood of the whole data set from a batch, in nats.
 
         Args:
             values: Values of all latent variables, ``{site: shape (*event)}``.
@@ -153,11 +150,10 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return observed.log_prob(targets).sum() * (self.num_data / len(y))
 
     def log_likelihoods(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
-        r"""Return the log-likelihoods of the targets and of simulated targets, and run the network only once.
+        r"""Return the log-likelihoods of the targets and of simulated ones, from one run of the network.
 
-        Let g be the gradient of the second log-likelihood, N be `num_data`, B be the number of rows, and F be the
-        diagonal of the Gauss-Newton matrix of the whole data set. Then the mean of :math:`g^2` over simulated targets
-        is :math:`(N / B)\,F`. The second log-likelihood uses the row weights in y, but not the targets in y.
+        The squared gradient of the second has the mean :math:`(N / B)\,F` over simulations. N is `num_data`, B the
+        number of rows, and F the diagonal of the whole data set's Gauss-Newton matrix. Row weights in y apply to both.
 
         Returns:
             The two log-likelihoods in nats, shape (2,).
@@ -178,10 +174,10 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return self._respond(likelihood, weights, x).observed(x, y, self.num_data)
 
     def observation_given(self, values: Mapping[str, Tensor], x: Inputs) -> TorchDistributionMixin:
-        """Return the elementwise distribution of the targets given all latent variables, without Pyro statements.
+        """Return the elementwise distribution of the targets given all latent variables.
 
         Args:
-            values: Values of all latent variables, ``{site: shape (*draws, *event)}``. Other entries are ignored.
+            values: ``{site: shape (*draws, *event)}``. Entries of other sites are ignored.
             x: Inputs, shape (N, ...).
 
         Returns:
@@ -193,20 +189,20 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return self._respond(self._likelihood_given(values), values, x).distribution
 
     def output_given(self, values: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        """Return the output of the network, shape ``(*draws, N, ...)``; see :meth:`observation_given`."""
+        """Return the output, shape ``(*draws, N, ...)``; see :meth:`observation_given`."""
         return self._respond(self._likelihood, values, x).output
 
     def observe(self, output: Tensor, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """Return the elementwise distribution of the targets, given outputs and the likelihood's latent variables.
+        """Return the elementwise distribution of the targets for given outputs.
 
         Args:
             output: Network outputs, shape ``(*draws, N, ...)``.
-            values: Values of all latent variables of the likelihood, ``{site: shape (*draws, *event)}``.
+            values: The likelihood's latent variables, ``{site: shape (*draws, *event)}``.
         """
         return self._likelihood_given(values)(output)
 
     def check_targets(self, x: Inputs, y: Tensor) -> None:
-        """Raise a `ValueError` unless y can be the targets of x. To check this, run the network on the first row."""
+        """Raise a `ValueError` unless y can be the targets of x, by running the network on the first row."""
         check_input(x, self.like)
         response, observed = self._first_response(x)
         check_shapes(self._likelihood, observed, x, y)
@@ -214,10 +210,9 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         self._likelihood.check_targets(response.output, y)
 
     def check_target_shape(self, x: Inputs, y: Tensor) -> None:
-        """Raise a `ValueError` if x has a wrong device or dtype, or if y has a wrong device or shape.
+        """Raise a `ValueError` if x has a wrong device or dtype, or y a wrong device or shape.
 
-        The network runs on the first row only. If the network raises an error for this row, y is not checked, since
-        some networks need several rows. If the network also fails for whole batches, the fit raises the error.
+        The network runs on the first row. If it fails, y is not checked, since some networks need several rows.
         """
         check_input(x, self.like)
         try:
@@ -247,7 +242,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
 
     @pyro_method
     def _observe(self, x: Inputs) -> Response:
-        """Draw weights by Pyro statements, run the network, and return its output with the targets' distribution."""
+        """Draw weights by Pyro statements, and run the network."""
         check_input(x, self.like)
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
@@ -257,12 +252,12 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return response
 
     def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
-        """Run the network on x with given weights. `likelihood` must not use Pyro."""
+        """Run the network with given weights. `likelihood` must not use Pyro."""
         check_input(x, self.like)
         return respond(self.network, likelihood, self._paths, values, x, self.interception)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
-        """Remove the data axis of vectorised particles: ``(S, 1, *parameter)`` becomes ``(S, *parameter)``."""
+        """Remove the axis of vectorised particles: ``(S, 1, *parameter)`` becomes ``(S, *parameter)``."""
         num_lead = value.dim() - self.initial_value(name).dim()
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
 
@@ -278,35 +273,32 @@ def _require_likelihood(value: object) -> None:
 
 
 def random_paths(model: BayesianModel) -> set[str]:
-    """Return the paths of all random parameters in the network. Tied weights have several paths."""
+    """Return the paths of all random parameters, several for tied weights."""
     return {path for paths in model.parameter_paths.values() for path in paths}
 
 
 def network_values(model: BayesianModel) -> dict[str, Tensor]:
-    """Return the present learned parameters and buffers of the network, ``{"net.PATH": value}``."""
+    """Return the learned parameters and buffers of the network, ``{"net.PATH": value}``."""
     random = random_paths(model)
     tensors = {**dict(model.network.named_parameters()), **dict(model.network.named_buffers())}
     return {f"{SITE_PREFIX}.{path}": value.detach() for path, value in tensors.items() if path not in random}
 
 
 def require_bayesian(model: object, purpose: str = "") -> None:
-    """Raise unless `model` is a BayesianModel. The message contains `purpose`, such as " for Flipout"."""
+    """Raise unless `model` is a BayesianModel. `purpose` is for the message, such as " for Flipout"."""
     if not isinstance(model, BayesianModel):
         remedy = f"; make one, such as {EXAMPLE}" if isinstance(model, nn.Module) else ""
         raise ValueError(f"`model` must be a BayesianModel{purpose}, got {_checks.described(model)}{remedy}.")
 
 
 def own_paths(model: BayesianModel) -> dict[str, str]:
-    """Return ``{name in a draw: path in the network}`` for all parameters and buffers of the network."""
+    """Return ``{name in a draw: path}`` for the network's parameters and buffers."""
     tensors = itertools.chain(model.network.named_parameters(), model.network.named_buffers())
     return {f"{SITE_PREFIX}.{path}": path for path, _ in tensors}
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Return ``{name: path}`` for the values of a draw that are parameters or buffers of the network.
-
-    Raise an error if a name is unknown.
-    """
+    """Return ``{name: path}`` for the values of a draw that are not latent; raise if the network has no such tensor."""
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}
     unknown = [name for name in others if name not in own]

@@ -10,11 +10,11 @@ from ..._core import checks as _checks
 from ..._core.copies import copied as copy_of
 
 MODULE_TABLES = ("_parameters", "_modules", "_buffers")
-"""Attributes in which a module keeps its registered parts."""
+"""Where a module keeps its registered parts."""
 
 
 def private_copy(net: nn.Module) -> nn.Module:
-    """Return a copy of a network into which draws can be put. Compiled modules are replaced by the original ones."""
+    """Copy a network, with the original modules in place of compiled ones."""
     _checks.kind("net", net, nn.Module, "a torch.nn.Module")
     for name, module in net.named_modules():
         _require_plain(f"net.{name}".rstrip("."), module)
@@ -30,7 +30,7 @@ def private_copy(net: nn.Module) -> nn.Module:
 
 
 def _make_constants(module: nn.Module) -> None:
-    """Turn integer parameters and empty parameters into buffers, since no fit could change them."""
+    """Turn integer and empty parameters into buffers, since no fit could change them."""
     for name, value in list(module.named_parameters(recurse=False, remove_duplicate=False)):
         if not (value.is_floating_point() or value.is_complex()) or value.numel() == 0:
             delattr(module, name)
@@ -57,7 +57,7 @@ def _require_plain(name: str, module: nn.Module) -> None:
 
 
 def _require_reachable(net: nn.Module) -> None:
-    """Raise if a module keeps a parameter in a Python container, since drawn weights are not put into containers."""
+    """Raise if a parameter is in a Python container, into which no draws are put."""
     names = {id(parameter): name for name, parameter in net.named_parameters()}
     for path, module in net.named_modules():
         for attribute, value in vars(module).items():
@@ -90,10 +90,9 @@ def _require_values(name: str, value: Tensor) -> None:
 
 
 def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
-    """Put the frozen modules of a network into eval mode.
+    """Put modules whose parameters are all frozen into eval mode, so that they are fixed functions without dropout.
 
-    A module is frozen if it has parameters, and none of them is learned or random. In eval mode, a frozen module is a
-    fixed function, without dropout. `random` has the paths of the random parameters.
+    `random` has the paths of the random parameters.
     """
     for name, module in net.named_modules():
         prefix = f"{name}." if name else ""

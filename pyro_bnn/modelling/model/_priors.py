@@ -1,4 +1,4 @@
-"""The priors of a network's sites, and the variables on which these priors depend."""
+"""The priors of a network's sites, and the variables on which they depend."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _NoStatements(Messenger):
-    """A handler that raises an error at a Pyro statement in a prior, since the statement would run only once."""
+    """Raises an error at a Pyro statement in a prior, which would run only once."""
 
     def _pyro_sample(self, msg: Any) -> NoReturn:
         raise ValueError(
@@ -33,13 +33,13 @@ class _NoStatements(Messenger):
 
 
 def _asked(method: Callable[..., T], *args: object) -> T:
-    """Call a method of a prior without Pyro's handlers. Raise if the method runs a Pyro statement."""
+    """Call a method of a prior, which may not run Pyro statements."""
     with EXCLUSIVE, poutine.block(), _NoStatements():
         return method(*args)
 
 
 def first_value(net: nn.Module, site: str, path: str) -> Tensor:
-    """Return the value that a random parameter had in the caller's network. A buffer of `net` keeps this value."""
+    """Return a random parameter's value in the caller's network, which a buffer of `net` keeps."""
     try:
         return net.get_buffer(path)
     except AttributeError as error:
@@ -50,9 +50,9 @@ def first_value(net: nn.Module, site: str, path: str) -> Tensor:
 
 
 class NetworkPriors:
-    """The priors of a network's random parameters. In `net`, these parameters are buffers.
+    """The priors of random parameters, which are buffers of `net`.
 
-    The network itself declares the priors at the sites `declared`; all other sites have the prior `prior`.
+    The network declares the priors of the sites `declared`; all others have `prior`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class NetworkPriors:
         return name, first_value(self._net, name, path), self._net.get_submodule(path.rpartition(".")[0])
 
     def is_fixed(self, name: str) -> bool:
-        """Return whether the prior of a site is fixed: it is not learned, and depends on no other variable."""
+        """Return whether a site's prior is not learned and depends on no other variable."""
         return not any(self.dependencies[name]) and not (name in self.declared and self.declared[name].is_learned)
 
     def _add(self, name: str) -> None:
@@ -120,7 +120,7 @@ class NetworkPriors:
             )
 
     def given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """Return the prior of a site, given the values of its parents and of its learnable numbers."""
+        """Return a site's prior, given its parents and learnable numbers."""
         prior = self.declared.get(name, self._prior)
         if not self.is_fixed(name):
             return prior.given(values, *self._arguments(name))
@@ -131,10 +131,7 @@ class NetworkPriors:
         return self._cached(parent, child, lambda: self._prior.parents(*self._arguments(child))[parent])
 
     def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
-        """Return the stored result of `make`.
-
-        Call `make` only for a new key, or if the parameter has a new device or dtype.
-        """
+        """Return what `make` made, which is called again only for a new device or dtype."""
         parameter = first_value(self._net, site, self._paths[site])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:
@@ -145,7 +142,7 @@ class NetworkPriors:
 
 @dataclass(frozen=True)
 class SiteStatement:
-    """A function for a `PyroSample`: it returns the prior of a site, given values drawn in the same call."""
+    """A function for `PyroSample`: a site's prior, given values drawn in the same call."""
 
     name: str
     parents: tuple[str, ...] = ()

@@ -11,22 +11,22 @@ from ._model import BayesianModel, random_paths
 from ._selection import SITE_PREFIX
 
 METHODS = ("reset_parameters", "_reset_parameters")
-"""Names of the method that draws initial weights: most layers have the first, `nn.MultiheadAttention` the second."""
+"""The method that draws initial weights: the second is that of `nn.MultiheadAttention`."""
 
 
 def reset_network(model: BayesianModel, reset: Callable[[nn.Module], object] | None = None) -> None:
     """Give the network of a model new initial weights, in place, from torch's generators.
 
-    The method `reset_parameters` of each layer draws the layer's weights. Frozen parameters keep their values, and so
-    do the buffers of layers that have no weights to learn.
+    Each layer's method `reset_parameters` draws its weights. Frozen parameters keep their values, and so do buffers of
+    layers without weights to learn.
 
     Args:
-        model: The model. The initial values of the model's random weights change, too.
-        reset: Function that gives a network new weights in place, used instead of the layers' methods.
+        model: The model, whose initial values of random weights change, too.
+        reset: Function that gives a network new weights in place, instead of the layers' methods.
 
     Raises:
-        ValueError: If a layer has weights to learn, but no method `reset_parameters`, or if this method leaves a weight
-            unchanged. The error is also raised if the function `reset` changes no weight.
+        ValueError: If a layer to learn has no method `reset_parameters`, or the method leaves a weight unchanged, or
+            `reset` changes no weight.
     """
     network, random = model.network, random_paths(model)
     learned = {path for path, parameter in network.named_parameters() if parameter.requires_grad} | random
@@ -47,7 +47,7 @@ def reset_network(model: BayesianModel, reset: Callable[[nn.Module], object] | N
 
 
 def _reset_layers(network: nn.Module, learned: set[str]) -> None:
-    """Call the method `reset_parameters` of each layer that owns weights to learn, inner layers first."""
+    """Reset each layer that owns weights to learn, inner layers first."""
     owners = {path.rpartition(".")[0] for path in learned}
     methods = []
     for path, layer in reversed(list(network.named_modules())):
@@ -78,11 +78,7 @@ def _reset_layers(network: nn.Module, learned: set[str]) -> None:
 
 @contextmanager
 def _as_parameters(network: nn.Module, random: set[str]) -> Iterator[None]:
-    """In a ``with`` block, turn the random weights of a network, which are buffers, into parameters.
-
-    The method `reset_parameters` of some layers finds the weights by `parameters()`, or replaces them by new
-    parameters.
-    """
+    """In a ``with`` block, turn random weights from buffers into parameters, as methods of some layers expect."""
     buffers: list[tuple[nn.Module, str, Tensor]] = []
     for path in random:
         prefix, _, name = path.rpartition(".")

@@ -1,4 +1,4 @@
-"""The response of a network to inputs (its output and the distribution of the targets), and checks of the data."""
+"""The response of a network to inputs, and checks of the data."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,11 +18,11 @@ from ..._core.summary import counted
 from ..likelihoods import CategoricalLikelihood, Likelihood
 
 Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
-"""Function of the weights, ``{site: value}``, and the number of rows of a call; returns a context for this call."""
+"""Takes ``{site: value}`` and a call's number of rows; returns a context for the call."""
 
 
 def check_input(x: Inputs, like: Tensor) -> None:
-    """Raise if x has no rows, or if its device or floating-point dtype differs from that of the weight `like`."""
+    """Raise unless x has rows, and the device and floating-point dtype of the weight `like`."""
     _require_tensors("x", x)
     for name, leaf in [("x", x)] if isinstance(x, Tensor) else named_leaves("x", x):
         if leaf.layout != torch.strided:
@@ -42,7 +42,6 @@ def check_input(x: Inputs, like: Tensor) -> None:
 
 
 def _require_tensors(name: str, x: object) -> None:
-    """Raise unless x is a tensor, or a tuple, list, dictionary or `Shared` that contains only tensors, at any depth."""
     if isinstance(x, Tensor):
         return
     if isinstance(x, Shared):
@@ -62,7 +61,7 @@ def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
 
 
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
-    """Raise if y is on another device than x, or if y's shape does not match the shape `observed` of a prediction."""
+    """Raise unless y has the device of x, and a shape that suits `observed`, that of a prediction."""
     expected = likelihood.target_shape(observed)
     device = (x if isinstance(x, Tensor) else leaves(x)[0]).device
     _checks.kind("y", y, Tensor, "a tensor")
@@ -88,10 +87,7 @@ def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: 
 
 
 class Interception:
-    """Changes or observes the calls of a network inside `with` blocks.
-
-    A gradient estimator or a `Memory` changes how a call computes the output; a check only reads the output.
-    """
+    """Changes or observes calls of a network: an estimator or a `Memory` changes them, a check reads the output."""
 
     interceptor: Interceptor | None = None
     memory: Memory | None = None
@@ -103,7 +99,7 @@ class Interception:
 
     @contextmanager
     def by(self, interceptor: Interceptor) -> Iterator[None]:
-        """Run each call of the network inside a context made by `interceptor`, until the `with` block ends."""
+        """Run each call of the network in a context of `interceptor`, until the `with` block ends."""
         if self.interceptor is not None:
             raise ValueError("an estimator is already applied to this model; end its `with` block first.")
         self.interceptor = interceptor
@@ -114,7 +110,7 @@ class Interception:
 
     @contextmanager
     def checking(self, check: Callable[[Tensor], None]) -> Iterator[None]:
-        """At the first call of the network, call `check` with the output, shape ``(*draws, N, ...)``."""
+        """At the first call, pass the output, shape ``(*draws, N, ...)``, to `check`."""
         self.check = check
         try:
             yield
@@ -123,7 +119,7 @@ class Interception:
 
     @contextmanager
     def remembering(self, memory: Memory) -> Iterator[None]:
-        """Let calls of the network use `memory`, until the `with` block ends."""
+        """Let calls use `memory`, until the `with` block ends."""
         before, self.memory = self.memory, memory
         try:
             yield
@@ -133,7 +129,7 @@ class Interception:
 
 @dataclass(frozen=True)
 class Response:
-    """The network's output for given inputs, and the distribution of the targets."""
+    """The network's output, and the distribution of the targets."""
 
     output: Tensor  # the network's output, shape (*draws, N, ...)
     num_lead: int  # number of draw axes
@@ -141,7 +137,7 @@ class Response:
 
     @cached_property
     def distribution(self) -> TorchDistributionMixin:
-        """Elementwise distribution of the targets, batch shape ``(*draws, N, ...)``."""
+        """Distribution of the targets, batch shape ``(*draws, N, ...)``."""
         return self.likelihood(self.output)
 
     @property
@@ -149,7 +145,7 @@ class Response:
         return (*self.distribution.batch_shape[self.num_lead :], *self.distribution.event_shape)
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
-        """Check and convert targets. Return the weighted distribution of the targets, and the converted targets."""
+        """Check targets; return their weighted distribution, and the targets in its form."""
         check_shapes(self.likelihood, self.target_shape, x, y)
         if len(y) > num_data:
             raise ValueError(
@@ -170,7 +166,6 @@ def respond(
     x: Inputs,
     interception: Interception,
 ) -> Response:
-    """Run a network with the given values of its random weights, and apply a likelihood to its output."""
     weights = {name: values[name] for name in paths}
     tensors = {path: weights[name] for name in paths for path in paths[name]}
     num_lead = _functional.num_lead_axes(net, tensors)

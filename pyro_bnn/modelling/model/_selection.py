@@ -1,4 +1,4 @@
-"""Selection of a network's parameters by name, by kind of layer, by a function, or by several of these rules."""
+"""Selection of a network's parameters by names, layers or functions."""
 
 import inspect
 import operator
@@ -19,12 +19,12 @@ from ._network import rest_frozen
 SITE_PREFIX = "net"
 
 Chooser = Callable[[str, Tensor, nn.Module], bool]
-"""Function of a parameter's name, the parameter and its layer; returns whether the parameter is selected."""
+"""Takes a parameter's name, the parameter and its layer; returns whether to select it."""
 
 
 @dataclass(frozen=True)
 class Owned:
-    """A parameter of a network, one of its names, and the layer to which this name belongs."""
+    """A parameter under one of its names, with the layer of this name."""
 
     site: str  # the same for all names of a tied weight
     name: str
@@ -33,15 +33,12 @@ class Owned:
 
     @property
     def kind(self) -> str:
-        """Class of the layer and name of the parameter in this layer, such as ``Conv2d.weight``."""
+        """Class of the layer and name within it, such as ``Conv2d.weight``."""
         return f"{type(self.layer).__name__}.{self.name.rpartition('.')[2]}"
 
 
 def owned(net: nn.Module, values: Iterable[tuple[str, Tensor]]) -> list[Owned]:
-    """Return the parameters at the given paths of a network.
-
-    If a tensor has several paths, its first path determines its site.
-    """
+    """Return the parameters at some paths. The first path of a tied weight determines its site."""
     sites: dict[int, str] = {}
     found = []
     for path, value in values:
@@ -55,14 +52,12 @@ def owned(net: nn.Module, values: Iterable[tuple[str, Tensor]]) -> list[Owned]:
 class Selection:
     """A rule that selects parameters of a network, for ``where`` and ``exclude`` of :class:`BayesianModel`.
 
-    :func:`layers` makes a selection. If a and b are selections, ``a | b`` selects what a or b selects, ``a & b``
-    selects what both select, and ``a - b`` selects what only a selects. Instead of the selection b, you can use a glob
-    or a function.
+    :func:`layers` makes a selection. ``a | b`` selects what a or b selects, ``a & b`` what both select, and ``a - b``
+    what only a selects. In place of b, a glob or a function is allowed.
 
     Args:
-        sites: Function that returns the sites of the selected parameters. The first argument is a list of all
-            parameters, in which a parameter with two names occurs twice. The second argument is ``"where"`` or
-            ``"exclude"``, for error messages.
+        sites: Function that returns the sites of the selected parameters. It gets a list of all parameters, in which
+            tied weights occur under each name, and for messages ``"where"`` or ``"exclude"``.
         text: The rule as text.
         glob: The glob on names, if the rule is a glob.
 
@@ -138,17 +133,16 @@ def _by_function(chooser: Chooser, parameters: Sequence[Owned], argument: str) -
 
 
 def layers(*kinds: type[nn.Module]) -> Selection:
-    """Select all parameters that layers of the given classes own directly.
+    """Select all parameters that layers of the given classes, or of their subclasses, own directly.
 
-    Layers of a subclass of these classes are selected, too. Parameters of a nested layer belong only to the nested
-    layer. For example, `nn.MultiheadAttention` owns ``in_proj_weight``, but its inner linear layer owns the weight of
-    the output projection.
+    Parameters of a nested layer belong to that layer alone. For example, `nn.MultiheadAttention` owns
+    ``in_proj_weight``, but its inner linear layer owns the weight of the output projection.
 
     Args:
         kinds: Classes of layers, such as `nn.Linear`.
 
     Raises:
-        ValueError: If `kinds` is empty, or if an item is not a subclass of `nn.Module`.
+        ValueError: If `kinds` is empty, or has an item that is no subclass of `nn.Module`.
 
     Example:
         >>> from torch import nn
@@ -177,7 +171,7 @@ EXAMPLE = (
 
 
 def rules_of(argument: str, value: object) -> list[Selection]:
-    """Return the rules for one glob, selection or function, or for a list of these."""
+    """Return a list of rules from one or several."""
     is_one = isinstance(value, str | Selection) or callable(value)
     return [_rule(item, argument) for item in ([value] if is_one else _checks.items(argument, value, EXAMPLE))]
 
@@ -200,7 +194,7 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Return why a function does not accept a name, a parameter and a layer, or "" if it seems to accept them."""
+    """Return why a function cannot take a name, a parameter and a layer, or ""."""
     try:
         inspect.signature(function).bind("name", "parameter", "layer")
     except TypeError as error:
@@ -211,7 +205,7 @@ def _no_chooser(function: Callable[..., object]) -> str:
 
 
 class SelectionWarning(UserWarning):
-    """Warning that a glob selects some, but not all, of a network's layers of one kind.
+    """Warning that a glob selects only some of a network's layers of one kind.
 
     Example:
         >>> import warnings
@@ -227,10 +221,9 @@ class SelectionWarning(UserWarning):
 
 
 def make_random(net: nn.Module, where: object, exclude: object, declared: Iterable[str]) -> dict[str, list[str]]:
-    """Turn selected parameters of a network into buffers for drawn values, and put frozen modules into eval mode.
+    """Turn selected parameters into buffers, and put frozen modules into eval mode; return ``{site: paths}``.
 
-    Return ``{site: paths}``, in the order of the network. Buffers at the paths `declared` are always selected, and are
-    the last entries of the result.
+    The sites are in the order of the network. Buffers at the paths `declared` are always selected, and come last.
     """
     parameters = owned(net, net.named_parameters(remove_duplicate=False))
     places = dict(net.named_buffers(remove_duplicate=False))
@@ -251,8 +244,7 @@ def make_random(net: nn.Module, where: object, exclude: object, declared: Iterab
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object) -> set[str]:
     """Return the sites that `where` selects and `exclude` does not.
 
-    `fixed` lists the parameters that the network itself declares as random, with a `PyroSample`. They are always
-    random, so `exclude` must not select them.
+    `fixed` has the parameters that are random by a `PyroSample`; `exclude` must not select them.
     """
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
@@ -279,7 +271,7 @@ def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude:
 
 
 def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
-    """Return the sites of random parameters that the rules `where` select. `paths` has the paths of each site."""
+    """Return the random sites that the rules select. `paths` are those of each site."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     found = owned(net, ((path, net.get_buffer(path)) for path in sites))
     parameters = [replace(one, site=site) for one, site in zip(found, sites.values(), strict=True)]
@@ -290,10 +282,9 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 
 
 def _warn_of_a_part(argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str) -> None:
-    """Warn if a glob such as ``net.stage1.conv*.weight`` selects some parameters of a kind, but not all of them.
+    """Warn if a glob such as ``net.stage1.conv*.weight`` selects some, not all, parameters of a kind in ``net.stage1``.
 
-    The function looks only at the block ``net.stage1``. If the glob has the full name of the layer, as in ``net.fc.*``,
-    there is no warning.
+    If the glob has the layer's full name, as in ``net.fc.*``, there is no warning.
     """
     *block, layer, leaf = ["", "", *glob.split(".")]  # padded for a glob with one component
     if leaf == "**" or not ("*" in layer or "?" in layer):

@@ -12,13 +12,13 @@ from ..priors import WeightPrior
 from ._selection import SITE_PREFIX, owned
 
 MOST_ROWS = MOST_LINES - 5
-"""Most parameters that get a row each; in larger models, each row counts one kind, such as ``Linear.weight``."""
+"""Most parameters with a row each; in larger models, a row counts one kind, such as ``Linear.weight``."""
 
 NAMES_WIDTH = 40
-"""Largest number of characters for the names of layers in the last column."""
+"""Most characters for names of layers in the last column."""
 
 CALLS = "predictions: predict(model, posterior, x); model(x) only draws from the prior"
-"""What to call, since a user of torch would call ``model(x)`` for predictions."""
+"""Said because users of torch would call ``model(x)`` for predictions."""
 
 VARIATIONAL = ", so fit(...) is variational"
 """What a likelihood with learned numbers, such as ``GaussianLikelihood()``, means for the method of `fit`."""
@@ -33,10 +33,10 @@ def summary_of(
     latents: Mapping[str, torch.Size],
     declared: Sequence[str],
 ) -> Summary:
-    """Summarise a model that consists of a network, a prior and a likelihood, with the device and dtype of `like`.
+    """Summarise a model of a network, a prior and a likelihood.
 
-    `latents` has the shapes of the latent variables, except those of the likelihood. `declared` has the sites whose
-    priors are declared in the network.
+    `latents` has the shapes of latent variables, except the likelihood's. The network declares the priors of
+    `declared`.
     """
     network, prior, likelihood = parts
     others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}
@@ -63,7 +63,7 @@ def summary_of(
 
 
 def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
-    """Return the kind of each variable: the class of its layer and its name in this layer, as in ``Conv2d.weight``."""
+    """Return the kind of each variable, such as ``Conv2d.weight``."""
     kinds = {name: f"{name.partition('.')[0]}.{name.rpartition('.')[2]}" for name in names}
     random = [(path, value) for path, value in network.named_buffers() if f"{SITE_PREFIX}.{path}" in kinds]
     of_layers = owned(network, [*random, *network.named_parameters()])
@@ -73,10 +73,10 @@ def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
 def _rows_by_kind(
     shapes: Mapping[str, torch.Size], states: Mapping[str, str], kinds: Mapping[str, str]
 ) -> Iterator[tuple[Cell, ...]]:
-    """Yield rows with the number of variables of each kind, separately for random, learned and frozen variables.
+    """Yield rows with the numbers of random, learned and frozen variables of each kind.
 
-    Kinds that occur in the same layers share a row, such as ``Linear.weight, bias``. A row names its layers if
-    they are at most half of all layers that have these kinds of variables.
+    Kinds in the same layers share a row, such as ``Linear.weight, bias``. A row names its layers if these are at most
+    half of all layers with such variables.
     """
     totals = Counter(kinds[name] for name in shapes)
     members: dict[tuple[str, str], list[str]] = {(state, kind): [] for state in STATES for kind in totals}
@@ -95,7 +95,7 @@ def _rows_by_kind(
 
 
 def _named(layers: Sequence[str]) -> str:
-    """Join at most three names of layers, or fewer names if the text would be longer than `NAMES_WIDTH`."""
+    """Join one to three names of layers within `NAMES_WIDTH`."""
     paths = [layer.removeprefix(f"{SITE_PREFIX}.") for layer in layers]
     texts = [few(paths, most) for most in (3, 2, 1)]
     return next((text for text in texts if len(text) <= NAMES_WIDTH), texts[-1])

@@ -1,4 +1,4 @@
-"""The interface of priors, and the two kinds of priors: fixed and hierarchical."""
+"""The interface of priors: fixed and hierarchical ones."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,32 +13,31 @@ PRIOR_PREFIX = "prior"
 
 
 def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
-    """Return a scale as a tensor on a parameter's device. Raise unless its dtype can hold the scale and 1 / scale^2."""
+    """Return a scale on a parameter's device. The parameter's dtype must hold the scale and 1 / scale^2."""
     _checks.scale_in(name, scale, parameter.dtype)
     return parameter.new_full((), float(scale))
 
 
 class WeightPrior(ABC):
-    """A prior of a network's parameters. The prior may depend on latent variables and on learnable numbers.
+    """A prior of a network's parameters, which may depend on latent variables and learnable numbers.
 
-    To write a prior, subclass :class:`Prior` if the distribution is fixed, else :class:`HierarchicalPrior`.
+    Subclass :class:`Prior` if the distribution is fixed, else :class:`HierarchicalPrior`.
 
-    Every method gets the site name of a parameter, such as ``net.0.weight``, the parameter with its initial value, and
-    the layer (`module`) that owns the parameter.
+    Every method gets the site of a parameter, such as ``net.0.weight``, the parameter with its initial value, and its
+    layer (`module`).
     """
 
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
         """Return the latent variables on which the prior of a parameter depends, ``{site name: their own prior}``.
 
-        Names begin with ``prior.``. If the parents of several parameters have the same name, these parameters share one
-        parent.
+        Names begin with ``prior.``. Parameters that give the same name share the variable.
         """
         return {}
 
     def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
         """Return the learnable numbers on which the prior of a parameter depends, ``{name: initial value}``.
 
-        Values are unconstrained, and names begin with ``prior.``. Parameters with the same name share one number.
+        They are unconstrained. Names begin with ``prior.``. Parameters that give the same name share the number.
         """
         return {}
 
@@ -46,19 +45,18 @@ class WeightPrior(ABC):
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """Return the prior of the whole parameter, with batch shape ``draws`` and event shape `parameter.shape`.
+        """Return the prior of a parameter, with batch shape ``draws`` and event shape `parameter.shape`.
 
-        `values` holds the values of all parents, shape ``(*draws, *event)``, and of all learnable numbers.
+        `values` holds all parents, shape ``(*draws, *event)``, and all learnable numbers.
         """
 
 
 class Prior(WeightPrior):
-    """A prior that gives each parameter of a network a fixed distribution.
+    """A prior that gives each parameter a fixed distribution.
 
-    A subclass implements :meth:`elementwise`, whose result is expanded to the shape of the parameter, so that the whole
-    parameter is one Pyro site. A model calls `elementwise` when the model is built, and again when the model moves to
-    another device or dtype. So `elementwise` must not draw random numbers. For latent scales, use a
-    :class:`HierarchicalPrior`.
+    A subclass implements :meth:`elementwise`, whose result is expanded to the parameter's shape. A model calls
+    `elementwise` when it is built or moved to another device or dtype, so the method must not draw random numbers. For
+    latent scales, use a :class:`HierarchicalPrior`.
 
     Example:
         >>> import torch
@@ -77,11 +75,11 @@ class Prior(WeightPrior):
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """Return the prior of the elements of `parameter`, on its device and in its dtype.
 
-        The support must be the real numbers, and the batch shape must broadcast to the parameter's shape.
+        The support is the real numbers, and the batch shape broadcasts to the parameter's shape.
         """
 
     def __call__(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """Return the prior of the whole parameter, with event shape `parameter.shape` and no batch shape."""
+        """Return the prior of a parameter, with event shape `parameter.shape` and no batch shape."""
         return self.elementwise(name, parameter, module).expand(parameter.shape).to_event(parameter.dim())
 
     def given(
@@ -93,10 +91,9 @@ class Prior(WeightPrior):
 class HierarchicalPrior(WeightPrior):
     """A prior that depends on latent variables (its parents), on learnable numbers, or on both.
 
-    A subclass implements :meth:`elementwise_given`. It also implements :meth:`parents`, :meth:`learned`, or both. The
-    parents become sample sites of the model. A call of the model draws the parents once, before the weights, and a fit
-    infers both together. Learnable numbers become parameters of the model, ``model.prior_parameters``; a fit chooses
-    the values that maximise the ELBO.
+    A subclass implements :meth:`elementwise_given`, and :meth:`parents`, :meth:`learned` or both. The parents become
+    sample sites, drawn once per call before the weights and inferred with them. Learnable numbers become parameters,
+    ``model.prior_parameters``, with which a fit maximises the ELBO.
     """
 
     @abstractmethod
@@ -105,10 +102,8 @@ class HierarchicalPrior(WeightPrior):
     ) -> TorchDistributionMixin:
         """Return the prior of the elements of `parameter`, given its parents and learnable numbers.
 
-        The tensors in `values` broadcast with the parameter: if a number has the event shape e, its tensor has the
-        shape ``(*draws, 1, ..., 1, *e)``.
-
-        The batch shape of the result must broadcast to ``(*draws, *parameter.shape)``.
+        A number of event shape e comes as a tensor of shape ``(*draws, 1, ..., 1, *e)``, which broadcasts with the
+        parameter. The batch shape of the result must broadcast to ``(*draws, *parameter.shape)``.
         """
 
     def given(
@@ -127,10 +122,7 @@ class HierarchicalPrior(WeightPrior):
         return prior.expand((*lead, *parameter.shape)).to_event(parameter.dim())
 
     def _event_dims(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, int]:
-        """Return the number of event axes of each parent.
-
-        The result is cached, since :meth:`parents` may wait for a GPU.
-        """
+        """Return the number of event axes of each parent, cached because :meth:`parents` may wait for a GPU."""
         kept: dict[object, dict[str, int]] = vars(self).setdefault("_kept", {})  # a subclass may be a frozen dataclass
         key = name, parameter.shape
         if key not in kept:
@@ -140,10 +132,9 @@ class HierarchicalPrior(WeightPrior):
 
 
 def prior_name(name: str, per: str, quantity: str) -> str:
-    """Return the name of a latent variable or learnable number on which the prior of the parameter `name` depends.
+    """Return the name of a variable on which the prior of the parameter `name` depends.
 
-    If `per` is "layer", all parameters of a layer share the variable. If `per` is "parameter", each parameter has its
-    own variable.
+    With "layer" all parameters of a layer share it, with "parameter" each has its own.
 
     Example:
         >>> from pyro_bnn.modelling.priors import prior_name

@@ -1,4 +1,4 @@
-"""Priors made from a distribution, from other priors by site name, or from a posterior given earlier data."""
+"""Priors made from distributions, other priors, or an earlier posterior."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ..._core.reflection import move_distribution, unvalidated
 from ._base import Prior, WeightPrior
 
 PriorLike = WeightPrior | Distribution
-"""A prior, or a distribution of one real number that is to be the prior of every element."""
+"""A prior, or a distribution of one real number for every element."""
 
 
 CALLS = {
@@ -26,12 +26,12 @@ CALLS = {
     "laplace": "LaplacePrior(1.0)",
     "mixture": "ScaleMixturePrior()",
 }
-"""Calls that make priors, by name. Other names suggest a normal prior."""
+"""Calls that make priors, by name."""
 
 
 @dataclass(frozen=True)
 class DistributionPrior(Prior):
-    """A prior under which all elements are independent, with the same distribution; :func:`as_prior` makes it."""
+    """The same distribution for all elements, independently; :func:`as_prior` makes it."""
 
     distribution: TorchDistributionMixin
 
@@ -43,7 +43,7 @@ class DistributionPrior(Prior):
 
 
 def as_prior(name: str, value: object) -> WeightPrior:
-    """Return a prior unchanged, or turn a distribution of one number into a prior. `name` is for error messages."""
+    """Return a prior as it is, or make one of a distribution of one number."""
     if not isinstance(value, Distribution):
         example = "a Prior, such as NormalPrior(1.0), or a distribution of one number, such as dist.Normal(0.0, 1.0)"
         if _checks.is_number(value) or isinstance(value, str):
@@ -69,7 +69,7 @@ def as_prior(name: str, value: object) -> WeightPrior:
 
 
 def _of_pyro(name: str, value: Distribution) -> TorchDistributionMixin:
-    """Return a distribution of torch as the Pyro distribution of the same name, which can become a site."""
+    """Return the Pyro distribution of the same name, which can become a site."""
     if isinstance(value, TorchDistributionMixin):
         return value
     kind, arguments = getattr(dist, type(value).__name__, None), [n for n in value.arg_constraints if n in vars(value)]
@@ -83,16 +83,14 @@ def _of_pyro(name: str, value: Distribution) -> TorchDistributionMixin:
 
 @dataclass(frozen=True)
 class PriorByName(Prior):
-    """A prior that gives each parameter the prior of the first glob that matches its site name.
+    """A prior that gives each parameter the prior of the first glob that matches its site.
 
     Args:
-        priors: A dictionary from globs to priors, in which an earlier glob has precedence. In a glob, ``*`` stands for
-            one component of a name, and ``**`` stands for any number of components. A distribution of one real number
-            becomes the prior of each element of a parameter.
+        priors: Priors by glob, of which the first match counts. ``*`` stands for one component of a name, and ``**``
+            for any number. A distribution of one real number is the prior of each element.
 
     Raises:
-        ValueError: If `priors` is not a dict of priors. A model raises a ValueError if one of its parameters matches no
-            glob.
+        ValueError: If `priors` is not a dict of priors, or, in a model, if a parameter matches no glob.
 
     Example:
         >>> from pyro_bnn import NormalPrior, PriorByName, ScaleMixturePrior
@@ -140,20 +138,19 @@ class PriorByName(Prior):
 
 @dataclass(frozen=True, repr=False)
 class PosteriorPrior(Prior):
-    """Independent Gaussians, with a separate mean and standard deviation for every element.
+    """Independent Gaussians, with a mean and a standard deviation for every element.
 
-    ``posterior.as_prior()`` makes such a prior from the posterior given earlier data, so that a model can learn from
-    new data. If both posteriors were exact, the second posterior would be the posterior given all data.
+    ``posterior.as_prior()`` makes such a prior, so that a model can learn from new data. If both posteriors were exact,
+    the second would be the posterior given all data.
 
     Args:
         locations: Means, ``{site: shape of the parameter}``.
         scales: Standard deviations, above 0, ``{site: shape of the parameter}``.
-        otherwise: Prior of all other parameters, such as the output layer of a new task. If `otherwise` is None, a
-            model with other parameters raises an error.
+        otherwise: Prior of all other parameters, such as the output layer of a new task. With None, such parameters
+            raise an error.
 
     Raises:
-        ValueError: If the sites or shapes of `locations` and `scales` differ, or if a scale is not above 0. A model
-            raises a ValueError if a parameter and its entry in `locations` have different shapes.
+        ValueError: If sites or shapes differ between `locations`, `scales` and the model, or a scale is not above 0.
 
     References:
         Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.

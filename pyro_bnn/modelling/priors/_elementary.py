@@ -1,7 +1,4 @@
-"""Fixed priors with the same settings for every parameter.
-
-The settings of a prior are checked only once, when the prior is made.
-"""
+"""Fixed priors with the same settings for every parameter, which are checked when the prior is made."""
 
 import math
 from dataclasses import dataclass
@@ -56,20 +53,19 @@ class NormalPrior(_ScalePrior):
 
     @classmethod
     def from_weight_decay(cls, weight_decay: float, *, num_data: int) -> "NormalPrior":
-        r"""Return the prior that corresponds to weight decay if the loss is a *mean* over the data.
+        r"""Return the prior that weight decay corresponds to, if the loss is a *mean* over the data.
 
         .. math:: \frac1N \sum_n -\log p(y_n \mid w) + \frac{\lambda}{2} \lVert w \rVert^2
                   \;=\; -\frac1N \log p(w, y) + \text{const}, \qquad \text{scale} = \frac{1}{\sqrt{\lambda N}}.
 
-        Weight decay adds :math:`\lambda w` to the gradient of all parameters of the optimizer, including biases, as in
-        ``torch.optim.SGD(weight_decay=)``. If the loss is a *sum* over the data, pass ``num_data=1``. If the penalty
-        has no factor of one half, pass twice the `weight_decay`. For a mean squared error, which is :math:`2 \sigma^2`
-        times a negative log-likelihood, divide `weight_decay` by :math:`2 \sigma^2`. The decoupled decay of
-        `AdamW` corresponds to no prior.
+        Weight decay adds :math:`\lambda w` to the gradient of all parameters, including biases, as in
+        ``torch.optim.SGD(weight_decay=)``. If the loss is a *sum*, pass ``num_data=1``. If the penalty has no factor of
+        one half, pass twice the `weight_decay`. For a mean squared error, divide `weight_decay` by :math:`2 \sigma^2`,
+        with the noise's standard deviation :math:`\sigma`. The decoupled decay of `AdamW` corresponds to no prior.
 
         Args:
             weight_decay: The factor :math:`\lambda`, above 0.
-            num_data: Number N of data points in the mean.
+            num_data: Number N of rows in the mean.
 
         Raises:
             ValueError: If an argument is out of range.
@@ -90,9 +86,8 @@ class NormalPrior(_ScalePrior):
 class NetworkNormalPrior(_ScalePrior):
     r"""Gaussian prior :math:`N(w_0, \text{scale}^2)` of every weight, where :math:`w_0` is its value in the network.
 
-    For a pretrained network, this is the prior of MOPED. This prior keeps the weights near the pretrained weights. If
-    the pretraining used the same data, the data count twice, and the posterior is too certain of the given weights.
-    Compare models on data that neither the pretraining nor the fit used.
+    For a pretrained network, this is the prior of MOPED. If the pretraining used the same data, they count twice, and
+    the posterior is too certain. Compare models on data that neither the pretraining nor the fit used.
 
     The means share the memory of the weights in the model's copy of the network.
 
@@ -121,10 +116,10 @@ class NetworkNormalPrior(_ScalePrior):
 @explained("LaplacePrior(0.5)", _no_mean("LaplacePrior(scale)"))
 @dataclass(frozen=True)
 class LaplacePrior(_ScalePrior):
-    """Laplace prior of every weight, with mean 0 and a standard deviation of √2 times the scale.
+    """Laplace prior of every weight, with mean 0 and standard deviation √2 b.
 
     Args:
-        scale: Mean absolute deviation b in ``exp(-|w| / b) / (2 b)``, above 0.
+        scale: The scale b in ``exp(-|w| / b) / (2 b)``, above 0.
 
     Example:
         >>> import torch
@@ -143,12 +138,10 @@ class LaplacePrior(_ScalePrior):
 class ScaleMixturePrior(Prior):
     """Mixture of a wide and a narrow Gaussian with mean 0, as the prior of every weight.
 
-    See :class:`~pyro_bnn.distributions.ScaleMixtureNormal`.
-
     Args:
-        mixing: Weight of the first component, strictly between 0 and 1.
-        scale1: Standard deviation of the first component, above 0.
-        scale2: Standard deviation of the second component, above 0.
+        mixing: Weight of the first component, as for :class:`~pyro_bnn.distributions.ScaleMixtureNormal`.
+        scale1: Standard deviation of the first component.
+        scale2: Standard deviation of the second component.
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, equation 7.
@@ -187,18 +180,14 @@ class ScaleMixturePrior(Prior):
 @explained("FanInNormalPrior(2.0)")
 @dataclass(frozen=True)
 class FanInNormalPrior(Prior):
-    r"""Normal prior that is narrower for units with more inputs, so that wider layers do not give larger outputs.
-
-    The prior of each weight is :math:`N(0, \text{gain}^2 / \text{fan-in})`, so the prior variance of pre-activations
-    does not depend on the width.
+    r"""Normal prior :math:`N(0, \text{gain}^2 / \text{fan-in})`, under which wider layers do not give larger outputs.
 
     The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
-    fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight``. If the layer has no
-    ``weight`` with at least two dimensions, as in normalisation layers, the standard deviation is `gain`.
+    fewer than two dimensions, such as a bias, takes that of its layer's ``weight``. Without such a weight, as in
+    normalisation layers, the standard deviation is `gain`.
 
     Args:
-        gain: Standard deviation times the square root of the fan-in. With a gain of :math:`\sqrt 2`, the second moment
-            of ReLU activations stays the same from layer to layer.
+        gain: With :math:`\sqrt 2`, the second moment of ReLU activations stays the same from layer to layer.
 
     References:
         Neal (1996), Bayesian Learning for Neural Networks, chapter 2.

@@ -18,7 +18,7 @@ PER = ("layer", "parameter")
 
 
 def _centred_normal(scale: Tensor) -> TorchDistributionMixin:
-    """Return N(0, scale^2) without a check of the scale, which is positive by construction."""
+    """Return N(0, scale^2) without a check, as the scale is positive by construction."""
     return dist.Normal(torch.zeros_like(scale), scale, validate_args=False)
 
 
@@ -28,15 +28,14 @@ class HierarchicalNormalPrior(HierarchicalPrior):
 
     .. math:: s \sim p(s), \qquad w_i \mid s \sim N(0, s^2).
 
-    The scale is the site ``prior.0.scale`` for the layer ``net.0``, or ``prior.0.weight.scale`` for the parameter
-    ``net.0.weight``.
+    The scale is the site ``prior.0.scale`` for the layer ``net.0``, or ``prior.0.weight.scale`` for its weight.
 
     Args:
-        scale_prior: Prior p(s) of one positive number, from Pyro's distributions; by default HalfNormal(1).
-        per: "layer" if the parameters of a layer share a scale, "parameter" if each parameter has its own.
+        scale_prior: Prior p(s), a Pyro distribution of one positive number; by default HalfNormal(1).
+        per: "layer" if the parameters of a layer share a scale, "parameter" if each has its own.
 
     Raises:
-        ValueError: If `scale_prior` is not a distribution of one positive number, or if `per` is no allowed text.
+        ValueError: If an argument is of another kind.
 
     References:
         Neal (1996), Bayesian Learning for Neural Networks, chapter 1.
@@ -83,14 +82,14 @@ class HorseshoePrior(HierarchicalPrior):
     c`.
 
     The global scale is the site ``prior.0.global_scale`` for the layer ``net.0``, or ``prior.0.weight.global_scale``
-    for the parameter ``net.0.weight``. In both cases the local scales are the site ``prior.0.weight.local_scales``.
+    for its weight. The local scales of the weight are the site ``prior.0.weight.local_scales``.
 
     Args:
         global_scale: Median b of the global scale; with a smaller value, fewer weights are large.
         local: "unit" if all weights of a unit (one index of the first axis) share a local scale, as in Ghosh et al., so
-            that whole units can vanish; "weight" if each weight has its own. Each element of a bias always has its own.
+            that units can vanish; "weight" if each has its own. Elements of a bias always have their own.
         slab_scale: Scale c of the slab; None for the plain horseshoe.
-        per: "layer" if the parameters of a layer share a global scale, "parameter" if each parameter has its own.
+        per: "layer" if the parameters of a layer share a global scale, "parameter" if each has its own.
 
     Raises:
         ValueError: If a number is not above 0, or if `local` or `per` is no allowed text.
@@ -147,23 +146,20 @@ class HorseshoePrior(HierarchicalPrior):
 
 @dataclass(frozen=True)
 class LearnedNormalPrior(HierarchicalPrior):
-    r""":math:`N(0, s^2)` for every element.
-
-    The fit learns the standard deviation s that maximises the ELBO (empirical Bayes).
+    r""":math:`N(0, s^2)` for every element, with the scale s that maximises the ELBO (empirical Bayes).
 
     .. math:: \hat s = \arg\max_s \max_q \mathrm{ELBO}(q, s).
 
-    If the guide is exact, :math:`\hat s` maximises the evidence :math:`\log p(y \mid s)`. The learned parameter is
-    :math:`\log s`: ``model.prior_parameters.0.log_scale`` for the layer ``net.0``, or
-    ``model.prior_parameters.0.weight.log_scale`` for the parameter ``net.0.weight``. MCMC and Laplace's method do not
-    change s.
+    If the guide is exact, :math:`\hat s` maximises the evidence :math:`\log p(y \mid s)`. The fit learns :math:`\log
+    s`: ``model.prior_parameters.0.log_scale`` for the layer ``net.0``, or ``model.prior_parameters.0.weight.log_scale``
+    for its weight. MCMC and Laplace's method do not change s.
 
-    With a mean-field guide and an overparametrised network, the learned scale can collapse towards 0, together with the
-    weights. :class:`HierarchicalNormalPrior` infers the scale with its uncertainty.
+    With a mean-field guide and an overparametrised network, s can collapse towards 0, together with the weights.
+    :class:`HierarchicalNormalPrior` infers the scale with its uncertainty.
 
     Args:
         scale: Initial value of s, above 0.
-        per: "layer" if the parameters of a layer share a scale, "parameter" if each parameter has its own.
+        per: "layer" if the parameters of a layer share a scale, "parameter" if each has its own.
 
     Raises:
         ValueError: If `scale` is not above 0, or if `per` is neither "layer" nor "parameter".

@@ -1,8 +1,8 @@
 """Intervals and sets with a guaranteed coverage, and probabilities corrected on held-out rows.
 
 Conformal prediction corrects a model's intervals with held-out rows, which took no part in the fit. The corrected
-intervals contain at least the wanted share of the new targets, even if the model is wrong. New rows must come from the
-same distribution as the held-out rows.
+intervals contain at least the wanted share of new targets, even if the model is wrong. New rows must come from the same
+distribution as the held-out rows.
 
 References:
     Vovk et al. (2005), Algorithmic Learning in a Random World; Lei et al. (2018), https://arxiv.org/abs/1604.04173.

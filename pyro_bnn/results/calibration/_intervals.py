@@ -20,10 +20,7 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 
 @dataclass(frozen=True)
 class IntervalRecord:
-    """The scores of the calibration rows, shape ``(n, *O)``. They do not depend on the level of the intervals.
-
-    The score "quantile" depends on the level, so a calibration with this score has no `IntervalRecord`.
-    """
+    """The scores of the calibration rows, shape ``(n, *O)``, if they do not depend on the level, as "quantile" does."""
 
     score: str
     is_count: bool
@@ -43,21 +40,18 @@ class ConformalIntervals(Shown, Calibration):
     .. math:: \{y : s(x, y) \le \hat q\}, \qquad \hat q = s_{(\lceil (n + 1) \ell \rceil)},
 
     where :math:`s_{(k)}` is the k-th smallest of the scores of n calibration rows, and :math:`\ell` is the level. If
-    the new row and the calibration rows are exchangeable, the interval contains the target of the new row with a
-    probability of at least :math:`\ell`. If, in addition, all scores differ, this probability is at most
-    :math:`\ell + 1/(n + 1)`. The probability is an average over rows: where predictions are worse than average, the
-    coverage may be lower. With several outputs, each output has its own intervals.
+    the new row and the calibration rows are exchangeable, the interval contains the new target with a probability of at
+    least :math:`\ell`, and, if all scores differ, at most :math:`\ell + 1/(n + 1)`. The probability is an average over
+    rows: where predictions are worse than average, the coverage may be lower. Each output has its own intervals.
 
     Args:
-        prediction: Prediction of the calibration rows, which took no part in the fit.
-        y: Targets of the calibration rows, shape ``(N, *O)``.
-        score: ``"absolute"`` is :math:`|y - m(x)|`: all intervals of an output have the same width. ``"scaled"`` is
-            :math:`|y - m(x)| / \sigma(x)` with the predictive standard deviation: intervals are wide where the
-            prediction is uncertain. ``"quantile"`` is :math:`\max(q_{(1 - \ell) / 2} - y,\; y - q_{(1 + \ell) / 2})`
-            with the predictive quantiles: intervals are asymmetric like the prediction. The score ``"quantile"`` needs
-            `keep_draws`, and intervals with this score cannot be saved.
-        is_count: Whether targets are counts. If so, the ends are rounded inwards to whole numbers of at least 0. An
-            interval contains the same counts before and after rounding.
+        prediction: Prediction of calibration rows, which took no part in the fit.
+        y: Their targets, shape ``(N, *O)``.
+        score: With ``"absolute"``, :math:`|y - m(x)|`, all intervals of an output have the same width. With
+            ``"scaled"``, :math:`|y - m(x)| / \sigma(x)`, they are wide where the predictive standard deviation is
+            large. With ``"quantile"``, :math:`\max(q_{(1 - \ell) / 2} - y,\; y - q_{(1 + \ell) / 2})`, they are
+            asymmetric like the predictive quantiles; this needs `keep_draws`, and such intervals cannot be saved.
+        is_count: Whether targets are counts, so that ends are rounded inwards to whole numbers of at least 0.
 
     Raises:
         ValueError: If the score is unknown, or the targets do not fit the prediction.
@@ -101,7 +95,7 @@ class ConformalIntervals(Shown, Calibration):
 
     @property
     def score(self) -> str:
-        """The score: ``"absolute"``, ``"scaled"`` or ``"quantile"``."""
+        """``"absolute"``, ``"scaled"`` or ``"quantile"``."""
         return self._own.score if isinstance(self._own, IntervalRecord) else "quantile"
 
     @property
@@ -110,18 +104,17 @@ class ConformalIntervals(Shown, Calibration):
         return self._shape[0]
 
     def interval(self, prediction: RegressionPrediction, level: float = 0.9) -> Tensor:
-        """Return the lower and upper ends of the intervals of new rows, shape ``(2, N, *O)``.
+        """Return the lower and upper ends of new rows' intervals, shape ``(2, N, *O)``.
 
         Args:
-            prediction: Prediction of the new rows. The same model and posterior must have predicted the calibration
-                rows. The score ``"quantile"`` needs `keep_draws`. With the score ``"scaled"``, the new rows and the
-                calibration rows may have targets in different units.
-            level: Probability that an interval contains the target, strictly between 0 and 1.
+            prediction: Prediction of the new rows, by the model and posterior that predicted the calibration rows. The
+                score ``"quantile"`` needs `keep_draws`. With ``"scaled"``, targets of new and calibration rows may be
+                in different units.
+            level: Probability that an interval contains the target.
 
         Returns:
-            The two ends, as in ``low, high = intervals.interval(prediction)``. With the score ``"quantile"``,
-            calibration can move the lower end above the upper end. Both ends are then set to the mean of the
-            uncalibrated ends.
+            The two ends, as in ``low, high = intervals.interval(prediction)``. If the score ``"quantile"`` would move
+            the lower end above the upper one, both are set to the mean of the uncalibrated ends.
 
         Raises:
             ValueError: If there are too few calibration rows for the level.
@@ -174,7 +167,7 @@ class ConformalIntervals(Shown, Calibration):
 
 
 def _unit(prediction: RegressionPrediction, score: str) -> Tensor:
-    """Return the divisor of each distance from the mean, shape ``(N, *O)``."""
+    """Return the unit of distances from the mean, ``(N, *O)``."""
     if score == "absolute":
         return torch.ones_like(prediction.mean)
     return deviations(prediction).to(prediction.mean.dtype)
@@ -182,7 +175,7 @@ def _unit(prediction: RegressionPrediction, score: str) -> Tensor:
 
 @dataclass
 class AdaptiveRecord:
-    """The state of adaptive intervals after the last row; `miss` is one minus the level of the next interval."""
+    """The state after the last row; `miss` is one minus the level of the next interval."""
 
     level: float
     rate: float
@@ -207,13 +200,13 @@ class AdaptiveIntervals(Shown, Calibration):
     .. math:: \alpha_{t + 1} = \alpha_t + \gamma (\alpha - \mathrm{err}_t), \qquad \alpha = 1 - \ell.
 
     Here :math:`\mathrm{err}_t` is 0 if the interval of row t contains its target, and 1 otherwise. The next interval
-    contains the values whose score :math:`|y - m(x)| / \sigma(x)` is at most the quantile :math:`1 - \alpha_t` of the
-    last scores. For any series, the share of targets outside of their intervals differs from :math:`\alpha` by at most
-    :math:`(\max(\alpha_1, 1 - \alpha_1) + \gamma) / (\gamma T)` after T rows.
+    has the values whose score :math:`|y - m(x)| / \sigma(x)` is at most the quantile :math:`1 - \alpha_t` of the most
+    recent scores. For any series, the share of targets outside differs from :math:`\alpha` after T rows by at most
+    :math:`(\max(\alpha_1, 1 - \alpha_1) + \gamma) / (\gamma T)`.
 
     Args:
-        level: Share :math:`\ell` of the targets that are to lie in their intervals in the long run.
-        rate: Step size :math:`\gamma`. With larger values, intervals follow drift faster, but their widths vary more.
+        level: Share :math:`\ell` of the targets that are to lie in their intervals.
+        rate: Step size :math:`\gamma`. Larger steps follow drift faster, but widths vary more.
         num_scores: Number of most recent scores that determine the width; with ``None``, all scores.
 
     References:
@@ -236,7 +229,7 @@ class AdaptiveIntervals(Shown, Calibration):
 
     @property
     def level_now(self) -> float:
-        """Level of the next interval. At level 1 or more, the interval is the whole line; at 0 or less, it is empty."""
+        """Level of the next interval: at 1 or more it is the whole line, at 0 or less it is empty."""
         return 1 - self._own.miss
 
     def start(self, prediction: RegressionPrediction, y: Tensor) -> "AdaptiveIntervals":
@@ -244,29 +237,25 @@ class AdaptiveIntervals(Shown, Calibration):
 
         Args:
             prediction: Prediction of N rows that took no part in the fit, with one output.
-            y: Targets of the N rows, shape (N,) or (N, 1).
+            y: Their targets, shape (N,) or (N, 1).
         """
         self._keep(_scores(prediction, y).tolist())
         return self
 
     def interval(self, prediction: RegressionPrediction) -> Tensor:
-        """Return the ends of the intervals of rows whose targets are not known yet.
-
-        The ends have the shape ``(2, N, *O)`` for a mean of shape ``(N, *O)``. If there are no scores yet, the ends are
-        infinite.
-        """
+        """Return intervals of rows without known targets, shape ``(2, N, *O)``; infinite without scores."""
         sd = deviations(prediction).to(prediction.mean.dtype)
         half = self._width() * sd
         return torch.stack([prediction.mean - half, prediction.mean + half])
 
     def update(self, prediction: RegressionPrediction, y: Tensor) -> Tensor:
-        """Return the interval of each row, and update the level after each row.
+        """Return the interval of each row, and update the level after it.
 
-        Sort the rows by time, the earliest first. The interval of a row depends only on the targets of earlier rows.
+        Rows are sorted by time. An interval depends only on the targets of earlier rows.
 
         Args:
             prediction: Prediction of the rows, with one output.
-            y: Targets of the rows, shape (N,) or (N, 1).
+            y: Their targets, shape (N,) or (N, 1).
 
         Returns:
             The ends, shape ``(2, N, *O)`` for a mean of shape ``(N, *O)``.
@@ -306,7 +295,7 @@ class AdaptiveIntervals(Shown, Calibration):
 
 
 def _scores(prediction: RegressionPrediction, y: Tensor) -> Tensor:
-    """Return the distance of each target from its predictive mean, in predictive standard deviations, shape (N,)."""
+    """Return the distances of targets from their means, in predictive standard deviations, shape (N,)."""
     sd = deviations(prediction)
     if prediction.mean[:1].numel() > 1:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Calibration rows: a random choice of rows, checks of predictions and targets, and the quantile of scores."""
+"""Calibration rows: their choice, checks, and the quantile of their scores."""
 
 import math
 
@@ -11,10 +11,7 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 
 
 def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Split rows at random into rows for the fit and rows for the calibration. Return the sorted indices of each part.
-
-    `share` is the fraction of the rows that are for the calibration.
-    """
+    """Split rows at random; return the sorted indices for the fit and for the calibration, a `share` of all."""
     count = round(_checks.between_zero_and_one(name, share) * num_rows)
     if not 1 <= count <= num_rows - 2:
         raise ValueError(f"`{name}` must leave a row to calibrate and two to fit, got {share!r} for {num_rows} rows.")
@@ -23,12 +20,11 @@ def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[i
 
 
 def require_numbers(prediction: RegressionPrediction) -> None:
-    """Raise a `ValueError` if `prediction` is not a prediction of numbers."""
     _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, made by predict")
 
 
 def deviations(prediction: RegressionPrediction) -> Tensor:
-    """Return the predictive standard deviations, ``(N, *O)``, by which scores are divided; raise if one is 0."""
+    """Return the predictive standard deviations, ``(N, *O)``, which must be above 0."""
     require_numbers(prediction)
     if bool((prediction.total <= 0).any()):
         raise ValueError(
@@ -38,7 +34,7 @@ def deviations(prediction: RegressionPrediction) -> Tensor:
 
 
 def require_classes(prediction: ClassificationPrediction) -> None:
-    """Raise a `ValueError` if `prediction` is not a prediction of one label for each row."""
+    """Raise unless one label is predicted for each row."""
     _checks.kind("prediction", prediction, ClassificationPrediction, "a prediction of classes, made by predict")
     if prediction.probs.dim() != 2:
         raise ValueError(
@@ -48,7 +44,7 @@ def require_classes(prediction: ClassificationPrediction) -> None:
 
 
 def prediction_labels(prediction: ClassificationPrediction, y: Tensor) -> Tensor:
-    """Return the labels of the rows of a prediction as integers, shape (N,)."""
+    """Return the labels of the predicted rows as integers, shape (N,)."""
     require_classes(prediction)
     if _checks.tensor("y", y).is_floating_point() and bool((y != y.round()).any()):
         raise ValueError("`y` must be whole numbers (labels), got other numbers.")
@@ -63,7 +59,7 @@ def prediction_labels(prediction: ClassificationPrediction, y: Tensor) -> Tensor
 
 
 def check_scores(scores: Tensor) -> None:
-    """Raise a `ValueError` if there are no rows, or if a score is not a finite number."""
+    """Raise unless there are rows, and all scores are finite."""
     if not scores.is_floating_point() or scores.dim() == 0 or not len(scores):
         raise ValueError(
             f"the scores of the calibration rows must be numbers of shape (n, *O), got {scores.dtype} of shape "
@@ -74,7 +70,7 @@ def check_scores(scores: Tensor) -> None:
 
 
 def rank_of(level: float, num_rows: int) -> int:
-    r"""Return the rank :math:`\lceil (n + 1) \ell \rceil` of the calibration score that bounds a new score."""
+    r"""Return the rank :math:`\lceil (n + 1) \ell \rceil` of the score that bounds a new score."""
     level = _checks.between_zero_and_one("level", level)
     rank = max(math.ceil((num_rows + 1) * level - 1e-9), 1)  # 0.9 is not 9 / 10
     if rank > num_rows:
@@ -86,10 +82,10 @@ def rank_of(level: float, num_rows: int) -> int:
 
 
 def fewest_rows(level: float) -> int:
-    """Return the smallest number of calibration rows for which intervals of a level are finite."""
+    """Return how few calibration rows give finite intervals."""
     return math.ceil(level / (1 - level) - 1e-9)
 
 
 def conformal_quantile(scores: Tensor, level: float) -> Tensor:
-    """For each output, sort the n scores, ``(n, *O)``, and return the score whose rank is given by :func:`rank_of`."""
+    """Return the score of the rank :func:`rank_of`, among n scores ``(n, *O)``, for each output."""
     return scores.sort(0).values[rank_of(level, len(scores)) - 1]

@@ -1,7 +1,4 @@
-"""Two corrections of predictions: a temperature for class probabilities, and factors for standard deviations.
-
-The temperature and the factors are learned from held-out rows.
-"""
+"""Temperatures of class probabilities, and factors of standard deviations, learned from held-out rows."""
 
 import math
 from collections.abc import Mapping
@@ -19,14 +16,14 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ._rows import deviations, prediction_labels, require_classes
 
 LOWEST, HIGHEST = 0.02, 50.0
-"""Heuristic: smallest and largest temperature that a fit tries."""
+"""Heuristic: smallest and largest temperature to try."""
 
 
 @dataclass(frozen=True)
 class Temperature(Calibration):
     r"""Class probabilities raised to a power: :math:`p_c^{1/T} / \sum_k p_k^{1/T}`.
 
-    A temperature T above 1 makes the probabilities less certain. The order of the classes does not change.
+    With T above 1, probabilities are less certain. The order of the classes stays.
 
     Args:
         value: The temperature, T.
@@ -52,7 +49,7 @@ class Temperature(Calibration):
 
         Args:
             prediction: Prediction of rows that took no part in the fit.
-            y: Labels of the predicted rows, shape (N,).
+            y: Their labels, shape (N,).
         """
         labels = prediction_labels(prediction, y)[:, None]
 
@@ -82,13 +79,13 @@ class Temperature(Calibration):
 
 
 def _log_probs(probs: Tensor, temperature: float) -> Tensor:
-    """Return the logarithms of corrected probabilities, finite even for a probability that was rounded to 0."""
+    """Return log-probabilities, finite even if a probability was rounded to 0."""
     return (probs.double().clamp_min(torch.finfo(probs.dtype).tiny).log() / temperature).log_softmax(-1)
 
 
 @dataclass(frozen=True)
 class SpreadFactor(Calibration):
-    """A factor for each output, which multiplies the predictive standard deviations of the output.
+    """A factor for each output, which multiplies its predictive standard deviations.
 
     Args:
         value: The factors, shape ``(*O)``.
@@ -116,19 +113,19 @@ class SpreadFactor(Calibration):
 
     @classmethod
     def fit(cls, prediction: RegressionPrediction, y: Tensor) -> "SpreadFactor":
-        r"""Return the factors of the standard deviations that minimise the Gaussian NLL of held-out rows.
+        r"""Return the factors that minimise the Gaussian NLL of held-out rows.
 
         .. math:: s^2 = \tfrac1N \sum_i (y_i - m_i)^2 / \sigma_i^2.
 
         Args:
             prediction: Prediction of rows that took no part in the fit.
-            y: Targets of the predicted rows, shape ``(N, *O)``.
+            y: Their targets, shape ``(N, *O)``.
         """
         sd = deviations(prediction)
         return cls(((prediction.targets_like(y) - prediction.mean).double() / sd).square().mean(0).sqrt())
 
     def sd(self, prediction: RegressionPrediction) -> Tensor:
-        """Return the corrected standard deviations of a prediction, shape ``(N, *O)``."""
+        """Return corrected standard deviations, shape ``(N, *O)``."""
         sd = deviations(prediction)
         return (self.value.to(sd.device) * sd).to(prediction.mean.dtype)
 

@@ -16,12 +16,12 @@ from ...scores.uncertainty import ClassificationPrediction
 from ._rows import check_scores, conformal_quantile, prediction_labels, require_classes
 
 MIXING = 1e7
-"""Scale of random factors: U is the fractional part of the sum of class probabilities times these factors."""
+"""Scale of random factors: U is the fractional part of the class probabilities' sum, weighted by them."""
 
 
 @dataclass(frozen=True)
 class SetScore:
-    """The rule that gives each class a score; see :class:`ConformalSets`."""
+    """The rule that gives classes their scores; see :class:`ConformalSets`."""
 
     penalty: float
     num_free: int
@@ -34,7 +34,7 @@ class SetScore:
             _checks.seed(self.seed)
 
     def of(self, probs: Tensor) -> Tensor:
-        """Return the score of each class, shape (N, C)."""
+        """Return the scores of all classes, shape (N, C)."""
         ordered, order = probs.sort(stable=True, dim=1, descending=True)
         fraction = torch.ones_like(probs[:, :1])
         if self.seed is not None:
@@ -48,7 +48,7 @@ class SetScore:
 
 @dataclass(frozen=True)
 class SetRecord:
-    """The scores of the labels of the calibration rows, shape (n,)."""
+    """The scores of the calibration rows' labels, shape (n,)."""
 
     rule: SetScore
     num_classes: int
@@ -64,26 +64,24 @@ class SetRecord:
 
 
 class ConformalSets(Shown, Calibration):
-    r"""Sets of classes that have at least a given probability of containing the label of a new row.
+    r"""Sets of classes that contain the label of a new row with at least a given probability.
 
-    With classes in the order of their predicted probabilities, :math:`p_{(1)} \ge p_{(2)} \ge \dots`, the score of the
-    r-th class is
+    With classes in the order of their predicted probabilities, :math:`p_{(1)} \ge p_{(2)} \ge \dots`, the r-th class
+    has the score
 
     .. math:: s_r = \sum_{k < r} p_{(k)} + U p_{(r)} + \lambda \max(r - r_0, 0),
 
-    where U is 1, or uniform between 0 and 1. A set has the classes whose scores do not exceed a bound: the conformal
-    quantile of the scores of the calibration rows' labels, as for :class:`ConformalIntervals`. With a penalty of 0 the
-    method is called APS. With a larger penalty the method is called RAPS; its sets are smaller if there are many
-    improbable classes.
+    where U is 1, or uniform between 0 and 1. A set has the classes whose scores do not exceed the conformal quantile of
+    the calibration labels' scores, as for :class:`ConformalIntervals`. The method is called APS with a penalty of 0,
+    otherwise RAPS, whose sets are smaller if there are many improbable classes.
 
     Args:
-        prediction: Prediction of the calibration rows, which took no part in the fit.
-        y: Labels of the calibration rows, shape (N,).
+        prediction: Prediction of calibration rows, which took no part in the fit.
+        y: Their labels, shape (N,).
         penalty: The penalty :math:`\lambda` for each class beyond the first :math:`r_0`.
         num_free: Number of classes without a penalty, :math:`r_0`.
-        seed: Seed of the numbers U. The number U of a row is a pseudo-random function of the row's probabilities.
-            Random numbers U make the coverage nearly equal to the level. If `seed` is None, U is 1, and the sets are
-            larger.
+        seed: Seed of the numbers U, which are pseudo-random functions of a row's probabilities. They make the coverage
+            nearly equal to the level. With ``None``, U is 1, and the sets are larger.
 
     Raises:
         ValueError: If the prediction has several outputs, or the labels do not fit it.
@@ -133,9 +131,9 @@ class ConformalSets(Shown, Calibration):
 
         Args:
             prediction: Prediction of the new rows, by the model and posterior that predicted the calibration rows.
-            level: Probability that a set contains the label, strictly between 0 and 1.
-            allow_empty: Whether a set may be empty. By default an empty set is replaced by the most probable class,
-                which can only raise the coverage.
+            level: Probability that a set contains the label.
+            allow_empty: Whether a set may be empty. Otherwise it gets the most probable class, which can only raise the
+                coverage.
 
         Returns:
             Whether each class is in the set, shape (N, C).

@@ -31,22 +31,22 @@ from ..prediction import new_seed, predict, require_model
 from ._result import Comparison, Estimate, Scores
 
 NUM_GROUPS = 20
-"""Heuristic: number of groups of draws. The jackknife leaves out each group in turn; the bootstrap resamples them."""
+"""Heuristic: groups of draws, for the jackknife and the bootstrap."""
 
 NUM_RESAMPLES = 200  # bootstrap resamples, for a random error of 5 %, which is less than the error by 20 groups
 
 NUM_NODES = 200
-"""Heuristic: values per point at which distributions are compared; Wasserstein distances have four digits."""
+"""Heuristic: values per point at which distributions are compared; it gives Wasserstein distances four digits."""
 
 NUM_OBSERVATIONS = 1000
-"""Heuristic: simulated observations per method, which give the nodes, and distribution functions if needed."""
+"""Heuristic: simulated observations per method, for the nodes, and for distribution functions if needed."""
 
 COVERAGES = (0.5, 0.9)
-"""Probabilities of the central intervals whose coverage is measured."""
+"""Central intervals whose coverage is measured."""
 
 
 class ClassSummary:
-    """Class probabilities of a method, computed from all draws, and again with each group of draws left out in turn."""
+    """Class probabilities of a method, from all draws, and without each group in turn."""
 
     def __init__(self, prediction: ClassificationPrediction, seed: int) -> None:
         assert prediction.logits is not None
@@ -65,7 +65,7 @@ class ClassSummary:
         self.resampled_labels = torch.stack([sums[resample].sum(0).argmax(0) for resample in resamples])  # (B, N)
 
     def pair_scores(self, reference: "ClassSummary", mask: Tensor) -> dict[str, Estimate]:
-        """Return the agreement and the total variation at the points in `mask`; see :class:`Scores`."""
+        """Return agreement and total variation; see :class:`Scores`."""
         probs, others = self.probs[..., mask], reference.probs[..., mask]
         agree = (probs[0].argmax(0) == others[0].argmax(0)).double().mean()
         resampled = (self.resampled_labels == reference.resampled_labels)[:, mask].double().mean(1)
@@ -76,7 +76,7 @@ class ClassSummary:
         }
 
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """Return the entropy, accuracy and NLL at the points in `mask`; see :class:`Scores`."""
+        """Return entropy, accuracy and NLL; see :class:`Scores`."""
         prediction = self.prediction[mask]
         scores = {"entropy": over_points(prediction.total)}
         if y is not None:
@@ -85,7 +85,7 @@ class ClassSummary:
 
 
 class PredictiveMoments(NamedTuple):
-    """Moments and distribution function of the predictions of some draws. The last axis of each tensor has N points."""
+    """Moments and distribution function over some draws, for N points on the last axis."""
 
     mean: Tensor  # (O, N), like the two variances
     epistemic: Tensor
@@ -105,7 +105,7 @@ NUMBER_STATISTICS: dict[str, Callable[[PredictiveMoments, PredictiveMoments], Te
 
 
 class NumberSummary:
-    """Moments of a method's predicted numbers. Item 0 is from all draws; each other item leaves out one group."""
+    """Moments of predicted numbers: first from all draws, then without each group in turn."""
 
     def __init__(self, prediction: RegressionPrediction, seed: int, nodes: Tensor) -> None:
         assert prediction.components is not None
@@ -125,7 +125,7 @@ class NumberSummary:
             self.moments.append(PredictiveMoments(means[keep].mean(0), epistemic, total, nodes, cdf))
 
     def pair_scores(self, reference: "NumberSummary", mask: Tensor) -> dict[str, Estimate]:
-        """Return distances of means and distributions, and ratios of standard deviations; see :class:`Scores`."""
+        """Return distances of means and distributions, and ratios of standard deviations."""
         own, its = ([PredictiveMoments(*(part[..., mask] for part in m)) for m in s.moments] for s in (self, reference))
         scores = {
             name: jackknife([float(statistic(*pair)) for pair in zip(own, its, strict=True)])
@@ -139,7 +139,7 @@ class NumberSummary:
         return scores
 
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """Return the standard deviations, the coverage and the NLL, as :class:`Scores` describes them."""
+        """Return standard deviations, coverage and NLL; see :class:`Scores`."""
         prediction = self.prediction[mask]
         scores = {
             "epistemic sd": _root_mean(prediction.epistemic),
@@ -155,43 +155,39 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """Return a score with its jackknife standard error.
-
-    The first of `values` is the score of all draws. For each of the other values, one group of draws is left out.
-    """
+    """Return a score with its standard error: the first value is of all draws, the others lack one group each."""
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
 
 
 def over_points(values: Tensor) -> Estimate:
-    """Return the mean over points and its standard error. The standard error assumes independent points."""
+    """Return the mean over points, with its standard error if points are independent."""
     values = values.double().flatten()
     return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan)
 
 
 def _root_mean(variances: Tensor) -> Estimate:
-    """Return the square root of the mean variance over points, and its standard error."""
+    """Return the square root of the mean variance, and its standard error."""
     mean = over_points(variances)
     root = math.sqrt(mean.value)
     return Estimate(root, mean.standard_error / (2 * root) if root else 0.0)
 
 
 def _groups(prediction: Prediction) -> Tensor:
-    """Return, for each draw, the index of its jackknife group, shape (S,)."""
     num_samples, device = prediction.num_samples, prediction.expectation.device
     return torch.arange(num_samples, device=device) * NUM_GROUPS // num_samples
 
 
 def _points_last(values: Tensor) -> Tensor:
-    """Convert values of shape ``(S, N, *O)`` to double precision and to the shape (S, O, N)."""
+    """Convert ``(S, N, *O)`` values to (S, O, N), in double precision."""
     return values.reshape(*values.shape[:2], -1).movedim(1, -1).double()
 
 
 def _cdf_sums(
     components: Distribution, prediction: RegressionPrediction, nodes: Tensor, groups: Tensor, seed: int
 ) -> Tensor:
-    """For each group of draws, return the sum of the distribution functions at the nodes, shape (G, K, O, N)."""
+    """Sum the distribution functions at the nodes in each group of draws, shape (G, K, O, N)."""
     sums = nodes.new_zeros(NUM_GROUPS, *nodes.shape)
     shape = prediction.mean.shape
     observations = None if has_cdf(components) else _observations(prediction, seed)
@@ -203,17 +199,14 @@ def _cdf_sums(
 
 
 def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
-    """Simulate at least 1000 observations of each target, R from each of the S draws; shape ``(R, S, N, *O)``."""
+    """Simulate at least 1000 observations of each target, R from each of S draws; ``(R, S, N, *O)``."""
     assert prediction.components is not None
     with seeded(seed, prediction.mean.device):
         return prediction.components.sample(torch.Size([-(-NUM_OBSERVATIONS // prediction.num_samples)])).double()
 
 
 def _integration_nodes(predictions: Sequence[RegressionPrediction], seeds: Sequence[int]) -> Tensor:
-    """Return the sorted values of y at which distributions are compared, shape (K, O, N).
-
-    The values are quantiles of observations that were simulated from the predictions.
-    """
+    """Return sorted values of y at which distributions are compared, shape (K, O, N): quantiles of observations."""
     nodes = []
     for prediction, seed in zip(predictions, seeds, strict=True):
         ordered = _points_last(_observations(prediction, seed).flatten(0, 1)).sort(0).values
@@ -227,10 +220,7 @@ def _nll(prediction: Prediction) -> dict[str, Estimate]:
 
 
 def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> dict[str, Any]:
-    """Summarise the predictions of each method.
-
-    Raise if some methods predict classes and others numbers, or if predictions have different shapes.
-    """
+    """Summarise the predictions of each method, which must be of one kind and shape."""
     classes = {n: p for n, p in predictions.items() if isinstance(p, ClassificationPrediction)}
     numbers = {n: p.as_kind(RegressionPrediction) for n, p in predictions.items() if n not in classes}
     shapes = {name: (type(p).__name__, _checks.shape(p.expectation)) for name, p in predictions.items()}
@@ -264,31 +254,27 @@ def compare(
     r"""Compare methods by their predictions: distances between each pair, and scores of each method.
 
     Predictions are compared instead of weights, since permuting hidden units changes the weights but not the network's
-    function. The method that comes first in a pair is its reference, so pass the most accurate method, such as NUTS,
-    before all other methods.
-
-    Every number about a pair has a Monte Carlo standard error (see the notes).
+    function. The first method of a pair is its reference, so pass the most accurate method, such as NUTS, first.
+    Numbers about pairs have Monte Carlo standard errors (see the notes).
 
     Args:
-        model: The model of the posteriors: a :class:`~pyro_bnn.BayesianModel`, or a Pyro model of your own.
-        posteriors: The methods by name. A method is a posterior or a guide. If the posterior belongs to another model
-            than `model`, pass a pair (model, posterior). The model in a pair may be a :class:`~pyro_bnn.BayesianModel`
-            or a Pyro model.
+        model: A :class:`~pyro_bnn.BayesianModel`, or a Pyro model of your own.
+        posteriors: The methods by name, each a posterior or a guide. For a posterior of another model, pass a pair
+            (model, posterior).
         x: Inputs, shape (N, ...).
         y: Targets at x, for the NLL and for coverage or accuracy.
-        regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.
-        num_samples: Number of draws from each posterior. If a posterior stores fewer draws, all of them are used.
-        site: For Pyro models of your own, the observed site whose distribution is compared; with ``None``, the only
-            observed site.
-        seed: Seed of the draws; torch's generators do not change. With ``None``, a seed is drawn.
+        regions: Boolean masks of points by name, shape (N,); by default one region with all points.
+        num_samples: Number of draws from each posterior, or all if it stores fewer.
+        site: For your own Pyro models, the observed site to compare, if there are several.
+        seed: Seed of the draws; with ``None``, a seed is drawn.
 
     Returns:
         Tables and predictions. Print the result, write it with `to_csv` or `to_json`, or draw it with
         ``pyro_bnn.plotting.comparison``.
 
     Raises:
-        ValueError: If there are fewer than two posteriors, if only some of them predict classes, if their outputs have
-            different shapes, if a posterior stores fewer than 40 draws, or if a region is empty.
+        ValueError: If there are fewer than two posteriors, if predictions differ in kind or shape, if a posterior
+            stores fewer than 40 draws, or if a region is empty.
 
     References:
         Quenouille (1956) and Tukey (1958) for the jackknife; Efron (1979) for the bootstrap.
@@ -309,15 +295,13 @@ def compare(
         0.7 ± 0.0
 
     Notes:
-        The standard error of a number about a pair comes from a jackknife over 20 successive groups of draws. The score
-        ``agreement`` changes in jumps, so its standard error comes from a bootstrap of the 20 groups. For MCMC, each
-        group is a part of a chain. If the groups are longer than the correlation time of the chains, the standard error
-        accounts for slow mixing.
+        The standard error of a number about a pair comes from a jackknife over 20 successive groups of draws. That of
+        ``agreement``, which changes in jumps, comes from a bootstrap of the groups. For MCMC, each group is a part of a
+        chain. If it is longer than the correlation time, the standard error accounts for slow mixing.
 
-        Distances are never negative, so Monte Carlo noise makes them larger: two sets of draws from one posterior have
-        a distance above 0. To measure the noise level of a distance, pass the same guide twice, or two runs of the same
-        sampler. Near the noise level the standard errors are up to 1.7 times too large; at much larger distances the
-        standard errors are right.
+        Distances are never negative, so Monte Carlo noise makes them larger, even between draws from one posterior. To
+        measure the noise level, pass the same guide twice, or two runs of the same sampler. Near the noise level the
+        standard errors are up to 1.7 times too large; at much larger distances they are right.
     """
     num_samples = _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
     require_model(model)
@@ -386,7 +370,6 @@ def _masks(regions: Mapping[str, Tensor] | None, x: Inputs) -> dict[str, Tensor]
 
 
 def _entry(name: str, entry: object, model: Model) -> tuple[Model, Posterior]:
-    """Return the model and the posterior of an entry of `posteriors`."""
     its_model, posterior = entry if isinstance(entry, tuple) and len(entry) == 2 else (model, entry)
     if not isinstance(posterior, Posterior) and callable(posterior) and not isinstance(posterior, BayesianModel):
         posterior = GuidePosterior(posterior)

@@ -1,4 +1,4 @@
-"""The result of a comparison: scores with their errors, the verdict, and tables as text, CSV and JSON."""
+"""The result of a comparison: scores, the verdict, and tables as text, CSV and JSON."""
 
 import json
 import math
@@ -20,10 +20,10 @@ SD = (
 )
 
 SMALL = "small differences are uncertain."
-"""The doubt about a method whose chains are slightly too short."""
+"""Said about a method whose chains are slightly too short."""
 
 LARGEST_WRITTEN_OUT, MOST_DIGITS = 1e6, 7
-"""Larger numbers, and numbers that need more digits after the point, are shown in scientific notation."""
+"""Beyond this size or these digits after the point, numbers are in scientific notation."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,11 @@ class Estimate:
 
     Args:
         value: The estimate.
-        standard_error: Standard error of the value. For a pair of methods, the standard error is the Monte Carlo error
-            that is due to the finite number of draws. For a single method, the value is a mean over points, and the
-            standard error is right if the points are independent. If the points are a grid, the standard error only
-            shows how much the score varies between points.
-        quantile_10: 10 % quantile over points, for a ratio of standard deviations; otherwise NaN.
-        quantile_90: 90 % quantile over points, for a ratio of standard deviations; otherwise NaN.
+        standard_error: For a pair of methods, the Monte Carlo error due to the finite number of draws. For a single
+            method, the error of a mean over points, if these are independent; for a grid, it shows how much the score
+            varies.
+        quantile_10: 10 % quantile over points of a ratio of standard deviations; otherwise NaN.
+        quantile_90: The 90 % quantile of the ratio; otherwise NaN.
     """
 
     value: float
@@ -47,7 +46,7 @@ class Estimate:
 
     @property
     def range(self) -> str:
-        """The 10 % and 90 % quantiles as text, such as "0.66 to 1.10"; "" if there are none."""
+        """The quantiles as text, such as "0.66 to 1.10"; "" if there are none."""
         low, high = self.quantile_10, self.quantile_90
         digits = max(2, 1 - math.floor(math.log10(low))) if 0 < low < math.inf else 2  # two digits of the lower end
         return "" if math.isnan(low) or math.isnan(high) else f"{low:.{digits}f} to {high:.{digits}f}"
@@ -57,15 +56,14 @@ class Estimate:
 
 
 def three_digits(value: float) -> str:
-    """Return a number with three significant digits, such as "1.00"."""
+    """Return a text such as "1.00"."""
     return f"{value:#.3g}".rstrip(".")
 
 
 def in_digits(name: str, estimates: Sequence[Estimate]) -> list[str]:
-    """Convert estimates of the score `name` to texts with the same number of decimal places.
+    """Return texts with the same decimal places, with shares in per cent.
 
-    The largest standard error has at least two significant digits, and all others have at least one. Shares are in per
-    cent.
+    The largest standard error has at least two significant digits, and all others have at least one.
     """
     is_share = name in ("accuracy", "agreement") or name.startswith("coverage")
     factor, unit, fewest = (100, " %", 1) if is_share else (1, "", 0)
@@ -90,19 +88,17 @@ class Scores:
         method: Name of the method.
         region: Name of the region.
         scores: Scores by name. For a method that predicts numbers: ``epistemic sd`` and ``total sd`` (root mean squares
-            over points, as in the text of a prediction), and with targets also ``nll`` (mean per point, in nats),
-            ``coverage_50`` and ``coverage_90``. For a method that predicts classes: ``entropy`` (in nats), and with
-            targets also ``nll`` and ``accuracy``. For two methods that predict numbers: ``rms mean difference`` (root
-            mean square over points), ``epistemic sd ratio`` and ``total sd ratio`` (root mean square of the method over
-            that of the reference, with the 10 % and 90 % quantiles of the ratio over points), and ``wasserstein``
-            (first Wasserstein distance between predictive distributions, in the units of y, mean over points). The
-            ``epistemic sd ratio`` is 0 if the method is a point estimate, and infinite if the reference is a point
-            estimate. Two sets of draws from one posterior have a positive ``wasserstein``, which shrinks with the
-            number of draws. For two methods that predict classes: ``agreement`` (fraction of points with the same most
-            probable class), ``total variation`` (half the summed absolute difference of probabilities, mean over
-            points).
-        reference: Name of the method with which `method` is compared; "" for a single method.
-        seconds: Wall time of the inference; None for a pair, or if the time is unknown.
+            over points), and with targets ``nll`` (mean per point, in nats), ``coverage_50`` and ``coverage_90``. For a
+            method that predicts classes: ``entropy`` (in nats), and with targets ``nll`` and ``accuracy``. For two
+            methods that predict numbers: ``rms mean difference`` (root mean square over points), ``epistemic sd ratio``
+            and ``total sd ratio`` (of root mean squares, the method's over the reference's), and ``wasserstein`` (first
+            Wasserstein distance of the predictive distributions, in the units of y, mean over points). An ``epistemic
+            sd ratio`` is 0 if the method is a plain network, and infinite if the reference is one. Even draws from one
+            posterior have a ``wasserstein`` above 0, which shrinks with their number. For two methods that predict
+            classes: ``agreement`` (share of points with the same most probable class) and ``total variation`` (half the
+            summed absolute difference of probabilities, mean over points).
+        reference: Name of the method to compare with; "" for a single method.
+        seconds: Wall time of the inference, if it is known; None for a pair.
     """
 
     method: str
@@ -113,7 +109,7 @@ class Scores:
 
 
 def cells_of(rows: Sequence[Scores]) -> dict[str, list[str]]:
-    """Return the cells of a table as texts, by column: the seconds (if they are known), and each score."""
+    """Return the texts of a table's cells, by column."""
     columns = {}
     if any(row.seconds is not None for row in rows):
         columns["seconds"] = ["" if row.seconds is None else f"{row.seconds:.1f}" for row in rows]
@@ -121,7 +117,7 @@ def cells_of(rows: Sequence[Scores]) -> dict[str, list[str]]:
 
 
 def in_words(pairs: Sequence[Scores]) -> str:
-    """Return lines that say, for each region, how far the closest method is from the reference method."""
+    """Say for each region how far the closest method is from the reference."""
     reference, methods = pairs[0].reference, {pair.method for pair in pairs}
     regions = list(dict.fromkeys(pair.region for pair in pairs))
     lines = []
@@ -137,7 +133,7 @@ def in_words(pairs: Sequence[Scores]) -> str:
 
 
 def _in_words(pair: Scores) -> str:
-    """Return a text which says how far the predictions of a method are from the predictions of the reference."""
+    """Say how far the predictions of a method are from the reference's."""
     method, reference = pair.method, pair.reference
     scores = {name: estimate.value for name, estimate in pair.scores.items()}
     if "agreement" in scores:
@@ -163,20 +159,19 @@ def _times(ratio: Estimate, noun: str = "") -> str:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Advised, Shown):
-    """Result of :func:`compare`: tables, and the predictions from which the tables were computed.
+    """Result of :func:`compare`: tables, and the predictions behind them.
 
-    `print` shows all methods, the pairs that include the first method, and :attr:`verdict`. If the verdict has lines
-    that begin with "NOT OK", `print` shows these lines first. :meth:`rows`, :meth:`to_csv` and :meth:`to_json` have all
-    pairs. The Python prompt shows only the pairs that include the first method. A notebook shows the pairs that include
-    the first method, and the scores of all methods.
+    `print` shows all methods, the pairs with the first method, and :attr:`verdict`, whose lines that begin with "NOT
+    OK" come first. :meth:`rows`, :meth:`to_csv` and :meth:`to_json` have all pairs. The prompt shows only the pairs
+    with the first method; a notebook adds the scores of all methods.
 
     Args:
-        methods: Scores of the methods, one row per region and method.
-        pairs: Scores of the pairs of methods, with one row for each pair in each region.
+        methods: Scores of each method in each region.
+        pairs: Scores of each pair of methods in each region.
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
-        status: Status of the first method, with which the other methods are compared.
-        others: Statuses of all methods except the first, ``{name of the method: status}``.
+        status: Status of the first method.
+        others: Statuses of all others, ``{name of the method: status}``.
     """
 
     methods: list[Scores]
@@ -188,17 +183,16 @@ class Comparison(Advised, Shown):
 
     @property
     def verdict(self) -> str:
-        """The result in words: a line for each method whose status is not ok, and then a line for each region.
+        """The result in words: a line for each method whose status is not ok, then a line for each region.
 
-        A line about a status says what is wrong, and what to do. `status` and `others` have the complete statuses. With
-        more than two methods, the line for a region is about the method that is closest to the first method. If the
-        first method is in more than slight trouble, there are no lines about regions.
+        Among several methods, a region's line is about the one closest to the first method. If the first method is in
+        more than slight trouble, there are no lines about regions. `status` and `others` have the complete statuses.
         """
         return "\n".join([*self._doubts, *([self.differences] if self._is_told else [])])
 
     @property
     def _is_told(self) -> bool:
-        """Whether the first method is good enough to tell how far the other methods are from it."""
+        """Whether the first method is good enough to judge others by."""
         return self.status.ok or self.status.is_slight
 
     @property
@@ -215,12 +209,12 @@ class Comparison(Advised, Shown):
 
     @property
     def differences(self) -> str:
-        """The lines of :attr:`verdict` about the regions. They do not depend on the status of the first method."""
+        """The lines of :attr:`verdict` about regions, whatever the status of the first method."""
         return in_words(self._from_first)
 
     @property
     def tables(self) -> str:
-        """A text with two tables for each region: scores of the methods, and scores of pairs with the first method."""
+        """For each region two tables: scores of methods, and of pairs with the first method."""
         sd, spread = (" (sd: root mean square over points)", " (10-90 %: quantiles over points)")
         blocks = []
         for region, (methods, pairs) in self._regions.items():
@@ -230,24 +224,22 @@ class Comparison(Advised, Shown):
 
     @property
     def _has_sd(self) -> bool:
-        """Whether the scores compare standard deviations, as for predictions of numbers."""
+        """Whether numbers are predicted."""
         return "total sd ratio" in self.pairs[0].scores
 
     @property
     def _legend(self) -> str:
-        """A line that says how to read the distances in :attr:`tables`."""
+        """How to read the distances in :attr:`tables`."""
         if "agreement" in self.pairs[0].scores:
             return "Equal predictions have an agreement of 1 and a total variation of 0."
         return "Equal predictions have ratios of 1; the two other scores, in units of y, are 0."
 
     @property
     def _first(self) -> str:
-        """The name of the first method."""
         return self.pairs[0].reference
 
     @property
     def _from_first(self) -> list[Scores]:
-        """The pairs that include the first method."""
         return [pair for pair in self.pairs if pair.reference == self._first]
 
     def _title(self) -> str:
@@ -255,7 +247,7 @@ class Comparison(Advised, Shown):
 
     @property
     def _regions(self) -> dict[str, tuple[list[Scores], list[Scores]]]:
-        """Two lists for each region: the scores of the methods, and the pairs that include the first method."""
+        """For each region, the scores of the methods, and the pairs with the first method."""
         return {
             region: ([row for row in self.methods if row.region == region], pairs)
             for region in dict.fromkeys(row.region for row in self.pairs)
@@ -271,7 +263,6 @@ class Comparison(Advised, Shown):
         return Summary(self._title(), rows=rows, header=("region", "method", *self.pairs[0].scores))
 
     def _notebook_summary(self) -> Summary:
-        """Return the verdict and a table of all scores, which include the distances from the first method."""
         rows, names = [], dict[str, None]()
         for region, (methods, pairs) in self._regions.items():
             columns = cells_of(methods)
@@ -291,7 +282,7 @@ class Comparison(Advised, Shown):
     def rows(self) -> list[dict[str, object]]:
         """Return one row per number, with the keys reference, method, region, score, value and standard_error.
 
-        If a score describes a single method, its `reference` is "".
+        For a single method, `reference` is "".
         """
         rows: list[dict[str, object]] = []
         for row in (*self.methods, *self.pairs):
@@ -302,13 +293,13 @@ class Comparison(Advised, Shown):
         return rows
 
     def to_csv(self, path: str | Path) -> None:
-        """Write :meth:`rows` to a file, as CSV."""
+        """Write :meth:`rows` as CSV."""
         import pandas  # imported late: importing takes long
 
         pandas.DataFrame(self.rows()).to_csv(path, index=False, na_rep="nan")
 
     def to_json(self, path: str | Path) -> None:
-        """Write methods and pairs to a file, as JSON with null for numbers that are not finite."""
+        """Write methods and pairs as JSON, with null for numbers that are not finite."""
         content = {"methods": [asdict(row) for row in self.methods], "pairs": [asdict(row) for row in self.pairs]}
         for row in (*content["methods"], *content["pairs"]):
             for estimate in row["scores"].values():
@@ -326,7 +317,7 @@ def _wrapped(lines: Sequence[str]) -> str:
 
 
 def _table(rows: Sequence[Scores]) -> str:
-    """Return a table as text. Below each row is a row with the ranges of its ratios, if there are any."""
+    """Return a table as text, with a row for the ranges of ratios below each row."""
     columns = cells_of(rows)
     lines = [["", *columns]]
     for row, *texts in zip(rows, *columns.values(), strict=True):

@@ -1,13 +1,13 @@
 """Pictures of fits, predictions and uncertainty.
 
 Every function takes tensors or NumPy arrays, draws on given axes or on new ones, and returns the axes. :func:`save`
-writes the picture. If your program has imported ``matplotlib.pyplot``, new axes belong to a figure of pyplot. Then
-``plt.show()`` shows the figure, and ``plt.close("all")`` frees it. Without pyplot, and in all threads other than the
-main thread, a figure is freed when your program no longer uses it.
+writes the picture. If your program has imported ``matplotlib.pyplot``, new axes belong to its figures: ``plt.show()``
+shows them, and ``plt.close("all")`` frees them. Without pyplot, and outside the main thread, a figure is freed when it
+is no longer used.
 
 All pictures have the same :func:`style`, with letters of 7 or 8 points and colours that colour-blind people can
-distinguish. With ``width="column"`` a picture is as wide as one column of a paper (3.4 inches). With ``width="page"`` a
-picture is as wide as the text (7 inches). So no picture needs scaling.
+distinguish. They are as wide as one column of a paper (``width="column"``, 3.4 inches) or its text (``width="page"``, 7
+inches), so they need no scaling.
 """
 
 from ..._core.remedies import explain_missing

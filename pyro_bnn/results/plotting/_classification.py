@@ -1,4 +1,4 @@
-"""Pictures of classifications: votes, calibration, and the detection of unknown inputs."""
+"""Pictures of classifications: votes, calibration, and detecting unknown inputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ from ._figures import (
 )
 
 IN_A_ROW: dict[Width, int] = {"column": 3, "page": 5}
-"""Number of images in a row, chosen so that the names of the classes fit."""
+"""Images in a row; the names of classes must fit beside them."""
 
 
 @explained("vote_histograms(images, prediction.votes, class_names)")
@@ -43,15 +43,15 @@ def vote_histograms(
     width: Width = "page",
     axes: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Draw images, and below each image the number of weight draws that vote for each class.
+    """Draw images, and below each the number of weight draws that vote for each class.
 
     Args:
         images: Grey images, shape (M, H, W).
-        votes: Number of draws that vote for each class, shape (M, C).
+        votes: Number of draws in which each class is the most probable one, shape (M, C).
         classes: Names of the C classes.
         titles: A title for each image.
-        width: Width of a new figure. A row has five images if `width` is "page", and three if it is "column".
-        axes: Array of axes of shape (2, M), with the images in the first row and the votes in the second.
+        width: Width of a new figure, with five images in a row on a "page", and three in a "column".
+        axes: Array of axes of shape (2, M), with the images in the first row.
 
     Returns:
         Array of axes of shape (2, M).
@@ -105,7 +105,6 @@ def vote_histograms(
 
 
 def _vote_axes(num_images: int, num_classes: int, width: Width) -> np.ndarray:
-    """Return axes for rows of images, and for a row of bars below each row of images."""
     side = (inches(width) - 0.8) / IN_A_ROW[width]  # room beside the names of the classes
     in_a_row = min(num_images, IN_A_ROW[width])
     num_rows = -(-num_images // in_a_row)
@@ -121,7 +120,6 @@ def _vote_axes(num_images: int, num_classes: int, width: Width) -> np.ndarray:
 
 
 def _probabilities(probs: object, y: object) -> Tensor:
-    """Return the class probabilities, given as a tensor or as a prediction."""
     if isinstance(y, Prediction):
         raise ValueError(
             f"`y` must be the labels, a tensor of shape (N,), got {_checks.described(y)}; the prediction is the first "
@@ -150,17 +148,16 @@ def reliability_diagram(
     width: Width = "column",
     axes: Sequence[Axes] | None = None,
 ) -> Sequence[Axes]:
-    """Plot the accuracy against the confidence, and in a second panel the number of inputs in each bin.
+    """Plot accuracy against confidence, and in a second panel the number of inputs in each bin.
 
-    Each point is a bin, and shows the mean confidence, the accuracy, and the 90 % Wilson interval of the accuracy.
-    Perfectly calibrated bins lie on the diagonal. A bin whose interval does not reach the diagonal is probably not
-    calibrated.
+    Each point is a bin, with its mean confidence and the 90 % Wilson interval of its accuracy. A bin whose interval
+    does not reach the diagonal is probably not calibrated.
 
     Args:
         probs: Class probabilities, shape (N, C), or a prediction that has them.
         y: Labels, shape (N,).
         num_bins: Number of bins.
-        equal_mass: Whether the bins have equal numbers of inputs instead of equal width.
+        equal_mass: Whether bins have equal numbers of inputs instead of equal width.
         width: Width of a new figure.
         axes: Two axes: accuracy, counts.
 
@@ -213,7 +210,7 @@ def reliability_diagram(
 
 
 NUM_TICKS = 4
-"""Largest number of intervals between ticks, so that numbers with four decimals do not overlap."""
+"""Most intervals between ticks, so that numbers with four decimals do not overlap."""
 
 InputScores = Mapping[str, Tensor] | ClassificationPrediction
 
@@ -223,20 +220,18 @@ InputScores = Mapping[str, Tensor] | ClassificationPrediction
 def detection_curves(
     known: InputScores, unknown: InputScores, *, width: Width = "page", axes: Sequence[Axes] | np.ndarray | None = None
 ) -> np.ndarray:
-    r"""Draw the distributions of scores for known and for unknown inputs, and the ROC curves of the scores.
+    r"""Draw the distributions of scores of known and unknown inputs, and their ROC curves.
 
     Args:
-        known: Prediction of known inputs, or a dictionary of scores of known inputs. For a prediction, the scores are
-            the entropy (total uncertainty) and, with several draws, the mutual information (epistemic uncertainty).
-            Scores in a dictionary have the shape (N,). Scores should be larger for unknown inputs.
-        unknown: Prediction of unknown inputs, or a dictionary of scores of unknown inputs. These scores have the shape
-            (M,) and the same names as in `known`.
-        width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
+        known: Prediction of known inputs, or their scores, ``{name: shape (N,)}``, which should be larger for unknown
+            inputs. The scores of a prediction are the entropy (total uncertainty) and, with several draws, the mutual
+            information (epistemic uncertainty).
+        unknown: The same of unknown inputs, ``{name: shape (M,)}``.
+        width: Width of a new figure. Panels are side by side on a "page", and stacked in a "column".
         axes: One axes for each score, and one for the ROC curves.
 
     Returns:
-        Array of axes, one for each score and the last one for the ROC curves. If you pass `axes`, the function returns
-        them.
+        Array of axes, one for each score, and the last for the ROC curves.
 
     Example:
         >>> import torch
@@ -274,7 +269,7 @@ def detection_curves(
 
 
 def _pairs(known: InputScores, unknown: InputScores) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the scores of the known and of the unknown inputs, ``{name of a score: (known, unknown)}``."""
+    """Return ``{name of a score: (known, unknown)}``."""
     sides: dict[str, dict[str, np.ndarray]] = {}
     for side, value in (("known", known), ("unknown", unknown)):
         scores = _scores(value) if isinstance(value, ClassificationPrediction) else value

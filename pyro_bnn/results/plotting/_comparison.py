@@ -14,29 +14,27 @@ from ._figures import BLACK, DASHES, PALETTE, Width, figure_of_width, inches, ne
 
 CURVES_IN_A_ROW: dict[Width, int] = {"column": 2, "page": 4}
 LINES = (BLACK, *(color for color in PALETTE if color != BLACK))
-"""Colours of the methods: black for the first method, with which the others are compared."""
+"""Black for the first method, then a colour for each other one."""
 
 
 @explained("comparison(compare(model, posteriors, x))")
 @styled
 def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None, width: Width = "page") -> np.ndarray:
-    """Draw the result of :func:`~pyro_bnn.compare` in one picture.
+    """Draw the result of :func:`~pyro_bnn.compare`.
 
-    If one number is predicted at one-dimensional inputs, each method has a panel with its predictive mean and epistemic
-    band. For comparison, broken lines in each panel show the band of the first method. The last panel shows the
-    epistemic standard deviations of all methods. For all other predictions, the picture has a matrix for each score and
-    region, which shows all pairs of methods.
+    If one number is predicted at one-dimensional inputs, each method has a panel with its mean and epistemic band, and
+    broken lines for the band of the first method. The last panel shows the epistemic standard deviations of all
+    methods. Otherwise, each score and region has a matrix of all pairs of methods.
 
     Args:
         result: The comparison.
         data: Training inputs and targets to show with the curves, each of shape (M, 1).
-        width: Width of the figure. A row has four methods if `width` is "page", and two if it is "column". If the
-            matrices of all scores do not fit into this width, the figure is wider.
+        width: Width of the figure, with four methods in a row on a "page", and two in a "column". Matrices may need
+            more.
 
     Returns:
-        Array of axes. A picture with curves has one panel for each method and one panel below, so the array has the
-        shape (number of methods + 1,). A picture with matrices has one panel for each region and score, so the array
-        has the shape (number of regions, number of scores).
+        Array of axes: one for each method and one below, shape (number of methods + 1,), or one for each matrix, shape
+        (number of regions, number of scores).
 
     Example:
         >>> import torch

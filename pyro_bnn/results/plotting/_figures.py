@@ -1,4 +1,4 @@
-"""The style of all pictures (fonts, lines, colours and widths), new axes, and writing pictures."""
+"""The style of all pictures, new axes, and writing pictures."""
 
 import functools
 import sys
@@ -21,7 +21,7 @@ from ..._core import checks as _checks
 Width = Literal["column", "page"]
 
 WIDTHS: dict[Width, float] = {"column": 3.4, "page": 7.0}
-"""Widths of one column and of the full text in a paper with two columns, in inches."""
+"""In inches, for a paper with two columns."""
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#555555")
 """Colours that colour-blind people can distinguish: blue, vermilion, green, purple, orange, sky, black, and dark grey.
@@ -42,7 +42,7 @@ DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
     (0, (9, 2)),
     (0, (3, 1, 1, 1)),
 )
-"""Line styles that go with the colours, so that lines also differ in print without colours."""
+"""Line styles of the colours, so that lines also differ in print without colours."""
 
 SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -87,7 +87,7 @@ SETTINGS: dict[Any, Any] = {
 }
 
 _LOCK = threading.RLock()
-"""Lock for matplotlib's settings, which belong to the process: two threads would overwrite each other's settings."""
+"""Matplotlib's settings belong to the process, so threads would overwrite each other's."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,10 +95,9 @@ R = TypeVar("R")
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Apply the style of this module's pictures to all plots that are made inside a `with` block.
+    """Apply the style of this module's pictures to all plots in a `with` block.
 
-    All functions of this module already apply the style. Matplotlib's settings are restored at the end of the block.
-    Other threads that need the style wait until the block ends.
+    Matplotlib's settings are restored at its end. Other threads that need the style wait.
 
     Example:
         >>> from pyro_bnn import plotting
@@ -113,7 +112,7 @@ def style() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Return a version of `draw` that also takes NumPy arrays, and draws in the context :func:`style`."""
+    """Let `draw` take NumPy arrays, and draw in the context :func:`style`."""
 
     @functools.wraps(draw)
     def drawing(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -124,7 +123,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 
 def _as_tensors(value: Any) -> Any:
-    """Convert arrays of numbers, also those in a dictionary, to tensors; leave all other values unchanged."""
+    """Convert arrays of numbers, also in a dictionary; leave other values as they are."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "bfiu":
         return torch.tensor(value)
     return {name: _as_tensors(part) for name, part in value.items()} if type(value) is dict else value
@@ -132,13 +131,13 @@ def _as_tensors(value: Any) -> Any:
 
 @styled
 def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> np.ndarray:
-    """Make a new figure with a grid of axes, and return the axes as an array of shape (rows, columns).
+    """Return the axes of a new figure, as an array of shape (rows, columns).
 
     Args:
         rows: Number of rows.
         columns: Number of columns.
-        size: Width and height of the whole figure, in inches. The width may also be ``"column"``, the width of one
-            column of a paper (3.4 inches), or ``"page"``, the width of a page without margins (7 inches).
+        size: Width and height of the figure, in inches. The width may also be ``"column"`` (of a paper, 3.4 inches) or
+            ``"page"`` (without margins, 7 inches).
 
     Example:
         >>> from pyro_bnn import plotting
@@ -156,19 +155,19 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
 
 
 def figure_of_width(width: Width, height: float) -> Figure:
-    """Return an empty figure. The width is ``"column"`` or ``"page"``, and the height is in inches."""
+    """Return an empty figure; `height` is in inches."""
     return _new_figure(inches(width), height)
 
 
 def _new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure. If the caller has imported pyplot, pyplot shows this figure."""
+    """Return an empty figure, which pyplot shows if the caller has imported it."""
     is_main = threading.current_thread() is threading.main_thread()  # windows need the main thread
     pyplot = sys.modules.get("matplotlib.pyplot") if is_main else None
     return (pyplot.figure if pyplot else Figure)(figsize=(width, height), layout="constrained")
 
 
 def inches(width: str) -> float:
-    """Return the width of a figure in inches, given the name of the width: "column" or "page"."""
+    """Return the width of a "column" or "page"."""
     for name, value in WIDTHS.items():
         if width == name:
             return value
@@ -179,11 +178,11 @@ def inches(width: str) -> float:
 def save(ax: Axes | Sequence[Axes] | np.ndarray, path: str | Path) -> None:
     """Write the figure of the given axes to a file.
 
-    A picture has 250 pixels per inch. A PDF has embedded fonts.
+    There are 250 pixels per inch. A PDF has embedded fonts.
 
     Args:
         ax: Axes of the figure, or several axes, as the functions of this module return them.
-        path: The file. The ending of the file's name, such as ".png", determines the format.
+        path: The file, whose ending, such as ".png", determines the format.
 
     Example:
         >>> import tempfile
@@ -208,7 +207,7 @@ def save(ax: Axes | Sequence[Axes] | np.ndarray, path: str | Path) -> None:
 
 
 def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
-    """Return the given axes, or new axes on a new figure whose height is `shape` times its width."""
+    """Return the given axes, or new ones, whose height is `shape` times the width."""
     if ax is None:
         return figure_of_width(width, shape * inches(width)).subplots()
     _checks.kind("ax", ax, Axes, "axes of matplotlib, or None")
@@ -216,7 +215,7 @@ def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
 
 
 def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: float) -> Any:
-    """Return the given axes, or make `count` axes: side by side if `width` is "page", stacked if it is "column"."""
+    """Return the given axes, or new ones: side by side on a "page", stacked in a "column"."""
     check_axes(axes, count)
     if axes is not None:
         return axes
@@ -226,7 +225,7 @@ def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: fl
 
 
 def check_axes(axes: object, num_axes: int) -> None:
-    """Raise an error if `axes` is given and does not consist of `num_axes` axes."""
+    """Raise if `axes` is given, and is not `num_axes` axes."""
     if axes is None:
         return
     given = _checks.items("axes", axes, f"{num_axes} axes of matplotlib, or None")
@@ -237,12 +236,11 @@ def check_axes(axes: object, num_axes: int) -> None:
 
 
 def flat(values: Tensor) -> np.ndarray:
-    """Return the numbers of a tensor as a flat array."""
     return values.detach().flatten().cpu().numpy()
 
 
 def points_of(data: object) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the inputs and targets in `data` as flat arrays, or None if `data` is None."""
+    """Return inputs and targets as flat arrays, if there are any."""
     if data is None:
         return None
     parts = _checks.items("data", data, "a pair (x, y) of tensors")

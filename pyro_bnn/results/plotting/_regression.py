@@ -11,7 +11,7 @@ from ._figures import BLACK, BLUE, DASHES, ORANGE, VERMILION, Width, flat, one_a
 
 EPISTEMIC_FILL, EPISTEMIC_EDGE = "#6BAED6", BLUE
 TOTAL_FILL, TOTAL_EDGE = "#FDE7BF", ORANGE
-"""Colours of the bands. The fills have relative luminances of 0.38 and 0.82, so that they also differ in grey print."""
+"""Colours of the bands. The fills have luminances of 0.38 and 0.82, so they also differ in grey print."""
 
 
 @explained("regression_bands(x, prediction)")
@@ -26,9 +26,7 @@ def regression_bands(
     width: Width = "column",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the predictive mean with a band of epistemic uncertainty, inside a band of total uncertainty.
-
-    The inner band is darker and has solid edges; the outer band has broken edges.
+    """Draw the predictive mean, a darker band of epistemic uncertainty, and around it a band of total uncertainty.
 
     Args:
         x: Inputs, shape (N, 1), in increasing order.
@@ -92,7 +90,7 @@ def predictive_density(
 ) -> Axes:
     """Draw the predictive density p(y | x) as an image, which can show several modes.
 
-    The colours show the square root of the density, so that broad and narrow parts are both visible.
+    Colours are square roots of densities, so that broad and narrow parts are visible.
 
     Args:
         x: Inputs, shape (N, 1), in increasing order.
@@ -140,7 +138,7 @@ def predictive_density(
 
 
 def _add_legend(ax: Axes) -> None:
-    """Make room at the top of the axes for a legend; on wide axes the legend has one row."""
+    """Make room at the top for a legend, which has one row on wide axes."""
     box, dpi = ax.get_window_extent(), ax.figure.dpi
     width, height = box.width / dpi, box.height / dpi
     num_columns = 5 if width > 5 else 2 if width > 2.2 else 1
@@ -152,7 +150,7 @@ def _add_legend(ax: Axes) -> None:
 
 
 def _check(x: object, prediction: object, call: str) -> None:
-    """Raise unless `x` and the prediction have one number in each row. The message suggests the call in `call`."""
+    """Raise unless both have one number in each row. The message suggests `call`."""
     if isinstance(x, Prediction):
         raise ValueError(
             f"`x` must be the inputs, a tensor of shape (N, 1), got {_checks.described(x)}; the prediction is the "

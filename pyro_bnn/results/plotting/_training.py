@@ -13,10 +13,10 @@ from ...inference.posterior import EnsemblePosterior, Posterior
 from ._figures import BLACK, BLUE, VERMILION, Width, one_axes, panels, styled
 
 FEW = 40
-"""A curve with fewer epochs than this number has markers."""
+"""Curves with fewer epochs have markers."""
 
 FEWEST_CUT, FAR_WIDER = 10, 5
-"""Heuristic: with this many epochs, a curve that is this factor higher than its second half is cut off."""
+"""Heuristic: with this many epochs, a curve this much higher than its second half is cut off."""
 
 
 @explained("loss_curves(posterior)")
@@ -24,15 +24,14 @@ FEWEST_CUT, FAR_WIDER = 10, 5
 def loss_curves(
     history: History | Posterior, axes: Sequence[Axes] | None = None, *, width: Width = "page"
 ) -> Sequence[Axes]:
-    """Draw the ELBO and its two terms against the epoch, on three axes, in nats per row of the data.
+    """Draw the ELBO and its two terms against the epoch, in nats per row of the data.
 
-    If a curve changes far more in the first half of the epochs than in the second half, its axis shows the values of
-    the second half, and the curve begins outside the axes.
+    A curve that changes far more in the first half of the epochs than in the second begins outside its axes.
 
     Args:
-        history: The record of a fit, or a posterior that has such a record.
+        history: The record of a fit, or a posterior that has it.
         axes: Three axes: ELBO, data cost, complexity cost.
-        width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
+        width: Width of a new figure. Panels are side by side on a "page", and stacked in a "column".
 
     Example:
         >>> import torch
@@ -78,10 +77,7 @@ def loss_curves(
 
 
 def _show_end(ax: Axes) -> None:
-    """Limit the axis of values to the second halves of all curves, with as much space above and below.
-
-    Curves whose first halves need little more space are shown as a whole.
-    """
+    """Limit the axis of values to the second halves of curves and as much above and below, if they need far less."""
     curves = [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
     ends = np.concatenate([curve[len(curve) // 2 :] for curve in curves])
     every = np.concatenate(curves)

@@ -1,4 +1,4 @@
-"""Pictures of the posterior of weights, and of the cost of removing weights."""
+"""Pictures of the posterior of weights, and of removing weights."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ from ..pruning import PruningReport, decibel
 from ._figures import BLACK, BLUE, DASHES, GREY, SKY, VERMILION, Width, inches, new_axes, one_axes, panels, styled
 
 MOST_DRAWN = 2000
-"""Largest number of points on a curve. For more weights, a curve shows this number of quantiles."""
+"""Most points on a curve. For more weights, these are quantiles."""
 
 FEW = 500
-"""Largest number of weights for which a histogram has a linear scale. For more weights, the scale is logarithmic."""
+"""Most weights in a histogram with a linear scale. For more, it is logarithmic."""
 
 SAME = 1e-6
-"""Values whose range is a smaller share of their size count as equal in a histogram."""
+"""Values whose range is a smaller share of their size count as equal."""
 
 
 @explained("signal_to_noise(posterior)")
@@ -37,14 +37,13 @@ def signal_to_noise(
 ) -> Sequence[Axes]:
     """Draw the density and the cumulative distributions of signal-to-noise ratios in decibels.
 
-    There is a cumulative distribution for all weights, and another for the weights of each layer. A ratio of zero is
-    minus infinity in decibels. The density leaves out such ratios. In the cumulative distributions, such
-    ratios are at the left end.
+    There is a cumulative distribution for all weights, and one for each layer. Ratios of zero are minus infinity in
+    decibels: the density leaves them out, and the cumulative distributions have them at the left end.
 
     Args:
         ratios: A posterior, or ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``.
-        axes: Two axes: the first shows the density, and the second shows the cumulative distributions.
-        width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
+        axes: Two axes: density, cumulative distributions.
+        width: Width of a new figure. Panels are side by side on a "page", and stacked in a "column".
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, figure 3.
@@ -95,7 +94,7 @@ def signal_to_noise(
 
 
 def _edges(values: np.ndarray, most: int) -> list[float]:
-    """Return the edges of the bins of a histogram: by Rice's rule 2 N^(1/3) bins for N values, but at most `most`."""
+    """Return the edges of bins: by Rice's rule 2 N^(1/3) bins for N values, but at most `most`."""
     if not len(values):
         return [0.0, 1.0]
     low, high = float(values.min()), float(values.max())
@@ -107,7 +106,7 @@ def _edges(values: np.ndarray, most: int) -> list[float]:
 
 
 def _moments_of_weights(posterior: Posterior) -> Moments:
-    """Return the moments of a posterior's weights; without a network, all variables count as weights."""
+    """Return the moments of weights; without a network, of all variables."""
     if posterior.num_points == 1:
         raise ValueError(
             f"pictures of weights need standard deviations, got a posterior of {posterior.method}, a single point, "
@@ -126,17 +125,16 @@ def _moments_of_weights(posterior: Posterior) -> Moments:
 def pruning_curve(
     report: PruningReport, axes: Sequence[Axes] | None = None, *, width: Width = "page"
 ) -> Sequence[Axes]:
-    """Draw the error and the NLL against the share of the weights that are kept.
+    """Draw error and NLL against the share of the weights that are kept.
 
-    One curve shows the network at mean weights, and the other curve shows the ensemble. The axis of shares is
-    logarithmic, with large shares at the left and small shares at the right. The share 0 has a separate mark at the
-    right end, since a logarithmic axis has no 0. The bars are standard errors over the data. All shares have scores on
-    the same data, so their differences are more certain than the bars suggest.
+    The two curves are the network at mean weights, and the ensemble. The axis of shares is logarithmic, from large to
+    small, with a separate mark for 0 at the right end. Bars are standard errors over the data. All shares are scored on
+    the same data, so differences are more certain than the bars suggest.
 
     Args:
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
-        axes: Two axes: one for the error (one minus accuracy in per cent, or RMSE), and one for the NLL.
-        width: Width of a new figure. Panels are in a row if `width` is "page", and below each other if it is "column".
+        axes: Two axes: error (one minus accuracy in per cent, or RMSE), NLL.
+        width: Width of a new figure. Panels are side by side on a "page", and stacked in a "column".
 
     Example:
         >>> import torch
@@ -202,11 +200,11 @@ def pruning_curve(
 
 
 SHARES = (100, 50, 25, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
-"""Ticks on the axis of shares, in per cent."""
+"""Ticks in per cent."""
 
 
 def _label_shares(ax: Axes, smallest: float, none_at: float | None) -> None:
-    """Set up a logarithmic axis of shares, from large to small. If `none_at` is given, the tick there stands for 0."""
+    """Set up a logarithmic axis of shares, from large to small. A tick at `none_at` stands for 0."""
     marks = {share: f"{share:g}" for share in SHARES if share >= 0.99 * smallest}
     if none_at is not None:
         marks[none_at] = "0"
@@ -227,7 +225,7 @@ def weight_density(
     width: Width = "column",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the posterior and prior density of a single weight, with lines at the posterior mean and at zero.
+    """Draw the posterior and prior density of a single weight, with lines at the mean and at zero.
 
     Args:
         loc: Posterior mean of the weight.
@@ -283,17 +281,16 @@ def weight_histograms(
     *,
     width: Width = "page",
 ) -> np.ndarray:
-    """Draw histograms of the posterior means and standard deviations of each tensor, without removed weights.
+    """Draw histograms of the posterior means and standard deviations of each site, without removed weights.
 
     Args:
         locations: A posterior, or means, ``{site: shape (*event)}``, as from ``guide.locations()``.
-        scales: Standard deviations with the shapes of the means; 0 for a weight that was removed. If `locations` is a
-            posterior, the default (None) takes the standard deviations of this posterior.
+        scales: Standard deviations with the shapes of the means; 0 for a removed weight. A posterior has its own.
         axes: Array of axes of shape (number of sites, 2).
         width: Width of a new figure.
 
     Returns:
-        An array of axes with a row for each site. Column 0 shows the means, and column 1 shows the standard deviations.
+        Axes with a row for each site: means in column 0, standard deviations in column 1.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""The weight draws of a prediction, in blocks: the network runs with one block of draws after the other."""
+"""The weight draws of a prediction, in blocks for which the network runs."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -25,7 +25,7 @@ from ...scores.uncertainty import Prediction, are_few
 
 
 def new_seed(seed: int | None) -> int:
-    """Return the given seed, or a seed drawn from torch's generator if `seed` is None."""
+    """Return the given seed, or draw one."""
     if seed is not None:
         return _checks.seed(seed)
     with EXCLUSIVE:
@@ -33,10 +33,7 @@ def new_seed(seed: int | None) -> int:
 
 
 def draw_seeds(stream: Stream, num_samples: int) -> list[int]:
-    """Return a seed for each weight draw of a prediction.
-
-    The seeds come from a stream that starts at the prediction's seed.
-    """
+    """Return a seed for each weight draw."""
     with stream:
         return torch.randint(2**62, (num_samples,)).tolist()
 
@@ -44,7 +41,7 @@ def draw_seeds(stream: Stream, num_samples: int) -> list[int]:
 def predicted_draws(
     model: BayesianModel, posterior: Posterior | Callable[..., object], x: Inputs, *, num_samples: int, seed: int
 ) -> Draw:
-    """Return the draws that :func:`~pyro_bnn.predict` uses for these arguments, ``{site: shape (S, *event)}``."""
+    """Return the draws of :func:`~pyro_bnn.predict`, ``{site: shape (S, *event)}``."""
     source = as_posterior(posterior)
     turns, draws = source.draws(num_samples, x), []
     for own in draw_seeds(Stream(seed, model.device), num_samples):
@@ -60,12 +57,12 @@ def predicted_draws(
 T = TypeVar("T")
 
 MOST_DRAWS = 64
-"""Heuristic: largest number of draws in a block. Larger blocks would not be faster."""
+"""Heuristic: most draws in a block. Larger ones would not be faster."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Heuristic limits: how large a block of draws may be, and which networks run with several draws at once."""
+    """Heuristic limits of blocks, and of networks that run several draws at once."""
 
     numbers: int  # elements of a tensor that stacks the outputs, or the values of one parameter, of all draws
     work: int  # product of weights, rows and draws in a block, so that other threads can run every few milliseconds
@@ -75,14 +72,14 @@ class Limits:
 
 
 ON_CPU = Limits(numbers=2**20, work=2**24, num_bytes=2**24, work_of_draw=2**20, weights=2**15)
-"""Up to these sizes, most of the time of a run is overhead; beyond, joining weights costs more than it saves."""
+"""Up to these sizes, a run is mostly overhead; beyond, joining weights costs more than it saves."""
 
 ON_GPU = Limits(numbers=2**25, work=2**38, num_bytes=2**28, work_of_draw=2**34, weights=2**22)
 """A GPU computes a thousand times as much as Python starts in the same time."""
 
 
 class Block:
-    """Collects a block of weight draws, and runs the network once for each draw, or once for the whole block."""
+    """Collects weight draws, and runs the network for each, or once for all."""
 
     def __init__(self, model: BayesianModel, x: Inputs, memory: Memory, *, may_join: bool) -> None:
         self._model, self._x, self._memory = model, x, memory
@@ -97,7 +94,7 @@ class Block:
         self.size = 1  # number of draws in the next block
 
     def take(self, draw: Draw) -> None:
-        """Add a draw. The network runs immediately for this draw alone, or later for several draws together."""
+        """Add a draw, for which the network runs now, or later together with others."""
         if not self._work:
             num_weights = sum(draw[name].numel() for name in self._model.site_names)
             self._work = max(num_weights * num_rows(self._x), 1)
@@ -115,7 +112,7 @@ class Block:
         return remembered(self._model, self._memory, partial(self._model.output_given, draw, self._x))
 
     def run(self) -> tuple[Tensor, Draw]:
-        """Return the outputs for all K draws, shape (K, N, ...), and the draws of the likelihood's variables."""
+        """Return the outputs of K draws, shape (K, N, ...), and the likelihood's variables."""
         draws, self.draws = self.draws, []
         at_once, is_first = self._at_once, self.size == 1
         if at_once is None:
@@ -140,7 +137,7 @@ class Block:
         return {path: joined[name] for name in joined for path in self._model.parameter_paths[name]}
 
     def _choose(self, draws: list[Draw], outputs: Tensor) -> None:
-        """Choose the size of the next block, and whether the network runs once for each draw or once for each block."""
+        """Choose the size of the next block, and whether the network runs once for it."""
         numbers, most = max(outputs[0].numel(), 1), MOST_DRAWS
         if self._is_little and not self._memory.will_watch():
             weights = self._weights(draws)
@@ -157,7 +154,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """Call `run` while the network stores and reuses results. If `run` fails, call it again without reuse."""
+    """Call `run` with stored results of the network. If that fails, call it without."""
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()
@@ -178,10 +175,10 @@ def faster(
     expected: Tensor,
     replayed: Callable[[], AbstractContextManager[None]],
 ) -> tuple[BatchedNetwork, int] | None:
-    """Return a function that runs a network for many draws at once, and the function's memory per draw in bytes.
+    """Return a function that runs a network for many draws at once, and its bytes per draw; None if none is correct.
 
-    Return None if no such function gives outputs that equal `expected`, shape (K, N, ...), up to rounding. `example`
-    has K draws of all random weights, by path. Each trial run takes place in a context that `replayed` returns.
+    Its outputs must equal `expected`, shape (K, N, ...), up to rounding. `example` has K draws of all random weights,
+    by path. Each trial takes place in a context of `replayed`.
     """
     if expected.is_meta:  # there are no numbers to compare
         return None
@@ -203,9 +200,9 @@ def faster(
 
 
 def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Tensor) -> int:
-    """Return the number of bytes of the largest tensor that a chain of layers makes, computed from shapes.
+    """Return the bytes of the largest tensor in a chain of layers.
 
-    :class:`_Largest` could measure the bytes, but its first operation would load torch's compiler.
+    :class:`_Largest` would load torch's compiler for this.
     """
     width = max(layer.out_features for layer in net.modules() if isinstance(layer, nn.Linear))
     numbers = max(expected.shape[:2].numel() * width, *(value.numel() for value in example.values()))
@@ -213,7 +210,7 @@ def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Ten
 
 
 class _Largest(TorchDispatchMode):
-    """A dispatch mode of torch that records the size of the largest tensor that operations create."""
+    """Records the size of the largest tensor that operations create."""
 
     num_bytes = 0
 
@@ -225,9 +222,9 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """Return the absolute values, but replace values below the lower quartile by the lower quartile.
+    """Return absolute values; those below the lower quartile are raised to it.
 
-    A small output may be a difference of large terms, so its rounding error may be as large as that of a large output.
+    A small output may be a difference of large terms, with as large rounding errors.
     """
     sizes = outputs.abs()
     quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # a mask of -1e9 would dominate a mean
@@ -237,17 +234,14 @@ def _magnitudes(outputs: Tensor) -> Tensor:
 P = TypeVar("P", bound=Prediction)
 
 MOST_BYTES = 2**28
-"""Heuristic: largest memory, 0.27 GB, of kept results; if they need more, batches are predicted one by one."""
+"""Heuristic: most memory of kept results, 0.27 GB; beyond, batches are predicted one by one."""
 
 NUM_FIRST = 2
-"""Number of draws in the first block, which run one by one. A faster way must give the same outputs for them."""
+"""Draws in the first block, which run one by one, as an example for faster ways."""
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add the draws of all seeds to the batches of rows. Return the number of batches that got draws.
-
-    If all batches together would take too much memory, the last batches get no draws.
-    """
+    """Add the draws of all seeds to batches; return how many batches fitted into memory and got them."""
     done = 0
     while done < len(seeds):
         block = seeds[done : done + (NUM_FIRST if done == 0 else min(batch.block.size for batch in batches))]
@@ -279,7 +273,7 @@ def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int],
 
 @dataclass(frozen=True)
 class Way:
-    """Settings that say how a network runs with the draws of a posterior, and what the prediction keeps."""
+    """How a network runs with the draws of a posterior, and what the prediction keeps."""
 
     constant: Collection[str] = ()  # sites with the same value in all draws
     centers: Sequence[Draw | None] = ()  # points of linearisation, in turn; with None, there is no linearisation
@@ -289,7 +283,7 @@ class Way:
 
 
 class Batch(Generic[P]):
-    """A batch of rows, and the prediction from all draws so far. Results of modules in `plan` may be reused."""
+    """A batch of rows, and its prediction so far. Results of modules in `plan` may be reused."""
 
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._way = model, x, y, way
@@ -301,7 +295,6 @@ class Batch(Generic[P]):
         self._names = set(model.latent_names)
 
     def take(self, draw: Draw) -> None:
-        """Add a draw; see :meth:`Block.take`."""
         carried = self._way.carried
         if not carried:
             self._take(draw)
@@ -323,7 +316,7 @@ class Batch(Generic[P]):
 
         .. math:: f(x, w^*) + J(x) (w - w^*), \qquad J(x) = \partial f(x, w) / \partial w \text{ at } w^*.
 
-        One pass with forward derivatives gives the product with the Jacobian, which itself is never computed.
+        Forward derivatives give the product, without the Jacobian itself.
         """
         if not self._is_plain or not draw.keys() <= self._names:
             raise ValueError(
@@ -350,17 +343,14 @@ class Batch(Generic[P]):
         return self._model.observe(at_point + change, draw)
 
     def _observation(self, draw: Draw) -> Distribution:
-        """Return the distribution of the targets given a draw.
-
-        If the draw has sites besides the model's latent variables, Pyro runs the model.
-        """
+        """Return the distribution of the targets given a draw, by Pyro if the draw has unknown sites."""
         if draw.keys() <= self._names:
             return self._model.observation_given(draw, self._x)
         with poutine.block(), poutine.condition(data=draw):
             return self._model.observation(self._x)
 
     def add_taken(self) -> None:
-        """End a block of draws, and add its predictions to the running sum."""
+        """End a block of draws, and add its predictions."""
         self.memory.end_block()
         if self.block.draws:
             self._add(self._model.observe(*self.block.run()))
@@ -382,6 +372,6 @@ class Batch(Generic[P]):
         self._log_density = log_prob if previous is None else torch.logaddexp(previous, log_prob)
 
     def prediction(self, log_num_samples: float) -> P:
-        """Return the prediction from all draws. `log_num_samples` is the logarithm of the number of draws."""
+        """Return the prediction. `log_num_samples` is the logarithm of the number of draws."""
         density = self._log_density
         return self._sum.prediction(None if density is None else density - log_num_samples)

@@ -1,4 +1,4 @@
-"""Prediction of a user's Pyro model (an observed site or the return value) over draws of the latent variables."""
+"""Prediction of a user's Pyro model over draws of the latent variables."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ from ...scores.uncertainty import (
 from ._batch import new_seed
 
 RETURN = "_RETURN"
-"""Pyro's name for the return value of a model, as in `Predictive(return_sites=["_RETURN"])`."""
+"""Pyro's name of a model's return value."""
 
 
 def predict_own(
@@ -47,7 +47,7 @@ def predict_own(
     keep_draws: bool | None,
     seed: int | None,
 ) -> Prediction:
-    """Return the prediction of a Pyro model, called without observations as ``model(x)`` or ``model(*x)``."""
+    """Predict a Pyro model, called without observations as ``model(x)`` or ``model(*x)``."""
     inputs = as_inputs("x", x)
     found, rows = unwrapped(inputs), num_rows(inputs)
     arguments = found if isinstance(found, tuple) else (found,)
@@ -74,16 +74,15 @@ def predict_own(
 
 
 def may_be_model(value: object) -> bool:
-    """Return whether a value may be a BayesianModel or a Pyro model. A guide is no model, although it can be called."""
+    """Return whether a value may be a BayesianModel or Pyro model. A guide is none, although it can be called."""
     return callable(value) and not isinstance(value, (type, Posterior, FlatGuide, AutoGuide))
 
 
 KINDS = {"model": may_be_model, "posterior": lambda value: isinstance(value, Posterior) or callable(value)}
-"""Which values may be the arguments of `predict`, to find out which one is missing."""
+"""What may be an argument of `predict`, to find out which one is missing."""
 
 
 def require_model(model: object) -> None:
-    """Raise an error if `model` is no BayesianModel and cannot be a Pyro model."""
     if not may_be_model(model):
         raise ValueError(
             f"`model` must be a BayesianModel, got {_checks.described(model)}; or pass a Pyro model, whose observed "
@@ -92,7 +91,6 @@ def require_model(model: object) -> None:
 
 
 def _traced(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...]) -> Any:
-    """Call the model with given values of its latent variables, and return the trace of the call."""
     net = model if isinstance(model, nn.Module) else nn.Module()
     conditioned = poutine.trace(poutine.condition(model, data=draw))
     with short_errors(), own_parameters(model), poutine.block(), eval_mode(net):
@@ -118,7 +116,7 @@ def _sum_of(
     keep: bool | None,
     num_samples: int,
 ) -> "_Sum":
-    """Check the posterior's first draw, find the site to predict, and return an empty sum for this site."""
+    """Check the first draw, find the site to predict, and return an empty sum for it."""
     nodes: dict[str, Any] = trace.nodes
     if not any(name in nodes for name in draw):
         raise ValueError(
@@ -161,10 +159,7 @@ def _sum_of(
 
 
 def _accumulator_of(distribution: Distribution) -> Accumulator | None:
-    """Return an empty accumulator that suits a distribution, or None if there is none.
-
-    There are accumulators for classes, and for independent numbers with finite means and variances.
-    """
+    """Return an accumulator for classes, or for independent numbers with finite variances; or None."""
     if isinstance(distribution, (Categorical, Bernoulli)):
         return ClassAccumulator()
     if isinstance(distribution, NormalMixture):
@@ -177,10 +172,9 @@ def _accumulator_of(distribution: Distribution) -> Accumulator | None:
 
 
 def _require_latents(nodes: Mapping[str, Any], draw: Draw, num_rows: int) -> None:
-    """Raise if the names and shapes in a draw differ from those of the model's latent variables.
+    """Raise unless a draw has the model's latent variables, in their shapes.
 
-    Only latent variables need a value in the draw. A site that has no value in the draw counts as an observation if it
-    is in a plate, or if one of its axes has one element per row.
+    A site that is not in the draw counts as an observation if it is in a plate, or if one axis has one element per row.
     """
     nodes = {name: node for name, node in nodes.items() if node["type"] == "sample"}
     unknown = [name for name in draw if name not in nodes]
@@ -206,7 +200,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed: list[str]) -> None:
-    """Raise unless a model returns floats in `rows` rows. If several sites are observed, the error asks for `site`."""
+    """Raise unless a model returns floats in `rows` rows. If several sites are observed, ask for `site`."""
     if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == (rows,):
         return
     got = f"shape {_checks.shape(value)}" if isinstance(value, Tensor) else _checks.described(value)
@@ -224,7 +218,7 @@ def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed
 
 
 def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
-    """Return the targets with the dtype of the site's values; raise if the site cannot have such values."""
+    """Return targets with the dtype of the site's values, if the site can have such values."""
     distribution, value = node["fn"], node["value"]
     if y.shape != distribution.shape():
         raise ValueError(
@@ -247,7 +241,7 @@ def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
 
 
 class _Sum:
-    """Adds up a model's predictions at a site. `part` maps the site's node in a trace to a summand."""
+    """Adds up predictions at a site. `part` maps its node in a trace to a summand."""
 
     def __init__(
         self,
@@ -262,7 +256,6 @@ class _Sum:
         self._log_density: Tensor | None = None
 
     def add(self, nodes: Mapping[str, Any]) -> None:
-        """Add the prediction from one call of the model, given the nodes in the trace of the call."""
         node = nodes[self._site]
         self._accumulator.add(self._part(node), keep=self._keep)
         if self._y is not None:
@@ -271,15 +264,12 @@ class _Sum:
             self._log_density = log_prob if previous is None else torch.logaddexp(previous, log_prob)
 
     def prediction(self) -> Prediction:
-        """Return the prediction from all draws."""
         density = self._log_density
         density = None if density is None else density - math.log(self._accumulator.num_samples)
         return replace(self._accumulator.prediction(density), targets=self._y)
 
 
 class _Values:
-    """An accumulator of drawn values, which stores their running moments."""
-
     def __init__(self) -> None:
         self._moments, self._kept = RunningMoments(), list[Tensor]()
 
@@ -305,6 +295,6 @@ class _Values:
 
 
 def _drawn(node: Any) -> Tensor:
-    """Return the value of a sample site, given its node in a trace; for an observed site, draw a new value."""
+    """Return the value of a site; for an observed site, draw one."""
     value: Tensor = node["fn"].sample() if node["is_observed"] else node["value"]
     return value

@@ -38,7 +38,7 @@ MOST_ROWS = 10_000
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 MOST_CONVOLVED = 2**19
-"""Heuristic: elements of x in a run with convolutions on a CPU; results of larger runs do not fit the cache."""
+"""Heuristic: most elements of x in a run with convolutions on a CPU; results of larger runs do not fit the cache."""
 
 END = object()
 
@@ -90,48 +90,45 @@ def predict(
 
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
 
-    All rows of x get the same draws. The network runs in eval mode, and returns to its former mode afterwards.
+    All rows of x get the same draws. The network runs in eval mode.
 
     Args:
-        model: The model, whose learned parameters are used, too.
+        model: The model, with its learned parameters.
         posterior: Result of a fit, or any Pyro guide.
-        x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame. For a network with several inputs, x
-            is a tuple (not a list) or a dictionary of these. A loader may also take the place of x: its batches are x
-            or (x, y), and are moved to the model's device. The targets of a loader are used for the log-density.
-        num_samples: Number of weight draws, S. By default there are 100, or all draws of a posterior that stores fewer.
-            For an ensemble of plain networks (:class:`DeltaGuide`), each member is drawn once.
+        x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame; for several inputs, a tuple (not a
+            list) or a dictionary of these. x may also be a loader: its batches are x or (x, y), and are moved to the
+            model's device. Its targets are used for the log-density.
+        num_samples: Number of weight draws, S; by default 100, or all that a posterior stores if it stores fewer. Each
+            member of an ensemble of plain networks (:class:`DeltaGuide`) is drawn once.
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
-        batch_size: Number of rows in each run of the network. By default (None) there are 10,000 rows. On a CPU a
-            network with convolutions gets fewer rows, so that its results fit into the processor's cache.
-        keep_draws: Whether to keep the prediction of each draw, too: logits for classes, and mixture components for
-            numbers. Intervals, quantiles, densities and draws of the prediction need the components. With `keep_draws`,
-            a prediction takes S times the memory. By default (None), the draws are kept if they have at most a million
-            elements (S times N times the number of outputs or classes).
-        linearised: Whether to linearise the network in its weights around the posterior's median :math:`w^*`, so that
-            its outputs are :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. For an ensemble, :math:`w^*` is the median of the
-            member from which the draw comes. By default (None), the network is linearised only if `posterior` is a
-            result of :func:`fit_laplace` or :func:`fit_gauss_newton` with random weights before the last layer. A
-            linearised prediction takes about three times as long.
-        site: What a Pyro model of your own predicts: the name of an observed site with one row for each input, or
-            ``"_RETURN"`` for the return value. With ``None``, the observed site is predicted if there is exactly one,
-            otherwise the return value.
+        batch_size: Rows in each run of the network; by default 10,000, or fewer for convolutions on a CPU, so that
+            results fit into its cache.
+        keep_draws: Whether to keep the prediction of each draw, which takes S times the memory: logits for classes, and
+            mixture components for numbers. Intervals, quantiles, densities and draws of the prediction need the
+            components. By default, they are kept if they have at most a million elements (S times N times the number of
+            outputs or classes).
+        linearised: Whether to linearise the network in its weights around the posterior's median :math:`w^*`, to
+            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. For an ensemble, this is the median of the draw's member. By
+            default, only results of :func:`fit_laplace` or :func:`fit_gauss_newton` with random weights before the last
+            layer are linearised. It takes about three times as long.
+        site: What your own Pyro model predicts: an observed site with one row for each input, or ``"_RETURN"`` for the
+            return value. By default, the observed site if there is exactly one, otherwise the return value.
         seed: Seed of the prediction; torch's generators do not change. With ``None``, a seed is drawn.
 
     Returns:
-        A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` for classes, or a
-        :class:`~pyro_bnn.uncertainty.RegressionPrediction` for numbers. A mixture density network gives a
-        :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`, and censored targets give a
-        :class:`~pyro_bnn.uncertainty.CensoredPrediction`. In a Pyro model of your own, a `Categorical` or `Bernoulli`
-        site gives a prediction of classes, and a site whose elements are independent with finite moments gives a
-        prediction of numbers. Other sites and return values give a :class:`~pyro_bnn.uncertainty.ValuePrediction`.
+        For classes a :class:`~pyro_bnn.uncertainty.ClassificationPrediction`, and for numbers a
+        :class:`~pyro_bnn.uncertainty.RegressionPrediction`, :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction` or
+        :class:`~pyro_bnn.uncertainty.CensoredPrediction`. In your own Pyro model, a `Categorical` or `Bernoulli` site
+        is predicted as classes, and a site of independent elements with finite moments as numbers. Other sites and
+        return values give a :class:`~pyro_bnn.uncertainty.ValuePrediction`.
 
     Raises:
-        ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, if the network gives
-            NaN, or if a posterior without a median is to be linearised.
+        ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, if the network gives NaN,
+            or if a posterior to linearise has no median.
 
     Warns:
-        UserWarning: If an ensemble's members may have learned parameters that their draws do not contain, or if the
-            model's learned parameters have changed since the posterior was made.
+        UserWarning: If members of an ensemble may have learned parameters that their draws lack, or if the model's
+            learned parameters have changed since the fit.
 
     References:
         Immer, Korzepa and Bauer (2021), Improving Predictions of Bayesian Neural Nets via Local Linearization,
@@ -154,14 +151,12 @@ def predict(
         True
 
     Notes:
-        *Memory.* Predictions are accumulated over small blocks of draws. So the memory does not grow with
-        `num_samples`, unless the prediction of each draw is kept (see `keep_draws`). Layers before the first random one
-        run once for each batch of rows. For a small network several draws run at once.
+        *Memory.* Predictions are accumulated over small blocks of draws, so the memory does not grow with
+        `num_samples`, except by `keep_draws`. Layers before the first random one run once for each batch of rows.
 
-        *A Pyro model of your own.* It runs for each draw with all rows at once, as ``model(x)``, or as ``model(*x)`` if
-        x is a tuple. If the model has one observed site, the distribution of this site is predicted. Otherwise the
-        return value is predicted (see `site`). For such a model x cannot be a loader, and `linearised` cannot be true.
-        Since the rows may depend on each other, `batch_size` has no effect.
+        *Your own Pyro model* runs for each draw with all rows at once, as ``model(x)``, or as ``model(*x)`` if x is a
+        tuple. The rows may depend on each other, so `batch_size` has no effect. x cannot be a loader, and `linearised`
+        cannot be true.
     """
     if isinstance(posterior, BayesianModel) or (not callable(posterior) and not isinstance(posterior, Posterior)):
         found = _checks.described(posterior)
@@ -188,7 +183,7 @@ def predict(
 
 
 def _require_own_model(model: object, x: object, *, linearised: bool) -> None:
-    """Raise if `model` cannot be a Pyro model, or if an argument needs a BayesianModel."""
+    """Raise if `model` cannot be a Pyro model, or an argument needs a BayesianModel."""
     require_model(model)
     if isinstance(x, list) and _is_loader(x):
         raise ValueError(
@@ -203,7 +198,7 @@ def _require_own_model(model: object, x: object, *, linearised: bool) -> None:
 
 
 def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
-    """Return the points of :meth:`Posterior.centers`. Leave out the values that `Posterior.carried` names."""
+    """Return the points of :meth:`Posterior.centers`, without values that `Posterior.carried` names."""
     try:
         centers = posterior.centers(everywhere=everywhere)
     except ValueError as error:
@@ -227,22 +222,21 @@ def predict_point(
     y: Tensor | None = None,
     batch_size: int | None = None,
 ) -> P:
-    """Return the prediction for a single value of the latent variables, such as the mean weights of a posterior.
+    """Return the prediction for a single value of the latent variables, such as mean weights.
 
     Args:
         model: The model.
-        values: A value for every latent variable, ``{site: shape (*event)}``; optionally also values of the network's
-            own parameters and buffers, ``{"net.PATH": value}``. If `values` is a posterior, its `median()` is used.
-        x: Inputs, shape (N, ...), or a loader; see :func:`predict`.
-        y: Targets, shape (N, ...), for the log-density; see :func:`predict`.
-        batch_size: Number of rows in each run of the network; see :func:`predict`.
+        values: A value for every latent variable, ``{site: shape (*event)}``, and optionally for the network's own
+            parameters and buffers, ``{"net.PATH": value}``. For a posterior, its `median()` is used.
+        x: As for :func:`predict`.
+        y: As for :func:`predict`.
+        batch_size: As for :func:`predict`.
 
     Returns:
-        A prediction with one draw. A prediction from a single value has no epistemic part, and properties that need the
-        epistemic part raise an error.
+        A prediction with one draw, so without an epistemic part: properties that need it raise an error.
 
     Raises:
-        ValueError: If a latent variable has no value, if a name is unknown, or if :func:`predict` would raise an error.
+        ValueError: If a latent variable has no value, if a name is unknown, or as in :func:`predict`.
 
     Example:
         >>> import torch
@@ -290,7 +284,6 @@ def _predict(
 
 
 def _rows_at_once(model: BayesianModel, x: Inputs) -> int:
-    """Return the default number of rows in each run of the network."""
     if model.device.type != "cpu" or not any(isinstance(module, CONVOLUTIONS) for module in model.network.modules()):
         return MOST_ROWS
     size = sum(leaf.numel() for _, leaf in named_leaves("x", x, with_rows=True))
@@ -298,7 +291,7 @@ def _rows_at_once(model: BayesianModel, x: Inputs) -> int:
 
 
 def _is_loader(x: object) -> bool:
-    """Return whether x is an iterable of batches rather than an array, a list of numbers, a tuple or a dictionary."""
+    """Return whether x is an iterable of batches, not an array, list of numbers, tuple or dictionary."""
     if isinstance(x, list):
         first: object = x
         while isinstance(first, list) and first:
@@ -311,7 +304,7 @@ def _is_loader(x: object) -> bool:
 def _parts(
     x: Inputs | Iterable, y: Tensor | None, stream: Stream, like: Tensor
 ) -> Iterator[tuple[Inputs, Tensor | None]]:
-    """Yield pairs of inputs and targets: one pair for each batch of a loader; otherwise a single pair."""
+    """Yield pairs of inputs and targets: each batch of a loader, otherwise a single one."""
     if not _is_loader(x):
         yield as_inputs("x", x, like), None if y is None else as_targets("y", y, like)
         return
@@ -376,7 +369,7 @@ def _predict_rows(
 
 
 def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
-    """Return the path of each parameter and buffer that the draws contain, ``{name: path}``."""
+    """Return the parameters and buffers in the draws, ``{name: path}``."""
     own = own_paths(model) if carried else {}
     for name in carried:
         if name not in own:

@@ -1,4 +1,4 @@
-"""Signal-to-noise ratios, and the removal of the weights with the lowest ratios."""
+"""Signal-to-noise ratios, and removing the weights with the lowest."""
 
 import copy
 import math
@@ -20,12 +20,11 @@ Per = Literal["network", "layer"]
 
 
 def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
-    r"""Return the absolute mean of each weight in units of the weight's standard deviation.
+    r"""Return the absolute mean of each weight in units of its standard deviation, ``{site: shape (*event)}``.
 
     .. math:: \mathrm{SNR}_i = |\mu_i| / \sigma_i.
 
-    The ratio of a removed weight is 0. The result is ``{site: shape (*event)}``. Constrained latent variables, such as
-    a noise scale, are left out, since they cannot be zero.
+    The ratio of a removed weight is 0. Constrained latent variables, such as a noise scale, are left out.
 
     Args:
         guide: A mean-field guide, or the posterior from a fit of such a guide.
@@ -51,7 +50,7 @@ def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
 
 
 def decibel(ratio: Tensor) -> Tensor:
-    r"""Convert ratios to decibels, :math:`10 \log_{10} r`; a ratio of zero gives minus infinity.
+    r"""Convert ratios to decibels, :math:`10 \log_{10} r`; zero gives minus infinity.
 
     Example:
         >>> import torch
@@ -79,31 +78,29 @@ def prune(
 ) -> GuidePosterior:
     """Return a posterior in which the weights with the lowest signal-to-noise ratios are exactly 0.
 
-    Removed weights are 0 in draws and in the mean. `guide` is not changed. The pruned guide is ``result.guide``. You
-    can save a pruned guide, load it into a new guide of the same model, prune it further, and train it further. Removed
-    weights stay 0, add nothing to the KL divergence, and get no gradient.
+    Removed weights are 0 in draws and in the mean. `guide` is not changed; the pruned one is ``result.guide``. You can
+    save it, load it into a new guide of the same model, and prune or train it further: removed weights stay 0, add
+    nothing to the KL divergence, and get no gradient.
 
     Args:
         guide: A mean-field guide, or the posterior from a fit of such a guide.
-        fraction: Fraction of the weights to remove, from 0 to 1. The weights with the lowest ratios are removed. The
-            number of removed weights is rounded to a whole number, and includes weights that were removed before. Pass
-            either `fraction` or `threshold`, not both.
-        threshold: Weights with a ratio below this number are removed.
-        per: With ``"network"``, `fraction` is a share of all weights of the network. With ``"layer"``, it is a share of
-            the weights of each layer. Biases count as weights.
-        where: The weights that may be removed. As for :class:`BayesianModel`, pass a glob on site names, a selection
-            such as ``layers(nn.Linear)``, a function of name, parameter and layer, or a list of these. The glob
-            ``"**.weight"`` selects all weights without biases.
-        exclude: The weights that must stay, in the same forms as `where`.
-        model: The guide's model, which is needed if `where` or `exclude` has layers or functions.
+        fraction: Fraction of the weights to remove. Weights that were removed before count, too. Pass either `fraction`
+            or `threshold`.
+        threshold: Weights with a lower ratio are removed.
+        per: Whether `fraction` is a share of all weights of the ``"network"``, or of each ``"layer"``. Biases count as
+            weights.
+        where: Which weights may be removed: a glob on site names, such as ``"**.weight"`` for all but biases, or other
+            rules as for :class:`BayesianModel`.
+        exclude: Which of them must stay, in the same forms.
+        model: The guide's model, needed if `where` or `exclude` has layers or functions.
 
     Returns:
-        The pruned posterior. Its status says how many weights were removed.
+        The pruned posterior, whose status says how many weights were removed.
 
     Raises:
-        ValueError: If `fraction` and `threshold` are both given or both missing, if a number is out of range, if no
-            site matches, or if a ratio is NaN. The error is also raised if the prior of a site is learned, if the
-            prior depends on other variables, or if the elements of the site depend on each other under the prior.
+        ValueError: If not exactly one of `fraction` and `threshold` is given, a number is out of range, no site
+            matches, or a ratio is NaN. The error is also raised if the prior of a site is learned, depends on other
+            variables, or makes its elements depend on each other.
 
     Example:
         >>> import torch
@@ -148,7 +145,7 @@ def prune(
 def _selected(
     guide: MeanFieldGuide, names: Collection[str], where: Rules, exclude: Rules, model: BayesianModel | None
 ) -> set[str]:
-    """Return the names that `where` selects and `exclude` does not. Without a model, rules must be globs."""
+    """Return the names that `where` selects and `exclude` does not. Without a model, rules are globs."""
     sites = _owned(guide, names, model)
     found: dict[str, set[str]] = {}
     for argument, value in (("where", where), ("exclude", exclude)):
@@ -166,7 +163,7 @@ def _selected(
 
 
 def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel | None) -> list[Owned]:
-    """Return each site's weights and layer. Sites outside of the network have no layer."""
+    """Return each site's weights and layer, if it is in the network."""
     paths = {} if model is None else model.parameter_paths
     if model is not None and not {site.name for site in guide.sites} >= paths.keys():
         raise ValueError("`model` must be the guide's model, got one with other sites; pass the model that was fitted.")
@@ -182,7 +179,7 @@ def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel |
 
 
 def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the given signal-to-noise ratios. Raise if the weights of a site in `ratios` cannot be removed."""
+    """Return the ratios, if the weights of their sites can be removed."""
     for site in (site for site in guide.sites if site.name in ratios):
         elementwise(site.name, site.prior, site.start.shape)
         if not site.is_fixed:
@@ -196,7 +193,7 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
-    """Return the mean-field guide, given the guide or its posterior. Raise if the guide is of another kind."""
+    """Return the mean-field guide, given it or its posterior."""
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
     assert isinstance(found, MeanFieldGuide)
@@ -204,13 +201,13 @@ def mean_field(guide: Gaussians) -> MeanFieldGuide:
 
 
 def count(guide: MeanFieldGuide) -> tuple[int, int]:
-    """Return the number of weights after pruning, and the number of weights before pruning."""
+    """Return the numbers of weights after and before pruning."""
     masks = [guide.kept(site) for site in signal_to_noise(guide)]
     return sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
 
 
 def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Return for each layer the signal-to-noise ratios of its weights and biases, ``{site: ratios}``."""
+    """Return the ratios in each layer, ``{site: ratios}``."""
     layers: dict[str, dict[str, Tensor]] = {}
     for site, ratio in ratios.items():
         layers.setdefault(site.rpartition(".")[0], {})[site] = ratio
@@ -218,7 +215,7 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Return masks that keep the weights with the largest ratios and, among equal ratios, the later weights."""
+    """Return masks that keep the largest ratios and, among equal ones, the later weights."""
     flat = torch.cat([ratio.reshape(-1) for ratio in ratios.values()])
     num_removed = math.floor(fraction * len(flat) + 0.5)
     keep = torch.ones_like(flat, dtype=torch.bool)

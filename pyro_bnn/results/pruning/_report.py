@@ -21,20 +21,20 @@ LEGEND = "largest ratio: of |mean| to standard deviation, among the removed weig
 
 @dataclass(frozen=True)
 class PruningRow:
-    """Scores after removing a fraction of the weights.
+    """Scores after removing a fraction of the weights: for the ensemble of draws, and at the mean weights.
 
     Args:
         fraction: Fraction of the weights that is removed.
         threshold: Largest signal-to-noise ratio of a removed weight; 0 if none is removed.
         num_weights: Number of weights left.
-        accuracy: Accuracy of the ensemble of draws; None for regression.
+        accuracy: Accuracy of the ensemble; None for regression.
         nll: Mean negative log-density of the ensemble, in nats.
         rmse: Root mean squared error of the ensemble's mean; None for classification.
         mean_accuracy: Accuracy at the mean weights; None for regression.
         mean_nll: NLL at the mean weights, in nats.
         mean_rmse: Root mean squared error at the mean weights; None for classification.
-        nll_standard_error: Standard error of the ensemble's NLL over the data; NaN for a single data point.
-        mean_nll_standard_error: Standard error of `mean_nll` over the data; NaN for a single data point.
+        nll_standard_error: Standard error of `nll` over the data; NaN for a single data point.
+        mean_nll_standard_error: The same of `mean_nll`.
     """
 
     fraction: float
@@ -55,9 +55,9 @@ class PruningReport(Shown):
     """Result of :func:`snr_report`.
 
     Args:
-        rows: One row for each fraction of removed weights, in the order of the argument `fractions`.
+        rows: One row for each fraction, in the order of `fractions`.
         num_weights: Number of weights before pruning.
-        num_data: Number of data points that were scored.
+        num_data: Number of scored data points.
         num_samples: Number of draws in each ensemble.
     """
 
@@ -94,7 +94,7 @@ class PruningReport(Shown):
         return "\n".join([*lines, LEGEND])
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the rows to a file, as CSV."""
+        """Write the rows as CSV."""
         import pandas  # imported late: importing takes long
 
         pandas.DataFrame(self.rows).to_csv(path, index=False, na_rep="nan")
@@ -115,9 +115,8 @@ def snr_report(
 ) -> PruningReport:
     """Score a model after removing different fractions of its weights.
 
-    The scores are accuracy (or error) and NLL, at the mean weights and for an ensemble of draws. Each fraction of the
-    weights is removed from the original `guide`, not from a guide that has already been pruned. All rows of the report
-    use the same random numbers.
+    The scores are accuracy or RMSE, and NLL, at the mean weights and for an ensemble of draws. Each fraction is removed
+    from the original `guide`. All rows use the same random numbers.
 
     Args:
         model: The model.
@@ -126,13 +125,13 @@ def snr_report(
         y: Targets, shape (N, ...).
         fractions: Fractions of the weights to remove, each from 0 to 1.
         num_samples: Number of draws in each ensemble.
-        per: Whether fractions refer to the "network" or to each "layer"; see :func:`prune`.
+        per: Whether fractions refer to the "network" or to each "layer".
         where: Glob or globs on site names; see :func:`prune`.
         batch_size: Number of rows in each run of the network; see :func:`predict`.
-        seed: Seed of the draws, the same in every row; with ``None``, a seed is drawn.
+        seed: Seed of the draws; with ``None``, a seed is drawn.
 
     Raises:
-        ValueError: If `fractions` is empty, or if :func:`prune` or :func:`~pyro_bnn.predict` raises a ValueError.
+        ValueError: If `fractions` is empty, or as in :func:`prune` and :func:`~pyro_bnn.predict`.
 
     Example:
         >>> import torch

@@ -14,13 +14,13 @@ from ..._core.scope import filtered_warnings
 from ...modelling.model import BayesianModel, carried_paths, require_bayesian
 
 MAX_DENSITY = 0.1
-"""Largest fraction of nonzero weights of a sparse layer; such a product takes 0.6 times as long on a CPU."""
+"""Largest share of nonzero weights in a sparse layer; the product takes 0.6 times as long on a CPU."""
 
 
 class SparseLinear(nn.Module):
-    r"""The layer :math:`y = x W^\top + b` with a sparse matrix W, whose nonzero elements are stored row by row.
+    r"""The layer :math:`y = x W^\top + b` with a sparse matrix W, stored row by row.
 
-    A sparse layer cannot be trained, since it has buffers instead of parameters.
+    It has buffers instead of parameters, so it cannot be trained.
 
     Args:
         weight: The matrix, shape (O, D), dense.
@@ -66,11 +66,11 @@ class SparseLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The matrix in dense form, shape (O, D), for code that reads the attribute `weight`."""
+        """The dense matrix, shape (O, D), for code that reads this attribute."""
         return self._rows().to_dense()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output of the layer, shape (..., O), for x of shape (..., D)."""
+        """Return the output, shape (..., O), for x of shape (..., D)."""
         if _checks.tensor("x", x).dim() == 0 or x.shape[-1] != self.in_features:
             raise ValueError(f"`x` must have shape (..., {self.in_features}), got {_checks.shape(x)}.")
         output = torch.sparse.mm(self._rows(), x.reshape(-1, self.in_features).T).T
@@ -78,7 +78,7 @@ class SparseLinear(nn.Module):
         return output if self.bias is None else output + self.bias
 
     def extra_repr(self) -> str:
-        """Return the sizes and the fraction of nonzero elements, for `repr`."""
+        """Return the sizes and the share of nonzero elements."""
         density = len(self.values) / (self.in_features * self.out_features)
         return f"in_features={self.in_features}, out_features={self.out_features}, density={density:.4g}"
 
@@ -86,26 +86,25 @@ class SparseLinear(nn.Module):
 def sparse_network(
     model: BayesianModel, values: Mapping[str, Tensor], *, max_density: float | None = MAX_DENSITY
 ) -> nn.Module:
-    """Return a plain network with given weights, in which linear layers with few nonzero weights are sparse.
+    """Return a plain network with given weights, whose linear layers with few nonzero weights are sparse.
 
     For the mean weights of a pruned posterior, call ``sparse_network(model, posterior.median())``. For an ensemble,
-    make one network for each of ``posterior.draws(num_samples)``, and average the outputs of these networks.
+    make one network for each of ``posterior.draws(num_samples)``, and average their outputs.
 
-    The network is in eval mode. The sparse layers of the network are instances of :class:`SparseLinear`, the only class
-    of this package that the network uses. Layers of other kinds stay dense.
+    The network is in eval mode. Its sparse layers are instances of :class:`SparseLinear`, the only class of this
+    package that it uses.
 
     Args:
         model: The model, whose network is copied.
-        values: A value for each random parameter, ``{site: shape (*event)}``, and optionally values of the network's
-            learned parameters and buffers, ``{"net.PATH": value}``, such as statistics of batch normalisation.
-        max_density: Largest fraction of nonzero weights in a layer that becomes sparse; with ``None``, all layers stay
-            dense.
+        values: A value for each random parameter, ``{site: shape (*event)}``, and optionally for the network's learned
+            parameters and buffers, ``{"net.PATH": value}``, such as statistics of batch normalisation.
+        max_density: Largest share of nonzero weights in a layer that becomes sparse; with ``None``, all stay dense.
 
     Returns:
         The network, on the device and in the dtype of the model.
 
     Raises:
-        ValueError: If a random parameter has no value or a value of another shape, or if a name is unknown.
+        ValueError: If a random parameter has no value, or one of another shape, or if a name is unknown.
 
     Example:
         >>> import torch
@@ -148,7 +147,7 @@ def sparse_network(
 
 
 def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Linear]:
-    """Yield linear layers with few nonzero weights. Skip layers with hooks, since a sparse layer loses its hooks."""
+    """Yield linear layers with few nonzero weights and without hooks, which would get lost."""
     for layer in net.modules():
         has_hooks = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
         if max_density is None or type(layer) is not nn.Linear or has_hooks:
@@ -159,6 +158,6 @@ def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Line
 
 @functools.cache
 def _use_up_warning() -> None:
-    """Make a sparse matrix, and hide the warning that torch gives only for the first sparse matrix."""
+    """Hide torch's warning about the first sparse matrix, by making one."""
     with filtered_warnings("ignore", "Sparse CSR"):
         torch.ones(1, 1).to_sparse_csr()

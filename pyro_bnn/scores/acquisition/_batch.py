@@ -1,4 +1,4 @@
-"""BatchBALD, which chooses rows whose labels together give the most information about the weights."""
+"""BatchBALD, which chooses rows that are informative together."""
 
 from dataclasses import dataclass
 
@@ -16,31 +16,29 @@ def batch_bald(
 ) -> tuple[Tensor, Tensor]:
     r"""Choose several rows whose labels together give the most information about the weights.
 
-    The rows are chosen one by one. The rows with the largest values of :func:`bald` are often alike, so the label of a
-    second such row gives little additional information. Each step of BatchBALD treats the labels of the chosen rows as
-    known, and adds the row whose label would then be most informative:
+    Rows with the largest values of :func:`bald` are often alike, so that a second label adds little. BatchBALD chooses
+    rows one by one: it treats the labels of the chosen rows as known, and adds the row whose label would then be most
+    informative:
 
     .. math:: I[y_1, \dots, y_B; w] = \sum_b I[y_b; w \mid y_1, \dots, y_{b-1}], \qquad
               I[y; w \mid \mathbf y] = \mathbb E_{\mathbf y} H[y \mid \mathbf y] - \mathbb E_w H[y \mid w].
 
-    The expectation is over the combinations of labels :math:`\mathbf y` of the chosen rows. This expectation is exact
-    while there are at most `num_combinations` combinations. Later steps draw `num_combinations` combinations by
-    systematic sampling, so the information is approximate. With exact expectations, the chosen rows have at least
-    1 - 1/e times the information of the best possible batch.
+    The expectation is over the labels :math:`\mathbf y` of the chosen rows. It is exact for at most `num_combinations`
+    combinations; later steps draw as many by systematic sampling. With exact expectations, the chosen rows have at
+    least 1 - 1/e times the information of the best batch.
 
-    With S draws, labels tell at most log S nats about the weights. When the information comes close to log S, further
-    rows are arbitrary, so take many draws for large batches.
+    With S draws, labels tell at most log S nats. When the information comes close to log S, further rows are arbitrary,
+    so take many draws for large batches.
 
     Args:
         pool: Prediction of classes with `keep_draws`, or logits of shape (S, N, C).
         num_rows: Number of rows to choose, B.
-        num_combinations: Largest number of combinations of labels. Time and memory are proportional to this number.
-        seed: Seed of the sampled combinations; torch's generators do not change. With ``None``, a seed is drawn.
+        num_combinations: Most combinations of labels. Time and memory are proportional to it.
+        seed: Seed of the sampled combinations; with ``None``, a seed is drawn.
 
     Returns:
-        Indices of the chosen rows in the order of their choice, and information in nats. Both have the shape (B,).
-        Entry b of the information is what the labels of the first b chosen rows tell about the weights. The last entry
-        is the information of the whole batch.
+        Indices of the chosen rows in the order of choice, and information in nats, each of shape (B,). Entry b of the
+        information is what the first b labels tell about the weights.
 
     Raises:
         ValueError: If there are fewer rows than `num_rows`, fewer than two draws, or several outputs for each row, if
@@ -48,7 +46,7 @@ def batch_bald(
 
     References:
         Kirsch, van Amersfoort and Gal (2019), BatchBALD, https://arxiv.org/abs/1906.08158; Minoux (1978), Accelerated
-        Greedy Algorithms for Maximizing Submodular Set Functions, for the method of skipping rows.
+        Greedy Algorithms for Maximizing Submodular Set Functions.
 
     Example:
         >>> import torch
@@ -82,15 +80,13 @@ def batch_bald(
 
 @dataclass(frozen=True)
 class _Labels:
-    """Combinations of labels of the chosen rows."""
-
     probs: Tensor  # probability of each combination, shape (K,)
     draws: Tensor  # probability of each draw given the combination, shape (K, S)
     num_classes: int  # number of labels of a row, C
 
     @classmethod
     def none(cls, logits: Tensor) -> "_Labels":
-        """Return the state before any label is known, in which all draws have the same probability."""
+        """Return the state before any label is known."""
         return cls(
             torch.ones(1, dtype=torch.double, device=logits.device),
             torch.full((1, len(logits)), 1 / len(logits), dtype=torch.double, device=logits.device),
@@ -98,11 +94,7 @@ class _Labels:
         )
 
     def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
-        """Return the row with the largest gain.
-
-        `gains` contains an upper bound of each gain. The method computes some gains exactly, and writes them into
-        `gains`.
-        """
+        """Return the row with the largest gain. `gains` are upper bounds, some of which become exact."""
         order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
         best, largest = order[0], -torch.inf
         for rows in order.split(max(NUMBERS // (max(self.draws.shape) * logits.shape[2]), 1)):
@@ -115,17 +107,14 @@ class _Labels:
         return best
 
     def gain(self, probs: Tensor) -> Tensor:
-        """Return the mutual information between each row's label and the draw, shape (N,). `probs` are (S, N, C)."""
+        """Return the mutual information of each row's label and the draw, shape (N,). `probs` are (S, N, C)."""
         probs = probs.flatten(1)  # (S, N C)
         uncertain = self.probs @ torch.special.entr(self.draws @ probs)
         by_draw = self.probs @ self.draws @ torch.special.entr(probs)
         return (uncertain - by_draw).view(-1, self.num_classes).sum(-1)
 
     def joined(self, probs: Tensor, limit: int, offset: Tensor) -> "_Labels":
-        """Extend each combination of labels by each possible label of one more row.
-
-        If there are more than `limit` combinations, draw `limit` of them at random.
-        """
+        """Extend each combination by each label of one more row; of more than `limit` combinations, draw `limit`."""
         joint = (self.probs[:, None] * (self.draws @ probs)).flatten()  # (K C,)
         if len(joint) <= limit:
             chosen = joint.nonzero()[:, 0]

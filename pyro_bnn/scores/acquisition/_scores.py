@@ -1,4 +1,4 @@
-"""Acquisition scores of single rows, and functions that check the inputs (predictions or logits) of all scores."""
+"""Acquisition scores of single rows, and checks of inputs."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -21,17 +21,17 @@ Pool: TypeAlias = ClassificationPrediction | RegressionPrediction | Tensor
 """A prediction, or logits of shape (S, N, C)."""
 
 NUMBERS = 2**20
-"""Heuristic: largest number of elements of an intermediate result; 8 MB in double precision."""
+"""Heuristic: most elements of an intermediate result; 8 MB in double precision."""
 
 KEEP, MORE = "call `predict(..., keep_draws=True)`", "call `predict` with a larger `num_samples`"
 
 
 def from_baal(predictions: metrics.Numbers, *, logits: bool = False) -> Tensor:
-    """Convert an array from the library baal, which orders the axes differently, to logits for this module.
+    """Convert probabilities from the library baal, which orders axes differently, to logits.
 
     Args:
         predictions: Probabilities, shape (N, C, S): N rows, C classes, S draws.
-        logits: Whether `predictions` are logits, as networks give them, instead of probabilities.
+        logits: Whether `predictions` are logits instead of probabilities.
 
     Returns:
         Logits, shape (S, N, C).
@@ -60,7 +60,7 @@ def from_baal(predictions: metrics.Numbers, *, logits: bool = False) -> Tensor:
 
 
 def class_draws(name: str, value: object, *, least: int = 2) -> Tensor:
-    """Return the logits of all draws, shape (S, N, C), and raise if there are fewer draws than `least`."""
+    """Return the logits of all draws, shape (S, N, C), of which there must be `least`."""
     if isinstance(value, ClassificationPrediction):
         if value.logits is None:
             raise ValueError(f"`{name}` must have the probabilities of each draw; {KEEP}.")
@@ -78,7 +78,7 @@ def class_draws(name: str, value: object, *, least: int = 2) -> Tensor:
 
 
 def require_same_draws(pool: Tensor, targets: Tensor) -> None:
-    """Raise unless two tensors of shape (S, ...) have the same number of draws."""
+    """Raise unless two tensors (S, ...) have equally many draws."""
     if len(pool) != len(targets):
         raise ValueError(
             f"`pool` and `targets` must have the same draws, got {len(pool)} and {len(targets)}; predict both in one "
@@ -87,7 +87,7 @@ def require_same_draws(pool: Tensor, targets: Tensor) -> None:
 
 
 def require_same_seed(pool: object, targets: object) -> None:
-    """Raise if two predictions come from different seeds. Tensors have no seed, and are not checked."""
+    """Raise if two predictions come from different seeds. Tensors are not checked."""
     if not (isinstance(pool, Prediction) and isinstance(targets, Prediction)) or pool.seed == targets.seed:
         return
     raise ValueError(
@@ -97,7 +97,7 @@ def require_same_seed(pool: object, targets: object) -> None:
 
 
 def probs_of(name: str, logits: Tensor) -> Tensor:
-    """Return the class probabilities for given logits, in double precision."""
+    """Return class probabilities in double precision."""
     probs = logits.double().softmax(-1)
     if bool(probs.isnan().any()):
         raise ValueError(f"`{name}` must have finite logits, got NaN or infinity; drop the rows that have one.")
@@ -105,17 +105,17 @@ def probs_of(name: str, logits: Tensor) -> Tensor:
 
 
 def by_rows(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """Apply a function to blocks of rows of logits, shape (S, N, C), and join the results, shape (N,)."""
+    """Apply a function to blocks of rows of logits (S, N, C), and join the results (N,)."""
     return torch.cat([function(part) for part in parts(logits, logits.shape[0] * logits.shape[2])])
 
 
 def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
-    """Split the N rows of values, shape (S, N, ...). A part has at most `NUMBERS` numbers, or it is a single row."""
+    """Split the rows of values (S, N, ...) into parts of at most `NUMBERS` numbers."""
     yield from values.split(max(NUMBERS // numbers_per_row, 1), dim=1)
 
 
 def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
-    """Return `prediction`. Raise unless the prediction has noise, two or more draws, and one number for each row."""
+    """Return `prediction`, which needs noise, two draws, and one number for each row."""
     outputs = prediction.mean.shape[1:]
     if outputs.numel() != 1:
         raise ValueError(f"`{name}` must predict one number for each row, got outputs of shape {tuple(outputs)}.")
@@ -129,8 +129,8 @@ def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
 def entropy(pool: Pool) -> Tensor:
     r"""Return the entropy of each row's label, in nats, as in uncertainty sampling.
 
-    If labels are numbers, each label is treated as a Gaussian variable with the predictive variance v. The entropy of
-    this Gaussian, :math:`\tfrac12 \log(2 \pi e\, v)`, may be negative.
+    If labels are numbers, each counts as a Gaussian with the predictive variance v. Its entropy :math:`\tfrac12 \log(2
+    \pi e\, v)` may be negative.
 
     Args:
         pool: Prediction of the pool, or logits of shape (S, N, C).
@@ -157,10 +157,9 @@ def entropy(pool: Pool) -> Tensor:
 def bald(pool: Pool) -> Tensor:
     r"""Return the mutual information of each row's label and the weights, in nats.
 
-    The mutual information is the information that the label gives about the weights. If labels are classes, the
-    mutual information is the epistemic part of the entropy, :func:`~pyro_bnn.uncertainty.mutual_information`. If labels
-    are numbers, each label and its mean are treated as Gaussians with the predicted variances, so the mutual
-    information is :math:`\tfrac12 \log(v_\text{total} / v_\text{aleatoric})`.
+    It says how much the label tells about the weights. For classes, it is the epistemic part of the entropy,
+    :func:`~pyro_bnn.uncertainty.mutual_information`. For numbers, each label and its mean count as Gaussians, so it is
+    :math:`\tfrac12 \log(v_\text{total} / v_\text{aleatoric})`.
 
     Args:
         pool: Prediction of the pool, or logits of shape (S, N, C).
@@ -169,8 +168,8 @@ def bald(pool: Pool) -> Tensor:
         Scores, at least 0, shape (N,).
 
     Raises:
-        ValueError: If there are fewer than two draws, if the prediction has several outputs for each row, if predicted
-            numbers have no noise, or if logits are not finite.
+        ValueError: If there are fewer than two draws, several outputs for each row, numbers without noise, or logits
+            that are not finite.
 
     References:
         Houlsby et al. (2011), Bayesian Active Learning for Classification and Preference Learning,
@@ -194,7 +193,7 @@ def bald(pool: Pool) -> Tensor:
 
 
 def variation_ratios(pool: ClassificationPrediction | Tensor) -> Tensor:
-    """Return the probability that a row's label is not the row's most probable class.
+    """Return the probability that a row's label is not its most probable class.
 
     Args:
         pool: Prediction of classes, or logits of shape (S, N, C).
@@ -203,7 +202,7 @@ def variation_ratios(pool: ClassificationPrediction | Tensor) -> Tensor:
         Scores in [0, 1 - 1 / C], shape (N,).
 
     Raises:
-        ValueError: If the prediction has several outputs for each row, or if logits are not finite.
+        ValueError: If there are several outputs for each row, or logits are not finite.
 
     References:
         Gal, Islam and Ghahramani (2017), https://arxiv.org/abs/1703.02910.
@@ -228,34 +227,34 @@ def _one_label(pool: ClassificationPrediction) -> ClassificationPrediction:
 
 
 def _of_variance(variance: Tensor, pool: RegressionPrediction) -> Tensor:
-    """Return half the logarithm of a variance or of a ratio of variances, shape (N,)."""
+    """Return half the logarithm of a variance, or of a ratio, shape (N,)."""
     return (variance.log() / 2).view(len(pool)).to(pool.mean.dtype)
 
 
 def epig(pool: Pool, targets: Pool) -> Tensor:
     r"""Return the expected predictive information gain (EPIG) of each row's label, in nats.
 
-    EPIG is the mutual information of the label and a target label, averaged over the target rows:
+    This is the mutual information of the label and a target label, averaged over the target rows:
 
     .. math:: \mathrm{EPIG}(x) = \frac1M \sum_{m=1}^M I[y; y_m \mid x, x_m].
 
-    Unlike :func:`bald`, EPIG ignores what a label tells about weights that have no effect on the target rows. Choose
-    target rows like the inputs that will be predicted; a hundred rows are usually enough.
+    Unlike :func:`bald`, EPIG ignores weights that have no effect on the target rows. Choose target rows like the inputs
+    that will be predicted; a hundred are usually enough.
 
-    In regression, a label and a target label are treated as Gaussians. Their correlation :math:`\rho` comes from the
-    draws, and their mutual information is :math:`-\tfrac12 \log(1 - \rho^2)`.
+    In regression, labels count as Gaussians. Their correlation :math:`\rho` comes from the draws, and their mutual
+    information is :math:`-\tfrac12 \log(1 - \rho^2)`.
 
     Args:
         pool: Prediction of the pool with `keep_draws`, or logits of shape (S, N, C).
-        targets: Prediction of the target rows with `keep_draws`, or logits of shape (S, M, C'). The draws must be those
-            of `pool`, from the same posterior with the same `seed` and `num_samples`. `epig` cannot check whether
-            logits come from the same draws; other draws give wrong scores.
+        targets: Prediction of the target rows with `keep_draws`, or logits of shape (S, M, C'). Draws must be those of
+            `pool`: from the same posterior, with the same `seed` and `num_samples`. For logits, `epig` cannot check
+            this.
 
     Returns:
         Scores, at least 0, shape (N,).
 
     Raises:
-        ValueError: If the two predictions have different seeds or numbers of draws, fewer than two draws, or several
+        ValueError: If the predictions have different seeds or numbers of draws, fewer than two draws, or several
             outputs for each row; if draws were not kept; if numbers have no noise; or if logits are not finite.
 
     References:
@@ -286,10 +285,9 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Return a sum of mutual informations for each row of `probs`, shape (N,).
+    """Sum the mutual informations of a row's label with each label of `others`; shape (N,).
 
-    The sum has one term for each row of `others`: the mutual information of the labels of the two rows. `probs` has
-    shape (S, N, C), and `others` has shape (S, M, C').
+    `probs` has shape (S, N, C), and `others` has shape (S, M, C').
     """
     num_samples, num_rows, num_classes = probs.shape
     joint = probs.flatten(1).mT @ others.flatten(1) / num_samples  # (N C, M C')
@@ -299,7 +297,6 @@ def _information(probs: Tensor, others: Tensor) -> Tensor:
 
 
 def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Tensor:
-    """Return EPIG, shape (N,), for labels that are numbers. The labels count as Gaussian."""
     of_pool, of_targets = _standardised("pool", pool), _standardised("targets", targets)
     require_same_draws(of_pool, of_targets)
     numbers = max(len(of_pool), of_targets.shape[1])
@@ -309,10 +306,7 @@ def _of_numbers(pool: RegressionPrediction, targets: RegressionPrediction) -> Te
 
 
 def _standardised(name: str, prediction: RegressionPrediction) -> Tensor:
-    """Return the centred means of the draws, shape (S, N), divided by a scale.
-
-    With this scale, the inner product of two columns is the correlation of two labels.
-    """
+    """Return the draws' means, scaled such that inner products are correlations of labels; shape (S, N)."""
     components = noisy(name, prediction).components
     if components is None:
         raise ValueError(f"`{name}` must have the mean of each draw; {KEEP}.")

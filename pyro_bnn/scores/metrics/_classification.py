@@ -1,4 +1,4 @@
-"""Scores of class probabilities, and of the detection of unknown inputs."""
+"""Scores of class probabilities, and of detecting unknown inputs."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from ._inputs import Numbers, as_tensor, class_inputs
 
 
 def accuracy(probs: Numbers, y: Numbers) -> float:
-    """Return the fraction of rows whose label is the most probable class.
+    """Return the share of rows whose label is the most probable class.
 
     Args:
         probs: Class probabilities, shape (N, C).
@@ -31,7 +31,7 @@ def accuracy(probs: Numbers, y: Numbers) -> float:
 def negative_log_likelihood(probs: Numbers, y: Numbers) -> float:
     """Return the mean negative log-probability of the labels, in nats.
 
-    The result is infinite if a label has probability 0, unlike scikit-learn's ``log_loss``, which clips probabilities.
+    It is infinite if a label has probability 0; scikit-learn's ``log_loss`` clips probabilities.
 
     Args:
         probs: Class probabilities, shape (N, C).
@@ -47,14 +47,14 @@ def negative_log_likelihood(probs: Numbers, y: Numbers) -> float:
 
 
 def brier_score(probs: Numbers, y: Numbers) -> float:
-    """Return the squared distance of class probabilities from one-hot labels, averaged over the data, in [0, 2].
+    """Return the mean squared distance of class probabilities from one-hot labels, in [0, 2].
 
     Args:
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
 
     References:
-        Brier (1950). As in Brier's article, the score is a sum over all classes.
+        Brier (1950), who also sums over all classes.
 
     Example:
         >>> from pyro_bnn import metrics
@@ -100,17 +100,16 @@ class CalibrationBins(Shown):
         return Summary(title, rows=rows, header=("above", "to", "inputs", "confidence", "accuracy"))
 
     def accuracy_interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        r"""Return the lower and upper ends of Wilson intervals of the accuracies, each of shape (B,).
+        r"""Return the ends of Wilson intervals of the accuracies, each of shape (B,); NaN in empty bins.
 
-        In empty bins the ends are NaN. For n inputs in a bin, the accuracy a, and the two-sided normal quantile z, the
-        ends are
+        For n inputs in a bin, the accuracy a, and the two-sided normal quantile z, they are
 
         .. math::
 
             \Big(a + \tfrac{z^2}{2n} \pm z \sqrt{\tfrac{a(1-a)}{n} + \tfrac{z^2}{4n^2}}\Big) \Big/ (1 + \tfrac{z^2}{n}).
 
         Args:
-            level: Approximate probability that an interval contains the true accuracy, strictly between 0 and 1.
+            level: Approximate probability that an interval contains the true accuracy.
 
         References:
             Wilson (1927), Probable Inference, the Law of Succession, and Statistical Inference, JASA 22, 209-212.
@@ -137,9 +136,8 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
         num_bins: Number of bins B; bin b contains confidences in (b / B, (b + 1) / B].
-        equal_mass: Whether the bins have equal numbers of inputs instead of equal width. With `equal_mass`, the input
-            of rank r, counted from 0, is in bin floor(r B / N). Inputs of equal confidence are in the same bin, so some
-            bins may have more inputs than others, or none.
+        equal_mass: Whether bins have equal numbers of inputs instead of equal width: rank r, counted from 0, is in bin
+            floor(r B / N). Inputs of equal confidence share a bin, so the numbers may differ.
 
     Example:
         >>> from pyro_bnn import metrics
@@ -166,7 +164,7 @@ def _num_bins(value: int) -> int:
 
 
 def _confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> tuple[Tensor, Tensor]:
-    """Return the bin of each confidence, shape (N,), and the edges of the bins, shape (B + 1,)."""
+    """Return the bin of each confidence, (N,), and the edges of the bins, (B + 1,)."""
     _checks.flag("equal_mass", equal_mass)
     if not equal_mass:
         edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.double)
@@ -178,15 +176,13 @@ def _confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> 
 
 
 def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_mass: bool = False) -> float:
-    """Return the weighted mean over bins of the distance between confidence and accuracy.
-
-    The weight of a bin is its number of inputs.
+    """Return the distance between confidence and accuracy, averaged over bins with their numbers of inputs as weights.
 
     Args:
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
-        num_bins: Number of bins for the confidence. Most articles use 15 bins.
-        equal_mass: Whether the bins have equal numbers of inputs instead of equal width; see :func:`calibration_bins`.
+        num_bins: Number of bins of the confidence. Most articles use 15.
+        equal_mass: As for :func:`calibration_bins`.
 
     References:
         Guo et al. (2017), On Calibration of Modern Neural Networks, https://arxiv.org/abs/1706.04599.
@@ -204,23 +200,23 @@ def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
 def calibration_error_by_chance(
     probs: Numbers, *, num_bins: int = 15, num_samples: int = 1000, seed: int = 0, equal_mass: bool = False
 ) -> Tensor:
-    r"""Return expected calibration errors that a perfectly calibrated classifier has by chance on N rows.
+    r"""Return the calibration errors that a perfectly calibrated classifier has by chance on N rows.
 
-    Even a calibrated classifier has an error above 0, since in each bin the accuracy differs from the confidence by
-    chance. This function draws labels from the given probabilities, which are then perfectly calibrated:
+    In each bin, accuracy differs from confidence by chance. Here, labels are drawn from the given probabilities, which
+    are then perfectly calibrated:
 
     .. math:: E = \frac1N \sum_b \Big| \sum_{n \in b} (c_n - t_n) \Big|, \quad t_n \sim \mathrm{Bernoulli}(c_n),
               \quad c_n = \max_c p_{nc}.
 
-    If :func:`expected_calibration_error` of the true labels is below the 95 % quantile of E, there is no evidence of
-    miscalibration.
+    If the :func:`expected_calibration_error` of the true labels is below the 95 % quantile of E, there is no evidence
+    of miscalibration.
 
     Args:
         probs: Class probabilities, shape (N, C).
-        num_bins: Number of bins of the confidence, as for :func:`expected_calibration_error`.
+        num_bins: As for :func:`expected_calibration_error`.
         num_samples: Number R of sets of labels to draw.
         seed: Seed of the labels.
-        equal_mass: Whether the bins have equal numbers of inputs, as for :func:`expected_calibration_error`.
+        equal_mass: As for :func:`expected_calibration_error`.
 
     Returns:
         Calibration errors, shape (R,).
@@ -253,10 +249,9 @@ def adaptive_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
 
     .. math:: \frac1{CB} \sum_c \sum_b \Big| \frac1{|b|} \sum_{n \in b} \big(1[y_n = c] - p_{nc}\big) \Big|.
 
-    For each class c, the inputs are ordered by their probability of c and cut into B successive bins with equal numbers
-    of inputs: the input of rank r, counted from 0, is in bin floor(r B / N). If N is not a multiple of B, the sizes of
-    bins differ by one, and a bin is weighted by its fraction of the inputs instead of 1 / B. Inputs with equal
-    probabilities all get the mean of their labels, so the order of the rows does not matter.
+    For each class c, the inputs are ordered by their probability of c, and cut into B bins: rank r, counted from 0, is
+    in bin floor(r B / N). If N is not a multiple of B, a bin is weighted by its share of the inputs instead of 1 / B.
+    Inputs with equal probabilities all get the mean of their labels, so the order of rows does not matter.
 
     Args:
         probs: Class probabilities, shape (N, C).
@@ -286,15 +281,14 @@ def adaptive_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
 
 @dataclass(frozen=True)
 class OODScores:
-    """Measures of how well a score separates unknown inputs (out of domain, positives) from known inputs (in domain).
+    """How well a score separates unknown inputs (out of domain, positives) from known ones (in domain).
 
     Args:
         auroc: Area under the ROC curve: the probability that an unknown input has a larger score than a known one.
         aupr: Average precision, with unknown inputs as the positive class.
-        fpr95: Fraction of known inputs whose scores reach a threshold. The threshold is as large as possible, but at
-            least 95 % of the unknown inputs must have scores that reach it.
-        auroc_standard_error: Standard error of the AUROC over known and unknown inputs (DeLong et al., 1988); NaN if
-            there is only one known or only one unknown input.
+        fpr95: Share of known inputs that reach a threshold: the largest that at least 95 % of the unknown inputs reach.
+        auroc_standard_error: Standard error of the AUROC over inputs (DeLong et al., 1988); NaN for a single known or
+            unknown input.
     """
 
     auroc: float
@@ -304,7 +298,7 @@ class OODScores:
 
 
 def ood_scores(in_domain: Numbers, out_of_domain: Numbers) -> OODScores:
-    """Measure how well a score separates unknown from known inputs. Scores should be larger for unknown inputs.
+    """Measure how well a score separates unknown from known inputs. It should be larger for unknown ones.
 
     Args:
         in_domain: Scores of known inputs, shape (N,).
@@ -345,7 +339,7 @@ def _standard_error(known: Tensor, unknown: Tensor) -> float:
 
 
 def _shares_below(scores: Tensor, at: Tensor) -> Tensor:
-    """Return, for each value in `at`, the share of the scores below this value; equal scores count one half."""
+    """Return the share of the scores below each value in `at`; equal scores count one half."""
     ordered = scores.sort().values
     below, not_above = (torch.searchsorted(ordered, at, side=side) for side in ("left", "right"))
     return (below + not_above).double() / (2 * len(scores))

@@ -10,11 +10,10 @@ from torch import Tensor
 from ..._core import checks as _checks
 
 Numbers: TypeAlias = Tensor | ArrayLike
-"""A tensor, or an array, list or data frame."""
 
 
 def as_tensor(name: str, value: Numbers) -> Tensor:
-    """Return the numbers as a tensor without gradient. Python numbers in lists and arrays get double precision."""
+    """Return the numbers as a tensor without gradient; Python numbers get double precision."""
     if not isinstance(value, Tensor):
         try:
             value = torch.from_numpy(np.array(value))
@@ -29,8 +28,8 @@ def as_tensor(name: str, value: Numbers) -> Tensor:
 def probabilities(name: str, value: Tensor) -> None:
     """Raise unless the numbers are probabilities that sum to 1 over the last axis.
 
-    Sums may differ from 1 by the square root of the rounding error of the dtype, as in scikit-learn's ``log_loss``.
-    float64 gets the tolerance of float32, since such numbers often come from a float32 network.
+    The tolerance is the square root of the dtype's rounding error, as in scikit-learn's ``log_loss``. float64 gets that
+    of float32, since such numbers often come from a float32 network.
     """
     if not value.is_floating_point():
         raise ValueError(f"`{name}` must be floating-point probabilities, got {value.dtype}.")
@@ -45,7 +44,7 @@ def probabilities(name: str, value: Tensor) -> None:
 
 
 def class_inputs(probs: Numbers, y: Numbers) -> tuple[Tensor, Tensor]:
-    """Return the probabilities in double precision, and the labels as integers on the same device."""
+    """Return probabilities in double precision, and labels as integers on their device."""
     probs, y = as_tensor("probs", probs), as_tensor("y", y)
     if probs.dim() != 2 or y.shape != probs.shape[:1] or probs.numel() == 0:
         raise ValueError(
@@ -65,7 +64,7 @@ def class_inputs(probs: Numbers, y: Numbers) -> tuple[Tensor, Tensor]:
 
 
 def number_inputs(y: Tensor, **predictions: Tensor) -> None:
-    """Raise unless predictions and targets are finite, and have the same shape and device."""
+    """Raise unless all are finite, and have the same shape and device."""
     for name, value in predictions.items():
         if value.shape != y.shape or y.numel() == 0:
             raise ValueError(

@@ -10,7 +10,7 @@ from ._inputs import Numbers, as_tensor, number_inputs, probabilities
 
 
 def root_mean_squared_error(mean: Numbers, y: Numbers) -> float:
-    """Return the root mean squared error of predictive means, in the units of the targets.
+    """Return the root mean squared error of predictive means, in units of the targets.
 
     Args:
         mean: Predictive means, shape ``(N, *O)``.
@@ -51,12 +51,11 @@ def crps_from_draws(draws: Numbers, y: Numbers) -> float:
 
     .. math:: \frac1S \sum_s |x_s - y| - \frac1{2S(S-1)} \sum_{st} |x_s - x_t|.
 
-    The score is in the units of y; lower is better. If all draws are equal, the score is the mean absolute error. The
-    estimator is fair: for any number of draws, its expectation is the score of the distribution. So an estimate may be
-    slightly below 0.
+    The score is in the units of y; lower is better. The estimator is fair: its expectation is the score of the
+    distribution for any number of draws. So an estimate may be slightly below 0.
 
     Args:
-        draws: Independent draws from the predictive distribution, shape ``(S, N, *O)``, at least two.
+        draws: At least two independent draws from the predictive distribution, shape ``(S, N, *O)``.
         y: Targets, shape ``(N, *O)``.
 
     References:
@@ -86,7 +85,7 @@ def crps_from_draws(draws: Numbers, y: Numbers) -> float:
 def crps_of_normal_mixture(weights: Numbers, loc: Numbers, scale: Numbers, y: Numbers) -> float:
     """Return the continuous ranked probability score of a mixture of M Gaussians, averaged over all targets.
 
-    The score has a closed form, and is in the units of y; lower is better. Time grows with the square of M.
+    The score is in the units of y; lower is better. Time grows with the square of M.
 
     Args:
         weights: Probabilities of the components, shape (..., M) or (M,).

@@ -1,4 +1,4 @@
-"""Running sums over weight draws, from which predictions are computed."""
+"""Running sums over weight draws, which become predictions."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic
@@ -16,21 +16,21 @@ from ._special import MixtureDensityPrediction
 
 
 class Accumulator(ABC, Generic[P_co]):
-    """A running sum over weight draws; its memory does not grow with the number of draws."""
+    """A running sum over weight draws."""
 
     num_samples: int = 0
 
     @abstractmethod
     def add_draws(self, observations: Distribution, *, keep: bool) -> None:
-        """Add the predictions of some weight draws.
+        """Add the predictions of S weight draws.
 
         Args:
             observations: Distribution of the observations, batch shape ``(S, N, *O)``.
-            keep: Whether to keep the prediction of each draw, too; memory then grows with the number of draws.
+            keep: Whether to keep the prediction of each draw, too.
         """
 
     def add(self, observation: Distribution, *, keep: bool) -> None:
-        """Add the prediction of one weight draw, batch shape ``(N, *O)``; see :meth:`add_draws`."""
+        """Add the prediction of one weight draw, batch shape ``(N, *O)``."""
         self.add_draws(observation.expand(torch.Size([1, *observation.batch_shape])), keep=keep)
 
     @abstractmethod
@@ -43,7 +43,7 @@ class Accumulator(ABC, Generic[P_co]):
 
 
 class ClassAccumulator(Accumulator[ClassificationPrediction]):
-    """Running sums for the mean probabilities, expected entropy, mutual information, votes and logit variance."""
+    """Running sums for predictions of classes."""
 
     def __init__(self) -> None:
         self._entropies, self._logits = RunningEntropies(), RunningMoments()
@@ -77,7 +77,7 @@ class ClassAccumulator(Accumulator[ClassificationPrediction]):
 
 
 class MomentAccumulator(Accumulator[RegressionPrediction]):
-    """Running sums for the mean and the variances of numbers."""
+    """Running sums for predictions of numbers."""
 
     def __init__(self) -> None:
         self._means, self._variances = RunningMoments(), RunningMoments()
@@ -104,7 +104,7 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
 
 
 class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
-    """Running sums for predictions by mixtures: moments of the targets, variances within and between components."""
+    """Running sums for predictions by mixtures."""
 
     def __init__(self) -> None:
         self._moments, self._within, self._between = MomentAccumulator(), RunningMoments(), RunningMoments()
@@ -123,7 +123,7 @@ class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
 
 
 class RunningMoments:
-    """Mean and unbiased variance of values in blocks of shape (S, ...) (Chan, Golub and LeVeque, 1983)."""
+    """Mean and unbiased variance of blocks of values (S, ...) (Chan, Golub and LeVeque, 1983)."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -132,10 +132,7 @@ class RunningMoments:
         self._squares: Any = 0.0
 
     def add_to_mean(self, values: Tensor) -> Tensor:
-        """Add values to the mean, but not to the variance.
-
-        Return the mean of the new values minus the mean of the earlier values.
-        """
+        """Add values to the mean, but not to the variance; return how far their mean is above the earlier mean."""
         self.count += len(values)
         deviation: Tensor = values.mean(0) - self.mean
         self._sum = self._sum + values.sum(0)  # infinite for infinite values; a running mean would be NaN
@@ -150,12 +147,11 @@ class RunningMoments:
 
     @property
     def variance(self) -> Tensor | None:
-        """The variance; None for a single value."""
         return self._squares / (self.count - 1) if self.count > 1 else None
 
 
 def _log_probs(observation: Distribution) -> Tensor:
-    """Return the log-probabilities of the classes, shape (S, N, C) or (S, N, O, 2)."""
+    """Return log-probabilities, shape (S, N, C) or (S, N, O, 2)."""
     if isinstance(observation, Categorical):
         return observation.logits
     if not isinstance(observation, Bernoulli):

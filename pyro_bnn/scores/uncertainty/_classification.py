@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 class ClassificationPrediction(Prediction):
     """Class probabilities averaged over weight draws, with aleatoric and epistemic uncertainty.
 
-    With several yes-or-no outputs, the shape (N, C) becomes ``(N, O, 2)``, and the shape (N,) becomes ``(N, O)``. The
-    other arguments are those of :class:`Prediction`.
+    With several yes-or-no outputs, (N, C) becomes ``(N, O, 2)``, and (N,) becomes ``(N, O)``. Other arguments are those
+    of :class:`Prediction`.
 
     Args:
         probs: Mean class probabilities, shape (N, C).
         aleatoric: Expected entropy, in nats, shape (N,).
-        votes: Number of draws for which each class is the most probable one, shape (N, C).
+        votes: Number of draws in which each class is the most probable one, shape (N, C).
         mutual_information: Mutual information of label and weights, in nats, shape (N,); None for a single draw.
         variance_of_logits: Variance of the centred logits over draws, averaged over classes, shape (N,); None for a
             single draw. Centred logits have the mean 0 over classes.
@@ -102,12 +102,12 @@ class ClassificationPrediction(Prediction):
     ) -> "pandas.DataFrame":
         """Return the prediction as a data frame; see :meth:`Prediction.to_frame`.
 
-        The column ``label`` has the most probable class. The columns ``total_nats``, ``aleatoric_nats`` and
-        ``epistemic_nats`` have the uncertainties. Each class has a column of probabilities, such as ``prob_0``. With
-        several outputs, each output has all these columns, with names that end in the output's name or number.
+        The columns are the most probable class, ``label``, the uncertainties ``total_nats``, ``aleatoric_nats`` and
+        ``epistemic_nats``, and a probability for each class, such as ``prob_0``. With several outputs, each has all
+        these columns, whose names end in its name or number.
 
         Args:
-            classes: Names of the classes. They replace the numbers of the classes in labels, targets and column names.
+            classes: Names of the classes, in place of their numbers.
             outputs: Names of several yes-or-no outputs; by default their numbers.
             index: Labels of the rows; by default 0 to N - 1.
         """
@@ -136,8 +136,8 @@ class ClassificationPrediction(Prediction):
     def score(self, y: Tensor | None = None) -> dict[str, float]:
         """Return scores of the mean probabilities against labels, shape (N,); see :meth:`Prediction.score`.
 
-        The scores are ``accuracy``, ``nll`` (in nats per label), ``brier`` and ``ece`` (expected calibration error, 15
-        bins). With several outputs, each output of each row counts as one label.
+        These are ``accuracy``, ``nll`` (in nats per label), ``brier`` and ``ece`` (expected calibration error, 15
+        bins). Each of several outputs counts as a label.
         """
         y = self._targets_for_score(y)
         expected = _checks.shape(self.probs)[:-1]

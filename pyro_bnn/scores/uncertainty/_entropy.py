@@ -6,16 +6,14 @@ from torch import Tensor
 from ..._core import checks as _checks
 
 LOG_ZERO = -800.0
-"""Finite number used as the logarithm of 0. Its exponential is 0 in double precision."""
+"""In place of the logarithm of 0; its exponential is 0 in double precision."""
 
 SERIES_BELOW = 0.01
-"""Value of |u| below which four terms of the series have a smaller relative error, 1e-9, than logarithms."""
+"""Below this |u|, four terms of the series are more exact than logarithms: to a relative error of 1e-9."""
 
 
 def entropy(probs: Tensor) -> Tensor:
-    """Return the entropy of probabilities of shape (..., C) over the last axis, in nats.
-
-    The entropy lies in [0, log C]; 0 log 0 counts as 0.
+    """Return the entropy of probabilities (..., C) over the last axis, in nats, where 0 log 0 counts as 0.
 
     Example:
         >>> import torch
@@ -65,12 +63,12 @@ def expected_entropy(logits: Tensor) -> Tensor:
 
 
 def mutual_information(logits: Tensor) -> Tensor:
-    r"""Return the epistemic uncertainty of a classifier, in nats. This uncertainty grows if the draws disagree more.
+    r"""Return the epistemic uncertainty of a classifier, in nats, which is larger if the draws disagree more.
 
     .. math:: I = H\big[\tfrac1S \sum_s p_s\big] - \tfrac1S \sum_s H[p_s].
 
-    If the draws nearly agree, the difference of the two entropies would have no correct digit. So the value is computed
-    as a sum of non-negative terms, in double precision.
+    For draws that nearly agree, the difference would have no correct digit. So the value is a sum of non-negative
+    terms, in double precision.
 
     Args:
         logits: Unnormalised log-probabilities, shape (S, N, C).
@@ -79,7 +77,7 @@ def mutual_information(logits: Tensor) -> Tensor:
         Values in [0, log C], shape (N,).
 
     Raises:
-        ValueError: If S < 2, since the value of one draw is zero by construction.
+        ValueError: If S < 2, since one draw would always give 0.
 
     References:
         Houlsby et al. (2011), https://arxiv.org/abs/1112.5745.
@@ -98,9 +96,8 @@ def mutual_information(logits: Tensor) -> Tensor:
 class RunningEntropies:
     r"""Mean probabilities of successive draws, their expected entropy, and the mutual information of label and draw.
 
-    The mutual information :math:`I_S` of S draws is the mean KL divergence of each draw's probabilities from their mean
-    :math:`m_S`. The mean over all draws is known only after the last draw. So each new draw p updates the mutual
-    information from :math:`I_{S-1}` to :math:`I_S`:
+    The mutual information :math:`I_S` of S draws is their mean KL divergence from the mean :math:`m_S`. A new draw p
+    changes the mean, and updates :math:`I_{S-1}` to
 
     .. math:: I_S = b I_{S-1} + a\, \mathrm{KL}(p \| m_S) + b\, \mathrm{KL}(m_{S-1} \| m_S), \qquad
               a = \tfrac1S, \quad b = 1 - a, \quad m_S = b\, m_{S-1} + a\, p.
@@ -110,15 +107,14 @@ class RunningEntropies:
 
     .. math:: a\, h(p) + b\, h(m_{S-1}) - h(m_S) = m_S \big(a\, g(b u) + b\, g(-a u)\big) \ge 0.
 
-    For large u the left-hand side of this equation is computed. For small u the terms on the left would cancel, so the
-    series of g is summed.
+    For large u the left-hand side is computed. For small u its terms would cancel, so the series of g is summed.
     """
 
     def __init__(self) -> None:
         self.num_samples = 0
 
     def add(self, log_probs: Tensor) -> Tensor:
-        """Add the log-probabilities of some draws, shape (S, ..., C), and return their probabilities."""
+        """Add draws of log-probabilities, shape (S, ..., C), and return their probabilities."""
         log_probs = log_probs.double()
         unnormalised = log_probs.exp()
         total = unnormalised.sum(-1, keepdim=True)  # not exactly 1: single-precision inputs sum to 1 only within 1e-7
@@ -134,10 +130,9 @@ class RunningEntropies:
         return probs
 
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
-        """Include `count` draws. The other arguments describe these draws alone.
+        """Include `count` draws, which alone have the mean `probs`, entropy and mutual information.
 
-        `probs` contains the means p of the draws' probabilities, and `product` contains p log p. `entropy` is the mean
-        of the draws' entropies, and `information` is the mutual information.
+        `product` is the mean of p log p.
         """
         self.num_samples += count
         if self.num_samples == count:
@@ -175,7 +170,7 @@ def require_two(num_samples: int) -> None:
 
 
 def single_at_least(value: Tensor) -> torch.dtype:
-    """Return the dtype of the values, or float32 if this dtype has a lower precision."""
+    """Return the values' dtype, or float32 if that is more precise."""
     return torch.promote_types(value.dtype, torch.float32)
 
 
@@ -189,7 +184,7 @@ def _series(u: Tensor, a: float) -> Tensor:
 
 
 def _running(logits: Tensor) -> RunningEntropies:
-    """Compute the entropies of unnormalised log-probabilities, shape (S, N, C), one draw at a time to save memory."""
+    """Compute the entropies for unnormalised log-probabilities (S, N, C), draw by draw to save memory."""
     if bool(_checks.real_tensor("logits", logits).isnan().any()):  # minus infinity is a probability of 0
         raise ValueError("`logits` must be numbers, got NaN; drop the rows that have one.")
     if logits.dim() < 2 or logits.numel() == 0:

@@ -1,4 +1,4 @@
-"""The predictions that `predict` returns, and their distributions and data frames."""
+"""The predictions that `predict` returns, and their data frames."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,37 +26,37 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound="Prediction")
 Q = TypeVar("Q", bound="Prediction")
 P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
-"""Type of the predictions of a model, likelihood or running sum; by default any prediction."""
+"""Type of the predictions of a model, likelihood or running sum."""
 
 DRAWS_FIRST = ("logits", "components", "values")
-"""Fields with draws on the first axis and data on the second; the other fields have data on the first axis."""
+"""Fields with draws on the first axis and data on the second. In other fields, data are on the first axis."""
 
 MOST_KEPT = 2**20
-"""Heuristic: largest number of elements that `predict` keeps by default. A million Gaussians take 8 MB."""
+"""Heuristic: most elements that `predict` keeps by default. A million Gaussians take 8 MB."""
 
 NUM_HEAD, MOST_COLUMNS = 5, 12
-"""Largest numbers of rows and columns of a prediction that a notebook shows."""
+"""Most rows and columns of a prediction in a notebook."""
 
 HALF = (torch.float16, torch.bfloat16)
-"""Floating-point types that data frames do not fully support."""
+"""Floating-point types that data frames hardly support."""
 
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Advised, Shown, ABC):
     """Result of `predict`: probabilities of classes, or moments of numbers, depending on the subclass.
 
-    ``prediction[rows]`` is the prediction of a part of the inputs. `rows` may be a boolean mask of shape (N,), a vector
-    or list of row numbers, a slice, or a single row number. A single row number gives a prediction with one row.
+    ``prediction[rows]`` is the prediction of a part of the inputs. `rows` is a boolean mask of shape (N,), row numbers,
+    a slice, or a single row number, which gives a prediction with one row.
 
     Args:
         num_samples: Number of weight draws, S.
-        log_density: Log-density or log-probability of the targets under the mixture of all draws, in nats, shape (N,).
-            For a row with several outputs, this is the joint log-density of all outputs. None if no targets were given.
-        targets: Targets of `log_density`, N rows; None if no targets were given.
-        seed: Seed of the weight draws, given to `predict` or drawn by it; None if unknown. Two predictions of one
-            posterior use the same weight draws if they have the same seed and number of draws.
-        draws_are: What a draw is called in the summary: a "weight draw", or a "member" of an ensemble of point
-            estimates.
+        log_density: Log-density or log-probability of each row's targets under the mixture of all draws, jointly over
+            outputs, in nats, shape (N,). None without targets.
+        targets: Targets of `log_density`, N rows, if there are any.
+        seed: Seed of the weight draws; None if unknown. Predictions of one posterior with the same seed and number of
+            draws use the same weight draws.
+        draws_are: What a draw is called in the summary: a "weight draw", or a "member" of an ensemble of plain
+            networks.
 
     Example:
         >>> import torch
@@ -94,7 +94,6 @@ class Prediction(Advised, Shown, ABC):
         return Summary(f"{type(self).__name__}: {size}{place}", notes)
 
     def _notebook_summary(self) -> Summary:
-        """Return the summary with a table of the first rows."""
         summary = self._summary()
         if not len(self):
             return summary
@@ -105,19 +104,19 @@ class Prediction(Advised, Shown, ABC):
         return replace(summary, notes=[*summary.notes, shown], rows=rows, header=("row", *names))
 
     def axes_in_words(self) -> str:
-        """Describe the axes of one row of the prediction in words, such as "10 classes"."""
+        """Describe a row's axes, such as "10 classes"."""
         return f"rows of shape {tuple(self.expectation.shape[1:])}"
 
     def uncertainty_in_words(self) -> str:
-        """Return one or two lines about the uncertainty, averaged over all rows."""
+        """Return lines about the uncertainty, averaged over all rows."""
         return "uncertainty unknown"
 
     @abstractmethod
     def score(self, y: Tensor | None = None) -> dict[str, float]:
-        """Return scores of the prediction against targets, by name.
+        """Return scores against targets, by name.
 
         Args:
-            y: Targets, one row per input: a tensor, array, list or data frame; by default those given to `predict`.
+            y: Targets, one row per input: a tensor, array, list or data frame; by default those of `predict`.
 
         Raises:
             ValueError: If there are no targets, or if they do not fit the prediction.
@@ -125,20 +124,20 @@ class Prediction(Advised, Shown, ABC):
 
     @abstractmethod
     def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
-        """Return the prediction as a data frame with one row per input, for example to write it to a file.
+        """Return the prediction as a data frame with one row per input.
 
-        If there are targets, the frame has the columns ``target`` and ``log_density`` (in nats). With a single weight
-        draw, columns for quantities that need several draws are left out.
+        With targets, it has the columns ``target`` and ``log_density`` (in nats). With a single weight draw, it lacks
+        columns that need several.
 
         Args:
             index: Labels of the rows, such as the ``index`` of the data frame x; by default 0 to N - 1.
 
         Raises:
-            ValueError: If the number of labels in the index is not the number of rows.
+            ValueError: If the index does not have N labels.
         """
 
     def as_kind(self, kind: type[Q]) -> Q:
-        """Return this prediction if it has the type `kind`; otherwise raise a ValueError."""
+        """Return this prediction if it has the type `kind`; otherwise raise."""
         if not isinstance(kind, type) or not issubclass(kind, Prediction):
             raise ValueError(f"`kind` must be a class of predictions, got {_checks.described(kind)}.")
         if not isinstance(self, kind):
@@ -149,7 +148,7 @@ class Prediction(Advised, Shown, ABC):
 
     @property
     def nll(self) -> float:
-        """Negative log predictive density, in nats, averaged over the data; needs targets."""
+        """Negative log predictive density in nats, averaged over the data; needs targets."""
         if self.log_density is None:
             raise ValueError("the NLL needs targets; call `predict(..., y=y)`.")
         return float(-self.log_density.mean())
@@ -174,7 +173,7 @@ class Prediction(Advised, Shown, ABC):
 
 
 def require_variance(variance: Tensor | None) -> Tensor:
-    """Return the variance. Raise a `ValueError` if the variance is None; a single draw has no variance."""
+    """Return the variance, if there is one: a single draw has none."""
     if variance is None:
         require_two(1)
     assert variance is not None
@@ -182,7 +181,7 @@ def require_variance(variance: Tensor | None) -> Tensor:
 
 
 def concatenate(predictions: Sequence[P]) -> P:
-    """Join the predictions of successive batches, which come from the same weight draws."""
+    """Join predictions of batches by the same weight draws."""
     first = predictions[0]
     if len(predictions) == 1:
         return first
@@ -215,22 +214,19 @@ def _row_numbers(rows: object, num_data: int) -> Tensor:
 
 
 class Sliced(ABC):
-    """A distribution with its own methods that select and join draws and rows.
-
-    Other code cannot do this, since the parameters of the distribution have no axes for draws and rows.
-    """
+    """A distribution that selects and joins draws and rows itself, since its parameters have no axes for them."""
 
     @abstractmethod
     def taken(self, index: Tensor, dim: int) -> Distribution:
-        """Return the distribution of the selected draws (if `dim` is 0) or of the selected rows (if `dim` is 1)."""
+        """Return the selected draws (if `dim` is 0) or rows (if `dim` is 1)."""
 
     @abstractmethod
     def joined(self, others: Sequence[Any], dim: int) -> Distribution:
-        """Concatenate the distributions in `others` along an axis. The first of them is this distribution itself."""
+        """Concatenate `others`, of which the first is this distribution, along an axis."""
 
 
 def join_distributions(distributions: Sequence[Distribution], dim: int) -> Distribution:
-    """Concatenate distributions of the same type along an axis."""
+    """Concatenate distributions of one type along an axis."""
     first = distributions[0]
     if isinstance(first, Sliced):
         return first.joined(distributions, dim)
@@ -241,12 +237,12 @@ def join_distributions(distributions: Sequence[Distribution], dim: int) -> Distr
 
 
 def in_double(distribution: Distribution) -> Distribution:
-    """Return the distribution in double precision, in which variances do not overflow."""
+    """Convert to double precision, in which variances do not overflow."""
     return move_distribution(distribution, distribution.mean.new_zeros((), dtype=torch.double))
 
 
 def take(value: Any, index: Tensor, dim: int) -> Any:
-    """Select elements along an axis of a tensor or distribution; return any other object unchanged."""
+    """Select elements along an axis of a tensor or distribution; leave any other object as it is."""
     if isinstance(value, Sliced):
         return value.taken(index, dim)
     if isinstance(value, Distribution):
@@ -256,7 +252,7 @@ def take(value: Any, index: Tensor, dim: int) -> Any:
 
 
 def are_few(distribution: Distribution, num_predictions: int) -> bool:
-    """Return whether the predictions of all draws have at most `MOST_KEPT` elements, and so are kept by default."""
+    """Return whether the predictions of all draws are kept by default, with at most `MOST_KEPT` elements."""
     if not isinstance(distribution, Sliced) and not _found_names(distribution):
         return False
     sizes: Any = getattr(distribution, "param_shape", None)  # with the axis of classes
@@ -269,7 +265,7 @@ def _found_names(distribution: Distribution) -> list[str]:
 
 
 def _names(distribution: Distribution) -> list[str]:
-    """Return the names of the arguments from which a distribution was built, such as logits or probabilities."""
+    """Return the arguments from which a distribution was built, such as logits."""
     names = _found_names(distribution)
     if not names:
         raise ValueError(
@@ -279,7 +275,7 @@ def _names(distribution: Distribution) -> list[str]:
 
 
 def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any] | None) -> "pandas.DataFrame":
-    """Return a data frame with the given columns, each of shape (N,). Raise unless the index has N labels."""
+    """Return a data frame with columns of shape (N,) and N labels of rows."""
     import pandas  # imported late: importing takes long
 
     if index is not None and not isinstance(index, pandas.Index | pandas.Series):
@@ -291,7 +287,7 @@ def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any]
 
 
 def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """Split values of shape ``(N, *O)`` into columns. Each name ends in the name or number of the output."""
+    """Split values ``(N, *O)`` into columns, whose names end in the output's name or number."""
     count = values.shape[1:].numel()
     flat = array(values).reshape(len(values), count)
     if outputs is not None:
@@ -302,7 +298,7 @@ def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dic
 
 
 def named(argument: str, names: Sequence[str], count: int) -> list[str]:
-    """Return the names of classes or outputs as a list. Raise unless there are `count` different names."""
+    """Return the names of classes or outputs, which must be `count` different ones."""
     found = [str(name) for name in _checks.items(argument, names, "a list of names")]
     if len(found) != count or len(set(found)) != count:
         raise ValueError(f"`{argument}` must be {count} different names, got {len(found)}: {found[:5]}.")
@@ -310,18 +306,18 @@ def named(argument: str, names: Sequence[str], count: int) -> list[str]:
 
 
 def array(values: Tensor) -> np.ndarray:
-    """Return a tensor's numbers as an array of at least single precision."""
+    """Return an array of at least single precision."""
     values = values.detach().cpu()
     return (values.float() if values.dtype in HALF else values).numpy()
 
 
 @dataclass(frozen=True, repr=False)
 class ValuePrediction(Prediction):
-    """Values that a Pyro model of your own returns or observes, over draws of the model's latent variables.
+    """Values that your own Pyro model returns or observes, over draws of its latent variables.
 
-    If the model returns a mean, the attribute `variance` is the epistemic part of the predictive variance. If the
-    values are observations, each draw of the latent variables gives one observation, and `variance` is the total
-    variance. Only observations have a log-density. The other arguments are the same as for :class:`Prediction`.
+    If the model returns a mean, `variance` is the epistemic part of the predictive variance. If the values are
+    observations, one for each draw, it is the total variance, and there is a log-density. Other arguments are those of
+    :class:`Prediction`.
 
     Args:
         mean: Mean of the values, shape ``(N, *O)``.
@@ -339,11 +335,11 @@ class ValuePrediction(Prediction):
 
     @property
     def variance(self) -> Tensor:
-        """Unbiased variance of the values over draws, shape ``(N, *O)``; needs at least two draws."""
+        """Unbiased variance over draws, shape ``(N, *O)``; needs at least two draws."""
         return require_variance(self.variance_of_values)
 
     def quantile(self, levels: list[float]) -> Tensor:
-        """Return the quantiles of the values over draws, shape ``(Q, N, *O)``.
+        """Return quantiles over draws, shape ``(Q, N, *O)``.
 
         Args:
             levels: Q levels strictly between 0 and 1.
@@ -359,16 +355,13 @@ class ValuePrediction(Prediction):
         return f"standard deviation over draws (root mean square) {float(self.variance.mean()) ** 0.5:.3g}"
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
-        """Return the root mean squared error ``rmse``, and the ``nll`` if there is a log-density of the targets.
-
-        See :meth:`Prediction.score`.
-        """
+        """Return the root mean squared error ``rmse``, and with a log-density of the targets the ``nll``."""
         y = self._targets_for_score(y)
         has_density = self.targets is not None and self.log_density is not None and torch.equal(y, self.targets)
         return {"rmse": metrics.root_mean_squared_error(self.mean, y)} | ({"nll": self.nll} if has_density else {})
 
     def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
-        """Return a data frame with the columns ``mean`` and ``sd``; see :meth:`Prediction.to_frame`."""
+        """Return a data frame with the columns ``mean`` and ``sd``."""
         columns = by_output("mean", self.mean, None)
         if self.variance_of_values is not None:
             columns |= by_output("sd", self.variance.sqrt(), None)

@@ -1,4 +1,4 @@
-"""Distribution function and quantiles of an equally weighted mixture, in which each draw gives one component."""
+"""Distribution function and quantiles of a mixture with one component per draw."""
 
 import math
 
@@ -10,11 +10,11 @@ from ..._core import checks as _checks
 from ..._core.gaussian_mixture import BISECTIONS
 
 NUM_DRAWS = 4000
-"""Heuristic: draws for quantiles without closed form, whose levels have standard errors of 0.8 % at most."""
+"""Heuristic: draws for quantiles without closed form; their levels have standard errors of at most 0.8 %."""
 
 
 def levels_of(q: object) -> Tensor:
-    """Return the probabilities in `q` in double precision."""
+    """Return probabilities in double precision."""
     try:
         levels = torch.as_tensor(q, dtype=torch.double)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -28,7 +28,7 @@ def levels_of(q: object) -> Tensor:
 
 
 def has_cdf(components: Distribution) -> bool:
-    """Return whether the components have a distribution function in closed form, and quantiles with known bounds."""
+    """Return whether components have a distribution function, and quantiles with known bounds."""
     try:
         mean_cdf(components, components.mean[0])
     except NotImplementedError:
@@ -37,19 +37,18 @@ def has_cdf(components: Distribution) -> bool:
 
 
 def cdf_of_each_draw(components: Distribution, y: Tensor) -> Tensor:
-    """Distribution function of each component, shape ``(S, N, *O)``."""
+    """Distribution function of each component, ``(S, N, *O)``."""
     if isinstance(components, Poisson):
         return torch.special.gammaincc((y.floor() + 1).clamp_min(1e-30), components.rate) * (y >= 0)
     return components.cdf(y)
 
 
 def mean_cdf(components: Distribution, y: Tensor) -> Tensor:
-    """Distribution function of the mixture of all draws."""
     return cdf_of_each_draw(components, y).mean(0)
 
 
 def mixture_quantile(components: Distribution, q: float) -> Tensor:
-    """Return the quantile of the mixture, by bisection between two values that enclose the quantile."""
+    """Return the mixture's quantile, by bisection."""
     support = components.support
     are_counts = support is not None and support.is_discrete
     low, high = _bracket(components, q, are_counts=are_counts)
@@ -61,13 +60,13 @@ def mixture_quantile(components: Distribution, q: float) -> Tensor:
 
 
 def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
-    """Return the k-th smallest of S draws for each of Q levels q, where k is q S rounded up; shape ``(Q, N, *O)``."""
+    """Return the k-th smallest draw for each of Q levels q, where k is q S rounded up; ``(Q, N, *O)``."""
     ordered, num_draws = draws.sort(0).values, len(draws)
     return torch.stack([ordered[max(-int(-level * num_draws // 1), 1) - 1] for level in levels.tolist()])
 
 
 def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[Tensor, Tensor]:
-    """Return two values that enclose the quantile. If there is no closed form, use Cantelli's inequality."""
+    """Return values that enclose the quantile; without closed form, by Cantelli's inequality."""
     quantiles = None if are_counts else _quantiles(components, q)
     if quantiles is not None:
         return quantiles.amin(0), quantiles.amax(0)
@@ -82,7 +81,7 @@ def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[T
 
 
 def _quantiles(components: Distribution, q: float) -> Tensor | None:
-    """Return the quantiles of the components, or None if the quantiles have no closed form."""
+    """Return the components' quantiles, or None without closed form."""
     try:
         return components.icdf(torch.full_like(components.mean, q))
     except NotImplementedError:

@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 CRPS_DRAWS = 1000
-"""Heuristic: draws for a CRPS without closed form, with an error of 3 % of a standard deviation per target."""
+"""Heuristic: draws for a CRPS without closed form; its error is 3 % of a standard deviation per target."""
 
 
 @dataclass(frozen=True, repr=False)
 class RegressionPrediction(Prediction):
     """Mean and variances of the predictive mixture, which has one component per weight draw.
 
-    `total`, `aleatoric` and `epistemic` are variances. The standard deviations `sd`, `aleatoric_sd` and `epistemic_sd`
-    are in the units of the targets. Variances are always in double precision, since squares of numbers above 1e19 are
-    infinite in single precision. The other arguments are those of :class:`Prediction`.
+    `total`, `aleatoric` and `epistemic` are variances. Their roots `sd`, `aleatoric_sd` and `epistemic_sd` are in the
+    units of the targets. Variances are in double precision, since squares of numbers above 1e19 are infinite in single
+    precision. Other arguments are those of :class:`Prediction`.
 
     Args:
         mean: Predictive mean, shape ``(N, *O)``.
         aleatoric: Mean of the components' variances, shape ``(N, *O)``.
-        variance_of_means: Unbiased variance of the draws' predictive means, shape ``(N, *O)``; None for a single draw.
+        variance_of_means: Unbiased variance of the draws' means, shape ``(N, *O)``; None for a single draw.
         components: The mixture's components, batch shape ``(S, N, *O)``; None unless `keep_draws`.
 
     Example:
@@ -78,10 +78,7 @@ class RegressionPrediction(Prediction):
 
     @property
     def epistemic(self) -> Tensor:
-        """Unbiased variance of the predictive means of the draws, shape ``(N, *O)``.
-
-        There must be two or more draws.
-        """
+        """Unbiased variance of the draws' means, shape ``(N, *O)``; needs at least two draws."""
         return require_variance(self.variance_of_means)
 
     @property
@@ -91,28 +88,27 @@ class RegressionPrediction(Prediction):
 
     @property
     def sd(self) -> Tensor:
-        """Standard deviation of an observation, shape ``(N, *O)``: the square root of `total`."""
+        """Standard deviation of an observation, shape ``(N, *O)``."""
         return self.total.sqrt().to(self.mean.dtype)
 
     @property
     def aleatoric_sd(self) -> Tensor:
-        """Standard deviation that is due to noise, shape ``(N, *O)``: the square root of `aleatoric`."""
+        """Standard deviation due to noise, shape ``(N, *O)``."""
         return self.aleatoric.sqrt().to(self.mean.dtype)
 
     @property
     def epistemic_sd(self) -> Tensor:
-        """Standard deviation that is due to unknown weights, shape ``(N, *O)``: the square root of `epistemic`."""
+        """Standard deviation due to unknown weights, shape ``(N, *O)``."""
         return self.epistemic.sqrt().to(self.mean.dtype)
 
     def interval(self, level: float = 0.9) -> Tensor:
         """Return the lower and upper ends of central intervals, shape ``(2, N, *O)``.
 
-        An observation lies inside its interval with probability `level`, and is as likely to lie below the interval as
-        to lie above it. For counts, an interval has at least the probability `level`, and the probabilities below and
-        above the interval may differ. The two ends are along the first axis, as in a result of :func:`torch.quantile`.
+        An observation lies in its interval with probability `level`, and is as likely below as above. For counts, the
+        probability is at least `level`, and the probabilities below and above may differ.
 
         Args:
-            level: Probability of the interval, strictly between 0 and 1.
+            level: Probability of the interval.
 
         Example:
             >>> import torch
@@ -130,10 +126,7 @@ class RegressionPrediction(Prediction):
         return self.quantile([tail, 1 - tail])
 
     def variances(self) -> dict[str, Tensor]:
-        """Return the predictive variance and its parts by name, each of shape ``(N, *O)``.
-
-        If there is only one draw, the result has only the aleatoric part.
-        """
+        """Return the predictive variance and its parts by name, ``(N, *O)``; for one draw only the aleatoric part."""
         if self.variance_of_means is None:
             return {"aleatoric": self.aleatoric}
         return {"total": self.total, "aleatoric": self.aleatoric, "epistemic": self.variance_of_means}
@@ -143,13 +136,13 @@ class RegressionPrediction(Prediction):
     ) -> "pandas.DataFrame":
         """Return the prediction as a data frame; see :meth:`Prediction.to_frame`.
 
-        The columns are ``mean``, and the standard deviations ``sd``, ``aleatoric_sd`` and ``epistemic_sd``. With
-        `level` there are also the columns ``lower`` and ``upper``. With several outputs, each output has all these
-        columns, with names that end in the output's name or number.
+        The columns are ``mean``, the standard deviations ``sd``, ``aleatoric_sd`` and ``epistemic_sd``, and with
+        `level` also ``lower`` and ``upper``. With several outputs, each has all these columns, whose names end in its
+        name or number.
 
         Args:
-            level: Probability of the interval from ``lower`` to ``upper``, such as 0.9; see :meth:`interval`.
-            outputs: Names of the outputs. By default, several outputs are named by their numbers.
+            level: Probability of the interval from ``lower`` to ``upper``; see :meth:`interval`.
+            outputs: Names of the outputs; by default their numbers.
             index: Labels of the rows; by default 0 to N - 1.
         """
         columns = by_output("mean", self.mean, outputs)
@@ -165,15 +158,15 @@ class RegressionPrediction(Prediction):
         return frame(columns, len(self), index)
 
     def target_columns(self, outputs: Sequence[str] | None) -> dict[str, Any]:
-        """Return the targets as columns of a data frame, by name. Without targets the dictionary is empty."""
+        """Return the targets as columns of a data frame, if there are any."""
         return {} if self.targets is None else by_output("target", self.targets, outputs)
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
-        """Return scores against targets of shape ``(N, *O)``; see :meth:`Prediction.score`.
+        """Return scores against targets of shape ``(N, *O)``.
 
         Returns:
-            ``rmse``, in the units of y, and ``nll``, in nats per row. With `keep_draws` there is also ``crps``, in the
-            units of y. If y differs from the targets that were given to `predict`, ``nll`` needs `keep_draws`.
+            ``rmse``, in the units of y, ``nll``, in nats per row, and with `keep_draws` also ``crps``, in the units of
+            y. For other targets than those of `predict`, ``nll`` needs `keep_draws`.
         """
         y = self._whole_targets(y)
         scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}
@@ -189,10 +182,10 @@ class RegressionPrediction(Prediction):
     def crps(self, y: Tensor) -> float:
         """Return the continuous ranked probability score at targets y, averaged over rows and outputs.
 
-        The score is in the units of y; lower is better. The score needs `keep_draws`. For Gaussians and mixtures of
-        Gaussians the score is exact (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). The computing time grows with
-        the square of the number of Gaussians. For other distributions the score is estimated from 1000 draws, always
-        with the same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
+        The score is in the units of y; lower is better. It needs `keep_draws`. For Gaussians and their mixtures it is
+        exact, and its time grows with the square of their number (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`).
+        Otherwise it is estimated from 1000 draws, always with the same seed
+        (:func:`~pyro_bnn.metrics.crps_from_draws`).
 
         Args:
             y: Targets, shape ``(N, *O)``.
@@ -215,7 +208,7 @@ class RegressionPrediction(Prediction):
         return self.components
 
     def _gaussians(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return weights, means and scales, each ``(N, *O, M)``, or None if this is not a mixture of Gaussians."""
+        """Return weights, means and scales, each ``(N, *O, M)``, or None if not all are Gaussian."""
         components = self._kept_components()
         if not isinstance(components, Normal):
             return None
@@ -223,10 +216,10 @@ class RegressionPrediction(Prediction):
         return torch.full_like(loc, 1 / self.num_samples), loc, scale
 
     def targets_like(self, y: Tensor) -> Tensor:
-        """Return targets in the shape of the mean, ``(N, *O)``; for a single output, y may have the shape (N,).
+        """Return targets in the shape of the mean, ``(N, *O)``. For a single output, y may have the shape (N,).
 
         Raises:
-            ValueError: If the targets do not have such a shape, or are not finite real numbers.
+            ValueError: If y has another shape, or is not of finite real numbers.
         """
         shape, found = self.mean.shape, _checks.tensor("y", y)
         if found.shape != shape and (found.shape != shape[:1] or shape[1:].numel() != 1):
@@ -234,7 +227,6 @@ class RegressionPrediction(Prediction):
         return self._aligned(found.reshape(shape))
 
     def _aligned(self, y: Tensor) -> Tensor:
-        """Broadcast the values y to the shape ``(..., N, *O)``."""
         expected, wanted = self.mean.shape, f"`y` must have shape (..., {', '.join(map(str, self.mean.shape))})"
         y = y if isinstance(y, Tensor) else as_targets("y", y, self.mean)
         _checks.finite("y", y)
@@ -250,7 +242,7 @@ class RegressionPrediction(Prediction):
         return y
 
     def _for_each(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-        """Apply a function to each block of shape ``(N, *O)`` in y, shape ``(..., N, *O)``; stack the results."""
+        """Apply a function to each block ``(N, *O)`` of y, shape ``(..., N, *O)``; stack the results."""
         y = self._aligned(y)
         lead = y.shape[: y.dim() - self.mean.dim()]
         results = [function(values) for values in y.reshape(-1, *self.mean.shape)]
@@ -259,15 +251,14 @@ class RegressionPrediction(Prediction):
 
     @explained("prediction.log_prob(y)")
     def log_prob(self, y: Tensor) -> Tensor:
-        r"""Return the log-density (or log-probability) of each row of y under the mixture over draws, in nats.
+        r"""Return the log-density (or log-probability) of each row of y under the mixture, in nats.
 
         .. math:: \log p(y \mid x) = \log \tfrac1S \sum_s \prod_o p(y_o \mid f_{w_s}(x)).
 
-        At the targets, `log_prob` returns the same as `log_density`. Leading axes of y may be, for example, a grid of
-        values.
+        At the targets, it equals `log_density`. Leading axes of y may be, for example, a grid of values.
 
         Args:
-            y: Values that broadcast to the shape ``(..., N, *O)``; the result has the shape ``(..., N)``.
+            y: Values that broadcast to ``(..., N, *O)``; the result has shape ``(..., N)``.
         """
         components = self._kept_components()
 
@@ -280,13 +271,11 @@ class RegressionPrediction(Prediction):
 
     @explained("prediction.sample(100)")
     def sample(self, num_samples: int, *, seed: int | None = None) -> Tensor:
-        """Draw independent observations, shape ``(num_samples, N, *O)``.
-
-        Each observation uses one weight draw for all rows.
+        """Draw observations, shape ``(num_samples, N, *O)``, each with one weight draw for all rows.
 
         Args:
             num_samples: Number of observations.
-            seed: Seed of the draws; torch's generators do not change. With ``None``, a seed is drawn.
+            seed: Seed of the draws; with ``None``, a seed is drawn.
         """
         components = self._kept_components()
         num_samples = _checks.at_least("num_samples", num_samples, 1)
@@ -298,13 +287,12 @@ class RegressionPrediction(Prediction):
 
     @explained("prediction.cdf(y)")
     def cdf(self, y: Tensor) -> Tensor:
-        """Return the probability that an observation is no larger than y, element by element.
+        """Return the probability that an observation is at most y, element by element.
 
-        Without a closed form, the result is an estimate: the share of 4000 draws that are no larger than y. The draws
-        always have the same seed.
+        Without a closed form, it is the share of 4000 draws, always with the same seed.
 
         Args:
-            y: Values that broadcast to the shape ``(..., N, *O)``; the result has this shape.
+            y: Values that broadcast to ``(..., N, *O)``, the shape of the result.
         """
         gaussians = self._gaussians()
         components = in_double(self._kept_components())
@@ -322,16 +310,14 @@ class RegressionPrediction(Prediction):
     def quantile(self, q: float | Sequence[Any] | Tensor) -> Tensor:
         """Return quantiles of the mixture, element by element, by bisection.
 
-        Quantiles are computed in double precision, so that probabilities close to 0 or 1 also work for float32 models.
-        If the components have no distribution function in closed form, quantiles of 4000 draws are returned, always
-        with the same seed.
+        Without a closed form of the distribution function, they are quantiles of 4000 draws, always with the same seed.
 
         Args:
-            q: A probability, strictly between 0 and 1, or a tensor or list of probabilities.
+            q: One or several probabilities, strictly between 0 and 1.
 
         Returns:
-            Quantiles, shape ``(*q.shape, N, *O)``. The quantile of a count is the smallest whole number at which the
-            distribution function is at least q.
+            Quantiles, shape ``(*q.shape, N, *O)``. For counts, the smallest whole number at which the distribution
+            function is at least q.
         """
         levels = levels_of(q)
         gaussians = self._gaussians()

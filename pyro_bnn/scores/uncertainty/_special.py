@@ -1,4 +1,4 @@
-"""Predictions of numbers in two special cases: each draw gives a mixture, or targets are censored."""
+"""Predictions of numbers by mixtures, or with censored targets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ._regression import RegressionPrediction
 
 @dataclass(frozen=True, repr=False)
 class MixtureDensityPrediction(RegressionPrediction):
-    r"""A prediction in which each draw gives a mixture. The variance has three parts.
+    r"""A prediction in which each draw gives a mixture, so that the variance has three parts.
 
     In draw s, component m has the weight :math:`\pi_{sm}`, the mean :math:`\mu_{sm}` and the variance
     :math:`\sigma_{sm}^2`. The law of total variance, applied twice, says
@@ -25,7 +25,7 @@ class MixtureDensityPrediction(RegressionPrediction):
         + \underbrace{\mathrm{Var}_s[\bar\mu_s]}_\text{between draws}, \qquad
         \bar\mu_s = \sum_m \pi_{sm} \mu_{sm}.
 
-    The first part (noise) and the second part (several plausible values at one input) are `aleatoric`; the last part is
+    The first part (noise) and the second (several plausible values at one input) are `aleatoric`; the last is
     `epistemic`.
 
     Args:
@@ -65,13 +65,11 @@ class MixtureDensityPrediction(RegressionPrediction):
 
 @dataclass(frozen=True, repr=False)
 class CensoredPrediction(RegressionPrediction):
-    """A prediction of the values before censoring, as they would be seen without limits or after full follow-up.
+    """A prediction of values before censoring, as without limits or after full follow-up.
 
-    Mean, variances, quantiles, densities and draws describe the values before censoring; only `log_density` describes
-    the censored targets. The probability of survival beyond a time t is ``1 - prediction.cdf(t)``.
-
-    The error of a censored target is unknown, so `score` returns only the ``nll``, and `crps` and conformal intervals
-    raise an error.
+    Only `log_density` describes the censored targets. The probability of survival beyond a time t is ``1 -
+    prediction.cdf(t)``. The error of a censored target is unknown, so `score` returns only the ``nll``, and `crps` and
+    conformal intervals raise an error.
 
     Example:
         >>> import torch
@@ -90,7 +88,7 @@ class CensoredPrediction(RegressionPrediction):
         return f"uncensored, {super().axes_in_words()}"
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
-        """Return the ``nll`` of the targets given to `predict`, in nats per row; see :meth:`Prediction.score`."""
+        """Return the ``nll`` of the targets of `predict`, in nats per row."""
         y = self._targets_for_score(y)
         if self.targets is None or y.shape != self.targets.shape or not torch.equal(y.to(self.targets), self.targets):
             raise ValueError(
@@ -100,7 +98,7 @@ class CensoredPrediction(RegressionPrediction):
         return {"nll": self.nll}
 
     def crps(self, y: Tensor) -> NoReturn:
-        """Raise a ValueError, since the CRPS would score a censored target as if the target were complete."""
+        """Raise, since the CRPS needs complete targets."""
         raise ValueError(
             "the CRPS needs complete targets, got a prediction for censored ones, whose errors are unknown; use the "
             "log score, `predict(..., y=y).score()`, or for complete values "
@@ -108,14 +106,14 @@ class CensoredPrediction(RegressionPrediction):
         )
 
     def targets_like(self, y: Tensor) -> NoReturn:
-        """Raise a ValueError, since calibration needs complete targets."""
+        """Raise, since calibration needs complete targets."""
         raise ValueError(
             "calibration needs complete targets, got a prediction for censored ones, whose errors are unknown; use the "
             "quantiles of the prediction."
         )
 
     def target_columns(self, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
-        """Return the column ``target``, or the columns ``time`` and ``event`` of survival times."""
+        """Return ``target``, or ``time`` and ``event`` of survival times."""
         if self.targets is None or self.targets.shape == self.mean.shape:
             return super().target_columns(outputs)
         return {"time": array(self.targets[..., 0]), "event": array(self.targets[..., 1])}
