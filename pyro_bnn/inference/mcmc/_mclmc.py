@@ -60,7 +60,7 @@ class MCLMC(Sampler):
         steps_per_draw: Number of steps from one draw to the next, also in warm-up.
         energy_error: Target at the end of warm-up: the mean squared energy error of a step, in squared nats, divided by
             the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
-            square root of this error, and small at 5e-4.
+            square root of this error. A smaller error needs smaller steps: a tenth of the error needs 1.5 times as many.
         first_energy_error: Target at the beginning of warm-up, during which the target changes linearly.
 
     References:
