@@ -297,7 +297,9 @@ def fit(
         return _chains(model, data, deadline, progress, seed)
     except UnsuitableError as error:
         if method == "mclmc":
-            raise UnsuitableError(f'method="mclmc" cannot fit this model, since {error}; use method="svi".') from error
+            more_time = "pass a longer `time_limit` in seconds, or " if error.lacks_time else ""
+            message = f'method="mclmc" cannot fit this model, since {error}; {more_time}use method="svi".'
+            raise UnsuitableError(message, lacks_time=error.lacks_time) from error
         reason = error
     return variational(unsuitable=reason)
 
