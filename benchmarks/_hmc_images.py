@@ -166,7 +166,7 @@ class Chains(Method):
             posterior = pb.fit_mcmc(
                 model,
                 problem.data,
-                sampler=pb.MCLMC(steps_per_draw=per_draw),
+                sampler=pb.MCLMC(per_draw, energy_error=0.005),
                 init=Descent(num_steps=self.num_descent),
                 num_chains=self.num_chains,
                 num_warmup=self.num_steps // per_draw,

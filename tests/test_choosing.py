@@ -3,6 +3,7 @@
 import math
 import re
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -98,6 +99,19 @@ def test_copies_of_fitted_rows_do_not_choose(monkeypatch):
     many = torch.arange(2000.0)[:, None]
     ((fitted, held_out),) = choosing._chosen.folds_of(many, 0)
     assert (len(fitted), len(held_out)) == (1600, 400)
+
+
+def test_only_the_longest_chains_take_small_steps():
+    small, large = (choosing._budget.Budget.of_rows(100).lengths(1.0, 100, size, 8) for size in (50, 5000))
+    assert (small.num_steps, small.energy_error) == (20_000, 0.005)
+    assert large.num_steps < 20_000
+    assert large.energy_error == pb.MCLMC().energy_error
+
+
+def test_timed_chains_of_the_largest_length_take_small_steps():
+    chains = SimpleNamespace(seconds_of_descent=1e-6, seconds_of_step=1e-6)
+    lengths = [choosing._in_time._lengths(chains, seconds, 8, choosing._in_time.MOST_STEPS) for seconds in (100.0, 0.1)]
+    assert [found.energy_error for found in lengths] == [0.005, pb.MCLMC().energy_error]
 
 
 def test_a_seed_repeats_a_fit_and_another_does_not():

@@ -172,16 +172,15 @@ def test_the_status_speaks_of_modes_only_if_chains_disagree():
 
 def test_one_call_trains_members_and_explores_their_modes():
     model, x, y = curve()
-    coarse = pb.MCLMC(energy_error=0.1)  # so that short chains explore their modes
     lengths = {"num_samples": 300, "num_warmup": 300, "num_chains": 3, "compile": True, "seed": 0}
-    posterior = quietly(pb.fit_mcmc, model, (x, y), sampler=coarse, init=Descent(500), **lengths)
+    posterior = quietly(pb.fit_mcmc, model, (x, y), sampler=pb.MCLMC(), init=Descent(500), **lengths)
     assert posterior.to_arviz().sample_stats["energy_error"].shape == (3, 300)
     message = posterior.status.message
     assert message.startswith("MCLMC: 3 chains of 300 draws")
     assert re.search("3 (modes, which|chains with|chains whose predictions agree).*; R-hat within chains", message)
     rmse = (pb.predict(model, posterior, x, num_samples=100).mean - y).square().mean().sqrt()
     assert rmse < 0.15 < y.std()
-    from_prior = quietly(pb.fit_mcmc, model, (x, y), sampler=coarse, **{**lengths, "num_warmup": 0})
+    from_prior = quietly(pb.fit_mcmc, model, (x, y), sampler=pb.MCLMC(), **{**lengths, "num_warmup": 0})
     assert posterior.statistics.log_density.mean() > from_prior.statistics.log_density[:, 0].mean()
 
 

@@ -4,6 +4,8 @@ import importlib
 import time
 from dataclasses import dataclass
 
+from ...inference.mcmc import MCLMC
+
 SECONDS_PER_ROW = 0.06  # heuristic: CPU seconds of a fit for each row; 1000 rows take half a minute on two cores
 FEWEST_SECONDS, MOST_SECONDS = 20.0, 300.0  # heuristic: least and most CPU seconds of a fit without a limit of the user
 SECONDS_PER_PRODUCT = 1.8e-10  # of a gradient in C, for each row and weight; 0.4e-10 to 1.5e-10 were measured
@@ -11,9 +13,19 @@ SECONDS_PER_WEIGHT = 4e-8  # of a gradient in C, for each weight
 SEARCH = 0.35  # heuristic: share of the time that is used to compare candidates, if there are several
 DESCENT, WARMUP = 0.15, 0.65  # heuristic: shares of a chain's gradients for the mode, and of its steps for the warm-up
 MOST_DESCENT, MOST_STEPS = 2000, 10_000  # heuristic: steps of Adam, and of a chain; more hardly improve predictions
+FINE_ENERGY_ERROR = 0.005  # heuristic: energy error of the longest chains
 FEWEST_STEPS = 1000  # heuristic: if a chain has fewer steps than this, a variational fit is better
 PROBE_SECONDS = 0.1  # heuristic: CPU seconds over which the load of the machine is measured
 NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4  # number of chains in the fit, and in each run that compares models
+
+
+def energy_error(*, is_longest: bool) -> float:
+    """Return the energy error of MCLMC.
+
+    Chains with the largest number of steps can take smaller steps, and then have little bias. Shorter chains need the
+    larger steps to explore their modes.
+    """
+    return FINE_ENERGY_ERROR if is_longest else MCLMC.energy_error
 
 
 @dataclass(frozen=True)
@@ -28,6 +40,10 @@ class Lengths:
     @property
     def num_steps(self) -> int:
         return self.num_warmup + self.num_samples
+
+    @property
+    def energy_error(self) -> float:
+        return energy_error(is_longest=self.num_steps >= 2 * MOST_STEPS)
 
 
 @dataclass(frozen=True)

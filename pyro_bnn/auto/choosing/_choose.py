@@ -117,7 +117,7 @@ def _run(
             return fit_mcmc(
                 model,
                 data,
-                sampler=MCLMC(steps_per_draw=steps_per_draw),
+                sampler=MCLMC(steps_per_draw, lengths.energy_error),
                 init=Descent(num_steps=lengths.num_descent),
                 num_chains=lengths.num_chains,
                 num_warmup=-(-lengths.num_warmup // steps_per_draw),

@@ -10,7 +10,17 @@ from ..._core.extras import optional
 from ..._core.scope import silent_fits
 from ...inference.mcmc import ChainLengths, Ends, MCMCPosterior, NotInCError, TimedChains
 from ...modelling.model import BayesianModel
-from ._budget import DESCENT, FEWEST_STEPS, MOST_DESCENT, NUM_CHAINS, NUM_SEARCH_CHAINS, WARMUP, Deadline, slowdown
+from ._budget import (
+    DESCENT,
+    FEWEST_STEPS,
+    MOST_DESCENT,
+    NUM_CHAINS,
+    NUM_SEARCH_CHAINS,
+    WARMUP,
+    Deadline,
+    energy_error,
+    slowdown,
+)
 from ._budget import MOST_STEPS as MOST_TRIAL_STEPS
 from ._chosen import (
     FEWEST_DRAWS,
@@ -141,7 +151,8 @@ def _lengths(chains: TimedChains, seconds: float, num_chains: int, most_steps: i
         num_chains = max(num_chains // 2, FEWEST_CHAINS)
     per_draw = max(STEPS_PER_DRAW, int(samples) // MOST_DRAWS)
     draws = [max(round(part / per_draw), 1) for part in (warmup, samples)]
-    return ChainLengths(num_chains, max(descent, 1), draws[0], max(draws[1], FEWEST_DRAWS), per_draw)
+    error = energy_error(is_longest=warmup + samples >= 2 * MOST_STEPS)
+    return ChainLengths(num_chains, max(descent, 1), draws[0], max(draws[1], FEWEST_DRAWS), per_draw, error)
 
 
 def _num_steps(lengths: ChainLengths) -> int:

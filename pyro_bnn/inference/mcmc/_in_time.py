@@ -34,6 +34,7 @@ class ChainLengths:
     num_warmup: int  # warm-up draws of each chain
     num_samples: int  # further draws of each chain
     steps_per_draw: int
+    energy_error: float = MCLMC.energy_error
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class TimedChains:
     ) -> MCMCPosterior:
         """Train the networks, and run the chains. Without `is_judged`, the status is empty."""
         plan = RunPlan(
-            sampler=Compiled(MCLMC(lengths.steps_per_draw), self._native),
+            sampler=Compiled(MCLMC(lengths.steps_per_draw, lengths.energy_error), self._native),
             num_chains=lengths.num_chains,
             num_warmup=lengths.num_warmup,
             num_samples=lengths.num_samples,

@@ -60,7 +60,7 @@ class MCLMC(Sampler):
         steps_per_draw: Number of steps from one draw to the next, also in warm-up.
         energy_error: Target at the end of warm-up: the mean squared energy error of a step, in squared nats, divided by
             the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
-            square root of this error. A smaller error needs smaller steps: a tenth of the error needs 1.5 times as many.
+            square root of this error. A tenth of the error needs 1.5 times as many steps.
         first_energy_error: Target at the beginning of warm-up, during which the target changes linearly.
 
     References:
@@ -82,7 +82,7 @@ class MCLMC(Sampler):
     """
 
     steps_per_draw: int = 10
-    energy_error: float = 0.005
+    energy_error: float = 0.1
     first_energy_error: float = 0.5
 
     def __post_init__(self) -> None:
