@@ -52,9 +52,9 @@ def save_posterior(
 ) -> None:
     """Write a posterior, and the parameters and buffers of its model, to one file.
 
-    The file is written completely or not at all. It has a checksum and a description of the model, but no code. Its
-    only training data are the inputs of a :class:`~pyro_bnn.RefreshedPosterior`; see :doc:`/how_to/save`. A class of
-    your own needs :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
+    The file is written completely or not at all. It has a checksum and a description of the model, but no code. It has
+    no training data, except the inputs that a :class:`~pyro_bnn.RefreshedPosterior` needs; see :doc:`/how_to/save`. If
+    you write a posterior class of your own, it needs :meth:`Posterior.to_record` and :meth:`Posterior.from_record`.
 
     Args:
         posterior: Result of a fit, an ensemble of such results, or a guide that is a module.
@@ -175,13 +175,13 @@ def load_posterior(
             have the saved names, shapes and supports.
         guide: The guide that receives the saved state. For an ensemble, a list with one guide for each member that has
             a guide. By default, this package's guides, and Pyro's `AutoNormal`, `AutoMultivariateNormal` and
-            `AutoLowRankMultivariateNormal`, are made from the file. You must pass a guide of another class, or of a
-            Pyro model of your own.
+            `AutoLowRankMultivariateNormal`, are made from the file. If the guide is of another class, or belongs to a
+            Pyro model of your own, you must pass it.
         data: The arguments of a Pyro model of your own, as in :func:`save_posterior`. The rows may differ.
 
     Returns:
-        The posterior, on the device of the model, with its status and its history or statistics. If the file has a
-        calibration, read it by :func:`~pyro_bnn.calibration.load_calibration`.
+        The posterior, on the device of the model, with its status and its history or statistics. It does not include
+        a calibration, which :func:`~pyro_bnn.calibration.load_calibration` reads.
 
     Raises:
         FileNotFoundError: If there is no such file.

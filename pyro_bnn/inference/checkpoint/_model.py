@@ -40,7 +40,7 @@ class ModelRecord:
     dtype: str
     num_data: int
     likelihood: str
-    """Class of the likelihood with its settings that are no tensors."""
+    """The likelihood as text: its class, and its settings that are not tensors."""
     sites: dict[str, SiteRecord]
     layers: dict[str, str]
     """Name of the class of each layer from `torch.nn`, by the layer's path. Other layers have no entry."""
@@ -82,7 +82,10 @@ def _checksum(value: Tensor) -> str:
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
-    """Whether the initial value of a site is the mean of its prior, or contains a padding row of the network."""
+    """Whether the model uses the initial value of a site.
+
+    It does so if this value is the mean of the site's prior, or contains a padding row of the network.
+    """
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
         return True
@@ -154,7 +157,7 @@ def require_same(file: ModelRecord, own: ModelRecord) -> None:
 
 
 def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> dict[str, Tensor]:
-    """Check the parameters and buffers in a file. Values that are missing in the file are taken from the model."""
+    """Check and return the parameters and buffers in a file. Those that were not saved are taken from the model."""
     for site in file.left_out:
         if site not in model.site_names or site in file.state:
             raise ValueError(f"it lacks the values of `{site}`; pass a file that `save_posterior` wrote.")
@@ -280,7 +283,7 @@ class PresentModel:
             )
 
     def state(self, network: ModelRecord | None, own: OwnRecord | None) -> dict[str, Tensor]:
-        """Check a file's records, and return the parameters and buffers; {} without a model."""
+        """Check a file's records, and return its parameters and buffers. A file without a model has none."""
         if (network is None) != (self.network is None) or (own is None) != (self.own is None):
             kind = "a BayesianModel" if network else "a Pyro model of your own" if own else ""
             raise ValueError(

@@ -31,7 +31,7 @@ class Density(ABC):
     """The prior density of P consecutive numbers of the flat vector."""
 
     is_closed = False
-    """Whether Gaussians have a closed-form :meth:`divergence` from the prior."""
+    """Whether :meth:`divergence` has a closed form."""
 
     key: tuple[object, ...] | None = None
     """Neighbouring densities with equal keys are evaluated together."""
@@ -61,7 +61,7 @@ class Density(ABC):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Whether the formulas work for these arguments of a prior: numbers, or vectors over weights."""
+        """Whether the formulas work for these arguments of a prior: numbers, or vectors with one for each weight."""
         return True
 
     @staticmethod
@@ -118,7 +118,8 @@ class NormalDensity(Density):
     ) -> Tensor:
         r"""Return half the sum of :math:`r - 1 - \log r + (d / s)^2`, with :math:`r = (\sigma / s)^2` and d = loc - m.
 
-        No term is negative, so no digits are lost if guide and prior N(m, s^2) are nearly equal.
+        The prior is :math:`N(m, s^2)`, and the Gaussian has the mean loc and the scale :math:`\sigma`. No term is
+        negative, so no digits are lost if the two are nearly equal.
         """
         deviation = self.centred(loc, scratch[0])
         torch.mul(deviation, self.precision, out=loc_slope)
@@ -131,7 +132,8 @@ class NormalDensity(Density):
     def expected_energy(self, loc: Tensor, precision: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         r"""Return half the sum of :math:`P / S + P (m - m_0)^2 - \log P`, for Gaussians with means m and precisions S.
 
-        This is minus the expected log-density of the prior, with mean :math:`m_0` and precision P, up to a constant.
+        Up to a constant, this is minus the expected log-density of the prior. The prior has the mean :math:`m_0` and
+        the precision P.
         """
         variance = torch.reciprocal(precision, out=scratch[0])
         deviation = self.centred(loc, scratch[1])
@@ -164,7 +166,7 @@ class ScaleMixtureDensity(Density):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Whether all arguments are numbers, and the odds of the components at w = 0 suit float32."""
+        """Whether all arguments are numbers, and float32 can represent the odds of the components at w = 0."""
         if any(isinstance(number, Tensor) for number in numbers):
             return False
         return abs(cls(*numbers).log_odds_at_zero) < LARGEST_LOG_ODDS  # type: ignore[arg-type]
@@ -180,7 +182,10 @@ class ScaleMixtureDensity(Density):
         self.log_odds_at_zero = log_narrow - log_wide + math.log(wide / narrow)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """Sum the log-density of the wider component and the softplus of the log-odds."""
+        """Return the sum of the log-densities of all weights.
+
+        The log-density of a weight is that of the wider component, plus the softplus of the log-odds of the narrower.
+        """
         square, odds = torch.square(value, out=scratch[0]), scratch[1]
         base = len(value) * self._constant - 0.5 * self._precision * square.sum().double()
         torch.mul(square, -0.5 * self._excess, out=odds).add_(self.log_odds_at_zero).exp_()
@@ -298,7 +303,7 @@ def _of_columns(log_density: Callable[[Tensor], Tensor], columns: Tensor) -> Cal
 
 
 CHUNK = 2**20
-"""Heuristic: largest length of a piece on a CPU. One piece of each vector then fits in the cache."""
+"""Heuristic: largest length of a `Piece` on a CPU, so that its numbers fit in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -344,7 +349,10 @@ class Joint:
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """Cut a piece on a CPU, unless its density may have parameters for each weight."""
+    """Cut a piece on a CPU into pieces of at most `longest` numbers.
+
+    A density without a `key` may have parameters for each weight, so its piece is not cut.
+    """
     size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):
         yield Piece(slice(start, min(start + size, run.part.stop)), run.density, run.kind)

@@ -28,21 +28,27 @@ CHECKPOINTED = (
 """Message in place of torch's `CheckpointError`."""
 
 STEPS = (1e-4, 1e-5)
-"""Lengths of two steps, relative to the size of a site's weights, and far above rounding errors."""
+"""Steps of two finite differences, relative to the size of a site's weights. Both far exceed rounding errors."""
 
 SUSPICIOUS = 1e-3
-"""Relative disagreement of all sites together above which each site is checked alone."""
+"""If gradient and finite difference for all sites together differ by more than this share, sites are checked alone."""
 
 WRONG = 0.1
-"""Relative disagreement above which a gradient is wrong. Kinks that `SMOOTH` allows cause at most half of `SMOOTH`."""
+"""A gradient is wrong if it and the finite difference differ by more than this share.
+
+A kink that `SMOOTH` allows makes them differ by at most half of `SMOOTH`.
+"""
 
 SMOOTH = 0.05
-"""A function has a kink if the slopes of both steps, or on both sides of a point, differ by more than this share."""
+"""A function has a kink if two of its slopes differ by more than this share.
+
+Two pairs of slopes are compared: on the two sides of a point, and for the two `STEPS`.
+"""
 
 
 @dataclass(frozen=True)
 class _Direction:
-    """A direction in weight space, with a unit step `moves`, and with autograd's `slope`."""
+    """A direction in weight space: `moves` is a step of unit size, and `slope` is autograd's derivative along it."""
 
     moves: dict[str, Tensor]
     slope: float
@@ -51,7 +57,7 @@ class _Direction:
 class _Function:
     """The log-likelihood of some rows as a function of the weights, in float64, with fixed random numbers.
 
-    The function changes the model, so pass a copy.
+    Each evaluation changes the model, so pass a copy of it.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
@@ -97,7 +103,7 @@ class _Function:
         return result, leaves
 
     def value_and_gradients(self) -> tuple[float, dict[str, Tensor]]:
-        """Return the log-likelihood in nats, and autograd's gradient in each site of the network."""
+        """Return the log-likelihood in nats, and autograd's gradient with respect to each site of the network."""
         result, leaves = self._call({})
         if not result.requires_grad:
             return float(result), {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
@@ -128,14 +134,14 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
 
     .. math:: \nabla \ell \cdot d \overset?= \frac{\ell(w + h d) - \ell(w - h d)}{2 h},
 
-    in double precision, on a copy of the model, near the sites' initial values, with the same random numbers. One
-    direction moves all weights whose gradient is exactly 0. The other follows the signs of the gradient. Sites are
-    moved one by one only if a move of all together shows a disagreement.
+    in double precision, on a copy of the model, near the sites' initial values, with the same random numbers. There are
+    two such directions. One moves all weights whose gradient is exactly 0. The other follows the signs of the gradient.
+    All sites are moved together first. Only if this shows a disagreement are they moved one by one.
 
-    Doubtful cases pass, since a false alarm would be worse than a miss: kinks, networks that do not run in double
-    precision or give different values for the same weights and seed, and straight-through estimators, which are
-    constant where autograd has a slope. Networks with more than ten million random weights, and models with an
-    estimator applied, are not checked.
+    A false alarm would be worse than a miss, so doubtful cases pass. Such cases are kinks, networks that do not run in
+    double precision, networks that give different values for the same weights and seed, and straight-through
+    estimators, which are constant where autograd has a slope. Networks with more than ten million random weights, and
+    models to which an estimator is applied, are not checked.
 
     Raises:
         ValueError: If a gradient is wrong, or if the network changes its weights or its input in place.
@@ -176,7 +182,11 @@ class _WrongGradientError(Exception):
 
 
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:
-    """Return two random directions for each site: among the elements of gradient 0, and with the gradient's signs."""
+    """Return two dictionaries, each with a random direction for each site.
+
+    A direction in the first dictionary moves only the elements whose gradient is 0. A direction in the second moves the
+    other elements, and its elements have the signs of the gradient.
+    """
     hidden: dict[str, _Direction] = {}
     along_gradient: dict[str, _Direction] = {}
     with seeded(1, next(iter(gradients.values())).device):
@@ -191,7 +201,7 @@ def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[di
 
 
 def _joined(directions: Mapping[str, _Direction]) -> _Direction:
-    """Join the directions of all sites. A site with a large slope moves less, and so hides no other site."""
+    """Join the directions of all sites. A site with a large slope moves less, so that it does not hide other sites."""
     slopes = sorted(direction.slope for direction in directions.values())
     median = slopes[len(slopes) // 2] if slopes else 0.0
     total = 0.0
@@ -204,7 +214,7 @@ def _joined(directions: Mapping[str, _Direction]) -> _Direction:
 
 
 def _rounding(start: float, step: float) -> float:
-    """Bound the rounding error of a difference quotient. The factor 1000 is a heuristic."""
+    """Return a bound on the rounding error of a difference quotient. The factor 1000 is a heuristic."""
     return 1e3 * torch.finfo(torch.float64).eps * max(abs(start), 1.0) / step
 
 

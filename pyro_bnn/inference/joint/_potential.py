@@ -25,7 +25,7 @@ from ._gradients import check_gradients
 from ._sites import Coordinates, Draw, Site, find_sites
 
 DRAWS_AT_ONCE = 256
-"""Heuristic: number of draws in a batch, which needs little memory."""
+"""Heuristic: number of draws in a batch, so few that a batch needs little memory."""
 
 
 def batched_observation(
@@ -34,7 +34,7 @@ def batched_observation(
     """Return a function that computes the distribution of the targets from K draws and inputs x.
 
     The draws are ``{site: shape (K, *event)}``, and the distribution has the batch shape (K, N, ...). `example` has two
-    draws. The model must have the mode and dtype of later runs.
+    draws. The model must already have the dtype, and be in the mode (train or eval), of later calls.
     """
     paths = {path: name for name, paths in model.parameter_paths.items() for path in paths}
 
@@ -48,7 +48,7 @@ def batched_observation(
 def draw_batches(
     model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, *, stream: Stream | None = None
 ) -> Iterator[Distribution]:
-    """Yield the distributions of the targets at x, for one batch of stored draws after the other.
+    """Yield a distribution of the targets at x for each batch of stored draws.
 
     `samples` are S draws of each of K chains, ``{site: shape (K, S, *event)}``. Each distribution has the batch shape
     ``(number of draws in the batch, N, ...)``, with the draws of the first chain first. A random network draws from the
@@ -84,7 +84,7 @@ class Potential(Coordinates, ABC):
 
     @abstractmethod
     def value(self, z: Tensor) -> Tensor:
-        """Return the potential at each row of z, shape (K,), with gradients."""
+        """Return the potential at each row of z, shape (K,), so that autograd can differentiate it."""
 
     def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return the potential at each row of z, shape (K,), and its gradient, shape (K, P)."""
@@ -100,9 +100,9 @@ class Potential(Coordinates, ABC):
 
 
 class NetworkPotential(Potential):
-    """The potential of a :class:`BayesianModel` on all of its data, computed without effect handlers.
+    """The potential of a :class:`BayesianModel` on all of its data, computed without Pyro's effect handlers.
 
-    The model must already have the mode and dtype of later evaluations.
+    The model must already have the dtype, and be in the mode (train or eval), of later evaluations.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:

@@ -68,7 +68,7 @@ class Site:
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:
-        """Return a context with the site's plates; new plates are added to `plates` for other sites."""
+        """Return a context with the site's plates. Add its new plates to `plates`, so that other sites share them."""
         stack = ExitStack()
         for name, size, dim in self.plates:
             if name not in plates:
@@ -78,7 +78,7 @@ class Site:
 
 
 def constrained(sites: Iterable[Site], free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the values of the sites, given their unconstrained values, with gradients."""
+    """Return the values of the sites as differentiable functions of their unconstrained values, `free`."""
     pairs = ((site, free[site.name]) for site in sites)
     return {site.name: value if site.transform is None else site.transform(value) for site, value in pairs}
 
@@ -122,7 +122,7 @@ def _require_arguments(model: Callable[..., object], args: tuple[object, ...], k
 
 
 def _plain_sites(model: BayesianModel) -> list[Site]:
-    """Find the latent variables of a BayesianModel without tracing it; none if this is impossible."""
+    """Find the latent variables of a BayesianModel without tracing it. If this is impossible, return none."""
     if overridden_names(type(model), BayesianModel):
         return []
     sites: list[Site] = []

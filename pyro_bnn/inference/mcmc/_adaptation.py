@@ -16,16 +16,16 @@ TARGET_ACCEPT = 0.8
 """Stan's default acceptance rate. A rate nearer to 1 means smaller steps and fewer divergences."""
 
 INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
-"""Lengths, in draws, of the parts of Stan's default warm-up, which has 150 draws or more."""
+"""Numbers of draws in parts of Stan's default warm-up. A warm-up with fewer than 150 draws has shorter parts."""
 
 SHORTEST_WITH_MASS = 50
-"""Heuristic: a warm-up with fewer draws learns no mass matrix, which would require a new step size."""
+"""Heuristic: a warm-up with fewer draws learns no mass matrix, since it cannot learn a new step size afterwards."""
 
 FEWEST_UPDATES = 10
-"""Heuristic: with fewer updates the initial step size is kept, since dual averaging starts at ten times its value."""
+"""Heuristic: with fewer updates, the initial step size is kept; dual averaging starts at ten times this size."""
 
 SHRINKAGE = 1e-3
-"""Value towards which Stan shrinks a variance, with the weight of 5 draws."""
+"""Stan shrinks a variance towards this value, which has the weight of 5 draws."""
 
 FindStep = Callable[[Tensor, Tensor], float]
 """Function from a point and an inverse mass, both of shape (P,), to an initial step size."""
@@ -51,6 +51,9 @@ class DualAveraging:
     r"""A step size that is adapted towards a target acceptance rate; Hoffman and Gelman (2014), section 3.2.
 
     .. math:: \log \epsilon_{t+1} = \mu - \frac{\sqrt t}{\gamma (t + t_0)} \sum_{s \le t} (\delta - \alpha_s).
+
+    Here :math:`\epsilon_t` is the step size of draw t, :math:`\alpha_t` its acceptance rate, :math:`\delta` the target,
+    and :math:`\mu` the logarithm of ten times the first step size.
     """
 
     step_size: float
@@ -111,18 +114,18 @@ class AnyAdaptation(ABC):
 
     @abstractmethod
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Learn the step size anew from z, shape (P,), after a change of the mass matrix."""
+        """Begin to learn the step size at z, shape (P,), before the first draw or after a change of the mass matrix."""
 
     def apply(self, kernel: Any, chain: int) -> None:
         kernel.step_size[chain], kernel.inverse_mass[chain] = self.step_size, self.inverse_mass
 
     @abstractmethod
     def update(self, index: int, draws: Any, chain: int, find_step: FindStep) -> None:
-        """Learn from the warm-up draw number `index`, from 0."""
+        """Learn from a draw of the warm-up. Its number is `index`, counted from 0."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return what was learned as plain data."""
+        """Return, as plain data, everything that was learned."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Finds the operations of a recorded function that can run on blocks of rows.
 
 All operations run for one block and then for the next, so results stay in the processor's cache. The C code does not
-depend on the number of rows, so it is compiled once for tables of any length.
+depend on the number of rows, so it is compiled once for data with any number of rows.
 """
 
 import itertools
@@ -17,10 +17,13 @@ from torch.fx import Node
 aten = torch.ops.aten
 
 ROWS = 248
-"""Heuristic: rows in a block. A power of two is slower, since results would share few cache sets."""
+"""Heuristic: rows in a block. With a power of two, results would compete for the same places in the cache."""
 
 STEP = 8
-"""Rows in a step of a loop, for vector instructions. Sums omit numbers beyond the last row."""
+"""The number of rows in a loop is rounded up to a multiple of this, for vector instructions.
+
+Sums omit the numbers beyond the last row.
+"""
 
 FEWEST_ROWS = 32
 """Heuristic: a function with fewer rows has no blocks, and its C code depends on the number of rows."""
@@ -152,7 +155,7 @@ def _has_length(result: Any, length: int) -> bool:
 
 
 def _is_rowwise(node: Node, results: Mapping[Node, Any], num_rows: int, axes: Sequence[int | None]) -> bool:
-    """Whether each row of the result depends on the same row of the arguments only."""
+    """Whether each row of the result depends only on the same row of the arguments."""
     operation = node.meta["packet"]
     if operation in VALUELESS or operation == aten.expand:
         return True

@@ -11,7 +11,7 @@ from ..._core.extras import optional
 from ..._core.summary import Shown
 
 FEWEST_DRAWS = 4
-"""Fewest draws for R-hat in each of several chains, or in each half of a single one."""
+"""R-hat needs at least this many draws in each of several chains, or in each half of a single chain."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,7 +86,7 @@ def convergence(values: Tensor) -> Convergence:
 
 
 def r_hats(values: Tensor) -> Tensor:
-    """Return the rank-normalised split R-hat, shape (M,), of values of shape (K, S, M); NaN for constants."""
+    """Return the rank-normalised split R-hat, shape (M,), of values of shape (K, S, M); NaN for a constant quantity."""
     if len(values) == 1:  # ArviZ needs two chains to compare: here the halves of a single one
         half = values.shape[1] // 2
         values = torch.cat([values[:, :half], values[:, -half:]])
@@ -94,7 +94,7 @@ def r_hats(values: Tensor) -> Tensor:
 
 
 def _by_quantity(function: str, values: Tensor, **options: str) -> Tensor:
-    """Return a statistic of ArviZ for each quantity, shape (M,); NaN for constants."""
+    """Return a statistic of ArviZ for each quantity, shape (M,); NaN for a constant quantity."""
     arviz = optional("arviz", "ArviZ", "mcmc")
     values = values.detach().double().cpu()
     varies = (values != values[0, 0]).flatten(0, 1).any(0)

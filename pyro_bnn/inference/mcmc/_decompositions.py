@@ -113,7 +113,7 @@ def _is_pooled_simply(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> bool:
-    """Whether a pooling suits :class:`_Windows`: four axes, whole windows and plain averages."""
+    """Whether :class:`_Windows` can compute a pooling: it needs four axes, whole windows and plain averages."""
     return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
 
 
@@ -135,7 +135,7 @@ class _Windows:
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the gradient in x, given the gradients in the results of :meth:`of` at all places."""
+        """Return the gradient with respect to x, given the gradients with respect to :meth:`of` for all places."""
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest element of each window, and its position in the window, where torch returns that in x."""
+    """Return the largest element of each window, and its position in the window. Torch returns its position in x."""
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     return _Windows(x, kernel, stride, padding).largest()

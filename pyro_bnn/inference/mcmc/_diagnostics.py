@@ -23,7 +23,10 @@ SMALLEST_ESS_PER_CHAIN = 100
 """Limits of R-hat and of the effective sample size, by Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
 
 SLIGHT_R_HAT = 1.05
-"""Heuristic: up to this, R-hat is slightly too large: all draws vary about 5 % more than those of a chain."""
+"""Heuristic: an R-hat above `LARGEST_R_HAT` is only slightly too large if it is at most this.
+
+With this R-hat, the draws of all chains together vary about 5 % more than the draws of one chain.
+"""
 
 NUM_PREDICTION_CHECKS = 50
 """Heuristic: number of inputs at which the predictions of the chains are compared."""
@@ -144,7 +147,7 @@ class Diagnostics(Shown):
 
 
 def predictive_moments(observation: Distribution) -> Tensor:
-    """Return class probabilities, or mean and standard deviation."""
+    """Return the class probabilities of a distribution, or else its mean and standard deviation."""
     if isinstance(observation, (Categorical, Bernoulli)):
         return observation.probs.flatten(1)
     return torch.cat([observation.mean.flatten(1), observation.stddev.flatten(1)], 1)
@@ -171,7 +174,7 @@ class Modes(Shown):
 
     @property
     def unexplored(self) -> str:
-        """A clause that says how many chains are too short to explore their modes, without R-hat."""
+        """A clause that says how many chains are too short to explore their modes. It does not mention R-hat."""
         verb = (
             "is too short to explore its mode" if self.num_unexplored == 1 else "are too short to explore their modes"
         )
@@ -240,7 +243,10 @@ def diagnose(
     *,
     max_quantities: int | None = None,
 ) -> Diagnostics:
-    """See :meth:`MCMCPosterior.diagnose`; `max_quantities` limits latent numbers and predictions."""
+    """Return what :meth:`MCMCPosterior.diagnose` returns, for at most `max_quantities` elements of latent variables.
+
+    The number of predictive moments has the same limit.
+    """
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
     arviz = optional("arviz", "ArviZ", "mcmc")
@@ -262,7 +268,7 @@ def diagnose(
 
 
 def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
-    """Return the predictive moments, or `at_most` evenly spaced ones, shape (K, S, M)."""
+    """Return the predictive moments, shape (K, S, M). If there are more than `at_most`, return evenly spaced ones."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 
@@ -275,7 +281,7 @@ def _spaced(values: Tensor, at_most: int | None) -> Tensor:
 
 
 class Judgement(NamedTuple):
-    """The status of chains, and the agreement of their predictions if each was judged by itself."""
+    """The status of chains, and the agreement of their predictions if each chain was judged by itself."""
 
     status: Status
     modes: Modes | None = None

@@ -84,8 +84,8 @@ def fit_mcmc(
         compile: Whether to draw in C, which is several times as fast as torch, and possible for a small network on a
             CPU. With HMC, only the gradients are computed in C. Where C is not possible, ``compile=True`` raises an
             error, and ``compile="auto"`` draws in torch. Compiling takes about a second in each process. As many chains
-            run at a time as torch has threads, whose number does not change the draws. NUTS and MCLMC use different
-            random numbers in C and in torch, so with ``"auto"`` the draws depend on the machine.
+            run at a time as torch has threads. The number of threads does not change the draws. NUTS and MCLMC use
+            different random numbers in C and in torch, so with ``"auto"`` the draws depend on the machine.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File for the state of the run, written at the beginning, every ten minutes (or as a
             :class:`Checkpoint` says) and at the end. SIGINT and SIGTERM then save the run after the current draw and
@@ -317,7 +317,7 @@ class ChainProcesses(Processes):
                     )
 
     def of_first(self, make: Callable[[], T]) -> T:
-        """Call a function in the first process only, and return its result in all."""
+        """Call a function in the first process only, and return its result in all processes."""
         value: T = self.from_first(make() if self.is_first else None)
         return value
 
@@ -334,7 +334,7 @@ def _together(
 
 
 def starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    """Draw the first positions, shape (K, P), at which the potential and its gradient are finite."""
+    """Draw first positions, shape (K, P). Draw again in chains where the potential or its gradient is not finite."""
     z = _draw(potential, init, num_chains)
     for _ in range(MAX_TRIALS):
         value, gradient = potential.value_and_grad(z)

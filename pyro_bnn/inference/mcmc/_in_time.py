@@ -24,7 +24,7 @@ from ._start import Descent
 from ._traced import UnsupportedError
 
 NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.05, 1e-3
-"""Heuristic: number of chains, least time in seconds, and step size for measuring a step."""
+"""Heuristic: a step is timed with this number of chains, for at least this many seconds, and with this step size."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Compiled(Sampler):
 
 
 class TimedChains:
-    """Chains of MCLMC that start at trained networks, in C and in single precision, and may end early.
+    """Chains of MCLMC that start at trained networks, draw in C and in single precision, and may end early.
 
     The constructor compiles the C code in at most `timeout` seconds. It then measures two wall times:
     `seconds_of_descent` of a step of Adam, and `seconds_of_step` of a step of a chain. Both are divided by the number
@@ -126,7 +126,7 @@ class TimedChains:
 
 
 def seconds_of_step(model: BayesianModel, data: tuple[Tensor, Tensor], sampler: Sampler, *, num_chains: int) -> float:
-    """Return the wall time of a step of `fit_mcmc` with ``compile="auto"``, divided by the chains that run together.
+    """Return the wall time of a step of `fit_mcmc` with ``compile="auto"``, divided by the number of concurrent chains.
 
     A following run need not compile again.
     """
@@ -144,7 +144,7 @@ def seconds_of_step(model: BayesianModel, data: tuple[Tensor, Tensor], sampler: 
 
 
 def _seconds_of_step(take_steps: Callable[[], int]) -> float:
-    """Return the wall time of a step. `take_steps` returns how many steps it took."""
+    """Return the wall time of a step. The function `take_steps` takes some steps, and returns their number."""
     begin = time.perf_counter()
     num_steps = take_steps()  # at least once, since a busy machine may take longer for one call than TIMED_SECONDS
     while time.perf_counter() < begin + TIMED_SECONDS:

@@ -19,7 +19,10 @@ Compile = bool | Literal["auto"]
 """Whether to draw in C; see :func:`~pyro_bnn.fit_mcmc`."""
 
 DIVERGENCE = 1000.0
-"""Energy error in nats above which a trajectory diverges, as in Stan; for MCLMC, squared error of a step / P."""
+"""A trajectory diverges if its energy error in nats exceeds this, as in Stan.
+
+A step of MCLMC diverges if its squared energy error, divided by P, exceeds this.
+"""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Draws:
     :class:`ChainStatistics` describes the other fields, which are None if the sampler does not report them.
 
     Args:
-        finished: Whether each chain has finished a draw; other rows have no meaning.
+        finished: Which chains have finished a draw. In the other fields, the rows of all other chains have no meaning.
         z: Positions, shape (K, P).
         diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite.
         energy_errors: Energy error of each of T steps, in nats, shape (K, T); NaN for a step that was not taken.
@@ -163,7 +166,7 @@ class Kernel(ABC):
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
-        """Raise a `ValueError` if a state without the entry `name` is from another class of kernels."""
+        """Raise a `ValueError` if a state lacks the entry `name`, since it is then from another class of kernels."""
         if name not in state:
             raise ValueError(
                 "`resume` must be a file of the same sampler, but one of the two runs draws in C and the other in "
@@ -248,9 +251,9 @@ class Sampler(ABC):
         return type(self).__name__
 
     def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
-        """Return the object that adapts one chain, from `start`, shape (P,), during warm-up.
+        """Return the object that adapts one chain during warm-up. The chain begins at `start`, shape (P,).
 
-        By default, it learns a mass matrix, and a step size for the acceptance rate `target_accept`.
+        By default, the object learns a mass matrix, and a step size for the acceptance rate `target_accept`.
         """
         return Adaptation(num_warmup, target_accept, start)
 

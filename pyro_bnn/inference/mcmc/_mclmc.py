@@ -23,7 +23,10 @@ from ._native import Native, NativeChain, NativeKernel, native_or_reason
 from ._traced import TorchKernel
 
 OUTER = 0.1931833275037836
-"""Share of a step's time that the first and the last of its three changes of direction take, for the smallest error."""
+"""A step has three changes of direction. The first and the last each take this share of the step's time.
+
+With this share, the error is smallest.
+"""
 
 MEMORY = 99 / 101
 """Factor by which each step lowers the weights of earlier steps, so that averages cover about a hundred steps."""
@@ -32,16 +35,20 @@ TRUST = 9.0
 """The weight of a step is a Gaussian function of log xi (see `MCLMCAdaptation`) with this standard deviation."""
 
 SHRINKAGE = 0.8
-"""After a step with a divergent energy error, steps have at most this fraction of its size."""
+"""After a step that diverges, all later steps have at most this fraction of its size."""
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
-"""Shares of warm-up after which variances, and then autocorrelations, of draws set the length of `FORGETTING`."""
+"""Shares of warm-up after which its first and its second phase end.
+
+After the second phase, the variances of its draws set the length over which a chain forgets its direction. After the
+third phase, at the end of warm-up, the autocorrelations of its draws set this length.
+"""
 
 FORGETTING = 0.4
 """Length over which a chain forgets its direction, divided by the length of its path in one autocorrelation time."""
 
 FEWEST_DRAWS = 20
-"""Heuristic: a phase with fewer draws does not change the length of `FORGETTING`."""
+"""Heuristic: a phase with fewer draws does not change the length over which a chain forgets its direction."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,8 @@ class MCLMC(Sampler):
         steps_per_draw: Number of steps from one draw to the next, also in warm-up.
         energy_error: Target at the end of warm-up: the mean squared energy error of a step, in squared nats, divided by
             the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
-            square root of this error. A tenth of the error needs 1.5 times as many steps.
+            square root of this error. A smaller error needs smaller steps: a tenth of the error needs 1.5 times as many
+            steps.
         first_energy_error: Target at the beginning of warm-up, during which the target changes linearly.
 
     References:
@@ -103,7 +111,7 @@ class MCLMC(Sampler):
 
 
 class MCLMCAdaptation(AnyAdaptation):
-    r"""Step size and length of one chain of MCLMC.
+    r"""Step size of one chain of MCLMC, and the length over which the chain forgets its direction.
 
     The variance of the energy error grows with the sixth power of the step size h. Let E be the energy error of a step,
     :math:`\tau` the target, and :math:`\xi = E^2 / (P \tau)`. The step size is
@@ -122,7 +130,7 @@ class MCLMCAdaptation(AnyAdaptation):
         self.step_size = self.length / 4
 
     def restart(self, z: Tensor, find_step: FindStep) -> None:
-        """Do nothing before the first draw."""
+        """Do nothing: the first step size depends only on the number of weights."""
 
     def apply(self, kernel: Any, chain: int) -> None:
         kernel.step_size[chain] = self.step_size
@@ -215,7 +223,10 @@ class MCLMCKernel(TorchKernel):
         return _draws(torch.ones_like(self.step_size, dtype=torch.bool), self._z, self._potential, errors)
 
     def _step(self) -> Tensor:
-        """Take a step, and return the energy errors, shape (K,); NaN for a step that was not taken."""
+        """Try a step of each chain, and return the energy errors, shape (K,).
+
+        A step that diverges is not taken, and its error is NaN.
+        """
         z, step, num_weights = self._z, self.step_size[:, None], self._z.shape[1]
         direction, change = turned(self._direction, self._gradient, OUTER * step)
         z = torch.addcmul(z, direction, 0.5 * step)
@@ -253,7 +264,7 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 
 
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
-    """Return the standard deviation of noise with which a chain forgets its direction over `length`."""
+    """Return the standard deviation of the noise in each step, so that a chain forgets its direction over `length`."""
     return (torch.expm1(2 * step / length) / num_weights).sqrt()
 
 

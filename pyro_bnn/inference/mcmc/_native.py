@@ -33,16 +33,16 @@ MOST_PRODUCTS = 2**20
 """Heuristic: with more multiplications in a potential, torch's matrix products are faster than loops in C."""
 
 MOST_PRODUCTS_OF_BLOCKS = 2**24
-"""Heuristic: the limit for a block of rows is higher, since it stays in the processor's cache."""
+"""Heuristic: the same limit for one block of rows. It is higher, since a block stays in the processor's cache."""
 
 MOST_LINES, MOST_CHARACTERS = 5000, 200_000
 """Heuristic: longer C texts take more than ten seconds to compile."""
 
 NUM_KEPT = 64
-"""Number of compiled texts to keep, the most recently used. Each takes a few kilobytes."""
+"""Only this many compiled texts are kept: those that were used last. Each takes a few kilobytes."""
 
 FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-std=gnu11")
-"""Infinities and NaN keep their meaning, and only sums with a pragma are reordered."""
+"""With these options, infinities and NaN keep their meaning, and only sums with a pragma are reordered."""
 
 FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}
 """Files with exponentials and logarithms in each dtype."""
@@ -182,7 +182,7 @@ class NativeKernel(Kernel):
         return self._chains[chain].normal(self.inverse_mass.shape[1])
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the chains after their last draws; unfinished draws are repeated."""
+        """Return the state of the chains after their last finished draws. A resumed run repeats unfinished draws."""
         return {
             "is_seeded": self._is_seeded,
             "chains": [self._before.get(k) or chain.state() for k, chain in enumerate(self._chains)],
@@ -240,7 +240,7 @@ def native_or_reason(
 ) -> tuple[Native | None, str]:
     """Return the compiled samplers, or None and the reason why C is impossible.
 
-    Raise a `NotInCError` in this case if `compile` is True.
+    If C is impossible and `compile` is True, raise a `NotInCError`.
     """
     if not compile:
         return None, "`compile` is False"
@@ -324,7 +324,7 @@ def _compile(text: str, timeout: float | None) -> ctypes.CDLL:
 
 
 def _called(command: Sequence[str], timeout: float | None) -> tuple[int, str]:
-    """Return a command's exit status and error output. A timeout also stops its children."""
+    """Return a command's exit status and error output. After the timeout, stop the command and its children."""
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(command, stdout=nothing, stderr=pipe, text=True, start_new_session=True) as process:
         try:

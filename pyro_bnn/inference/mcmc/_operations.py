@@ -87,7 +87,7 @@ REQUIRED: dict[Any, dict[int, object]] = {
     aten.index_put: {3: True},
     aten.embedding_dense_backward: {3: -1, 4: False},
 }
-"""Values for which alone the C text is correct, by the index of the argument."""
+"""The C text is correct only if some arguments have these values. The keys are indices of arguments."""
 
 POWERS: dict[object, str] = {
     -2.0: "1.0f / ({0} * {0})",
@@ -114,7 +114,7 @@ def _filled(number: float) -> Operation:
 
 
 def _log_sigmoid(writer: Writer, result: Any, source: Value) -> list[Value]:
-    """Write the logarithm of the sigmoid. As in torch, a second result is not used."""
+    """Write the logarithm of the sigmoid. Torch's operation has a second result, which nothing uses."""
     return [writer.stored(combined("log_sigmoid_({0})", source.shape, source)), source]
 
 
@@ -242,7 +242,7 @@ def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: V
 
 
 def _picked(source: Value, indices: Sequence[Value | None]) -> Value:
-    """Return slices along one axis: the only one of `indices` that is not None has their positions."""
+    """Return slices along one axis. Only one of `indices` is not None, and it has the positions of the slices."""
     axes = [axis for axis, which in enumerate(indices) if which is not None]
     which = indices[axes[0]]
     if len(axes) != 1 or which is None or which.example is None:

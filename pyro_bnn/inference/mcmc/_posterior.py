@@ -28,7 +28,7 @@ OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}
 class ModesRecord:
     """Record of :class:`Modes` in a file.
 
-    All fields are tensors, since other numbers in a file must be finite, but R-hat may be infinite.
+    R-hat may be infinite, but a number in a file must be finite unless it is in a tensor. So all fields are tensors.
     """
 
     within: Tensor
@@ -100,8 +100,8 @@ class MCMCPosterior(Posterior):
 
         Args:
             mcmc: A `pyro.infer.MCMC` after its run. The draws are not copied.
-            model: The model that was sampled. The status judges its predictions, or without a model the latent
-                variables, which rarely converge if they are weights (see :meth:`diagnose`).
+            model: The model that was sampled. The status judges its predictions. Without a model, the status judges the
+                latent variables, which rarely converge if they are weights (see :meth:`diagnose`).
             x: Inputs of the model, shape (N, ...), of which the status uses up to 50.
             seconds: Wall time of the run, if it was measured.
 

@@ -10,13 +10,16 @@ from ._traced import UnsupportedError
 from ._writer import Index, Value, Writer, constant, moved, order, places, scaled
 
 NUM_TERMS = 8
-"""Heuristic: terms that one loop over the elements of a result adds to each."""
+"""Heuristic: number of terms that one loop over the elements of a result adds to each element."""
 
 NUM_SUMS = 10
-"""Heuristic: most sums over the same long axis in one loop, which reads shared numbers only once."""
+"""Heuristic: one loop over a long axis computes at most this many sums.
+
+A number that several sums share is read only once.
+"""
 
 MOST_TERMS = 256
-"""Heuristic: a longer sum in a convolution is a loop over its terms, unless its result has an axis of rows."""
+"""Heuristic: a convolution with more terms in a sum loops over the terms, unless the result has an axis of rows."""
 
 Term = Callable[[Index, Index], str]
 """Function from the index of a sum, and the index of a term in it, to the C code of the term."""
@@ -89,7 +92,7 @@ def convolution(
 
 
 def _add_along(writer: Writer, term: Term, reduced: Sequence[int], added: Value, result: Value, rows: str) -> None:
-    """Write loops over the terms of sums, each for some elements of the result."""
+    """Write loops over the terms of sums. Each loop computes some elements of the result."""
     *outer, inner = order(result.shape)
     length = result.shape[inner]
     count = next((n for n in range(NUM_SUMS, NUM_SUMS // 2, -1) if length % n == 0), NUM_SUMS)
@@ -117,7 +120,7 @@ def _add_terms(writer: Writer, term: Term, terms: Sequence[Index], before: Value
 
 
 def _add_across(writer: Writer, term: Term, reduced: Sequence[int], added: Value, result: Value) -> None:
-    """Write loops over the elements of the result, each for some terms."""
+    """Write loops over the elements of the result. Each loop adds some terms to every element."""
     terms = [[str(k) for k in own] for own in itertools.product(*map(range, reduced))]
     for begin in range(0, len(terms), NUM_TERMS):
         _add_terms(writer, term, terms[begin : begin + NUM_TERMS], result if begin else added, result)

@@ -212,7 +212,7 @@ class Run:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return all on which the remaining draws depend. A finished run has no `kernel`."""
+        """Return everything on which the remaining draws depend. In a finished run, the entry `kernel` is None."""
         return {
             "settings": dict(self._settings),
             "starts": self._starts,

@@ -18,8 +18,8 @@ from ._kernel import ValueAndGrad
 class FreshInit(Init):
     """Points of freshly initialised networks: Gaussian weights that keep the scale of activations across ReLU layers.
 
-    Weights have the standard deviation sqrt(2 / number of inputs). Variables with fewer than two axes start at 0, as
-    biases do, or at the median of the prior if they are constrained, as noise scales are.
+    Weights have the standard deviation sqrt(2 / number of inputs). Variables with fewer than two axes, such as biases,
+    start at 0. If they are constrained, like noise scales, they start at the median of the prior.
 
     References:
         He et al. (2015), https://arxiv.org/abs/1502.01852, section 2.2.

@@ -31,7 +31,7 @@ from ..._core.functional import ordinary_attention
 from ._kernel import Kernel, ValueAndGrad
 
 MOST_OPERATIONS = 2000
-"""Heuristic: most operations of a recorded potential. Each takes about a millisecond to record."""
+"""Heuristic: largest number of operations in a record. Each takes about a millisecond to record."""
 
 
 class UnsupportedError(Exception):
@@ -77,7 +77,7 @@ def traced(
 
 
 def _lift(graph: GraphModule) -> list[Tensor]:
-    """Turn the constants of a graph into arguments at the end, and return them."""
+    """Turn the constants of a graph into its last arguments, and return the constants."""
     values = _constant_values(graph)
     own: dict[Node, Tensor] = {}  # constants with memory of their own
     memories: set[int] = set()
@@ -120,19 +120,19 @@ def _constant_values(graph: GraphModule) -> dict[Node, Any]:
 
 
 def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
-    """Whether a node depends only on constants. Without inputs, it may draw random numbers."""
+    """Whether a node depends only on constants. This excludes nodes without inputs, which may draw random numbers."""
     return bool(node.all_input_nodes) and all(source in values for source in node.all_input_nodes)
 
 
 class TorchKernel(Kernel):
     """A kernel in torch.
 
-    If `not_in_c` is empty, C computes the potential. Else it is the reason why C cannot, and the potential is recorded
-    if possible.
+    If `not_in_c` is empty, C computes the potential. Else `not_in_c` is the reason why C cannot compute it, and the
+    potential is recorded if possible.
     """
 
     fields: tuple[str, ...] = ()
-    """Entries of the state; ``"z"`` is the attribute ``_z``."""
+    """Names of the entries of the state. The entry ``"z"`` is the value of the attribute ``_z``."""
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, not_in_c: str) -> None:
         path = "C"

@@ -73,7 +73,7 @@ class TreeConstants(NamedTuple):
 
 
 def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
-    """Return the state of chains at z without a trajectory. `begin` reads only the proposal, z."""
+    """Return trees and subtrees for chains at z, before their first trajectory. `begin` reads only the proposals."""
     count = torch.zeros_like(potential, dtype=torch.long)
     levels = z.new_zeros(len(z), num_levels, z.shape[1])
     point, proposal = (z, z, gradient), (z, gradient, potential, potential)
@@ -148,10 +148,10 @@ def merge(
 ) -> Tree:
     r"""Add complete subtrees to their trees, and mark the trajectories that end.
 
-    A subtree that turns back or diverges is not added. With sums of weights W, the proposal of the subtree replaces
-    that of the tree with probability :math:`\min(1, W_\text{subtree} / W_\text{tree})`. The trajectory ends if the
-    subtree was not added, if the tree has reached its largest size, or if the tree turns back (see
-    :class:`~pyro_bnn.NUTS`).
+    A subtree that turns back or diverges is not added. The proposal of the subtree replaces that of the tree with
+    probability :math:`\min(1, W_\text{subtree} / W_\text{tree})`, where W is the sum of the weights of all points. The
+    trajectory ends if the subtree was not added, if the tree has reached its largest size, or if the tree turns back
+    (see :class:`~pyro_bnn.NUTS`).
     """
     grown = chains & ~subtree.turning & ~subtree.diverging
     # Drawing from the union would be valid too, but favouring the subtree moves the chain further.
@@ -199,7 +199,7 @@ def turn(
 
 
 def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
-    """Return a subtree that starts at a point, without points. The checkpoints of `old` have no effect."""
+    """Return a subtree without points, which will grow from z. The checkpoints of `old` stay, without effect."""
     zero, count, no = torch.zeros_like(old.log_weight), torch.zeros_like(old.leaf), torch.zeros_like(old.turning)
     return Subtree(
         *(z, r, gradient, z, gradient, zero, zero, zero - math.inf, torch.zeros_like(z), zero, count, no, no),
@@ -210,8 +210,8 @@ def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
 def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return two Boolean tables of shape (leaves, levels), with a row for each leaf of a tree.
 
-    The first table marks the level at which the leaf is stored. The second marks the levels of the stored leaves with
-    which it is compared.
+    The first table marks the level at which a leaf is stored. The second table marks the levels of the stored leaves
+    with which a leaf is compared.
 
     When a leaf completes a balanced subtree, the check for a U-turn compares the first and the last leaf of the
     subtree. The level of leaf n, counted from 0, is the number of ones in the binary form of n // 2. Every even leaf is

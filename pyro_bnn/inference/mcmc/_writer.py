@@ -134,12 +134,12 @@ def combined(text: str, shape: Sequence[int], *parts: Value) -> Value:
 
 
 def order(shape: Sequence[int]) -> list[int]:
-    """Return the axes in the order of loops over them. The longest is last, the innermost."""
+    """Return the axes in the order of loops over them. The longest axis is last, so its loop is the innermost."""
     return sorted(range(len(shape)), key=lambda axis: shape[axis])
 
 
 def in_memory(name: str, offset: int, shape: Sequence[int]) -> Value:
-    """Return a tensor in the array `name` from the element `offset`."""
+    """Return a tensor whose elements are in the array `name`. The first of them has the index `offset`."""
     strides, stride = [0] * len(shape), 1
     for axis in reversed(order(shape)):
         strides[axis], stride = stride, stride * shape[axis]
@@ -172,7 +172,7 @@ class Writer:
     def loops(
         self, shape: Sequence[int], axes: Sequence[int] | None = None, *, pragma: str = "", rows: str = "room"
     ) -> Iterator[list[str]]:
-        """Write loops over `axes`, or over all axes, and yield the index inside.
+        """Write loops over `axes`, by default all axes, and yield the index of an element inside the loops.
 
         A loop over the rows of a block ends at the C variable that `rows` names: "rows" is their number in the block,
         and "room" is this number rounded up to a multiple of `STEP`.
@@ -196,7 +196,7 @@ class Writer:
             self.add(line.format(*index))
 
     def fill(self, value: Value, axis: int) -> bool:
-        """Set the elements after the last row of a block to zero if possible; return whether they are."""
+        """Set the elements after the last row of a block to zero if possible. Return whether they are zero."""
         if not value.is_scratch:
             return value.is_filled
         self.add("if (rows < room) {")

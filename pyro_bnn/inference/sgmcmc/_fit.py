@@ -57,8 +57,8 @@ def fit_sgmcmc(
         data: A tuple (x, y) with all rows, or a loader that has a length and yields such pairs; see :func:`fit_svi`.
         sampler: The algorithm with its step size: :class:`SGHMC` or :class:`SGLD`.
         num_epochs: Number of passes of each chain over the data.
-        num_samples: Number S of draws that each chain keeps, evenly spaced over the steps at which it samples. They
-            take 4 S K P bytes in single precision, for P latent numbers.
+        num_samples: Number S of draws that each chain keeps, evenly spaced over the steps at which it samples. The
+            draws of all K chains take 4 S K P bytes in single precision, for P latent numbers.
         batch_size: Number of rows in each batch; with ``None``, all rows are used at once.
         num_chains: Number of chains, K.
         steps: Plan of step sizes and stages, by default :class:`~pyro_bnn.inference.sgmcmc.ConstantSteps`, whose first
@@ -218,7 +218,7 @@ def _store(
     files: list[tuple[Checkpoint | None, Path | None]],
     execution: Execution,
 ) -> Store:
-    """Check all files of the run, and return the storage for the draws, before any file is written."""
+    """Check all files of the run before any file is written, and return the storage for the draws."""
     if path is not None and execution.processes.are_many:
         raise ValueError("`store` must be None with several processes; each process keeps the draws in memory.")
     for checkpoint, resume in files:

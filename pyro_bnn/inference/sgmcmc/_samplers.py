@@ -239,9 +239,10 @@ def _check_settings(sampler: SGLD | SGHMC) -> None:
 
 
 class ChainOptimizer(SkippingOptimizer):
-    """An optimizer whose steps move a chain, with gradients from SVI with a :class:`~pyro_bnn.DeltaGuide`.
+    """An optimizer whose steps move a chain.
 
-    After each step, `record` is called with its number. All processes use the noise of process 0.
+    SVI with a :class:`~pyro_bnn.DeltaGuide` computes the gradients. After each step, `record` is called with the number
+    of the step. All processes use the noise of process 0.
     """
 
     def __init__(

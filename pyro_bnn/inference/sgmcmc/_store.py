@@ -23,7 +23,7 @@ from ..joint import Layout
 from ._samplers import StepSizes
 
 KIND, NAME = "draws", "draws"
-"""The kind of file in the header, and the name of the only tensor."""
+"""The kind of a file of draws, as its header names it, and the name of the only tensor in the file."""
 
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
@@ -73,7 +73,7 @@ class Store:
         return self._run
 
     def join(self, run: str) -> None:
-        """Take over a checkpoint's `run`; raise if the file or an earlier chain belongs to another."""
+        """Take over the identifier of a checkpoint's run. Raise if the file or an earlier chain is of another run."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -130,7 +130,7 @@ def require_other_file(store: str | Path | None, name: str, path: Path | None) -
 
 
 def read_header(path: Path) -> Header:
-    """Return the header of a file of draws of the right length."""
+    """Return the header of a file of draws. Raise if the file is damaged, for example too short."""
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             about, draws = file.metadata() or {}, file.get_slice(NAME)
