@@ -53,7 +53,8 @@ def auto_guide(
         A guide that takes the model's arguments.
 
     Raises:
-        ValueError: If `kind` is another class, if `rank` is not a whole number from 1 to P, or if `kind` has no rank.
+        ValueError: If `kind` is not one of the classes above, if `rank` is not a whole number from 1 to P, or if `rank`
+            is given for a class without a rank.
 
     Example:
         >>> import torch
@@ -99,7 +100,7 @@ def auto_guide(
 
 
 def _set(guide: AutoGuide, name: str, value: Tensor) -> None:
-    """Set a parameter by its unconstrained value, which Pyro may name `..._unconstrained`."""
+    """Set the unconstrained value of a parameter. Pyro may add `_unconstrained` to the parameter's name."""
     parameters = dict(guide.named_parameters())
     parameter = parameters.get(f"{name}_unconstrained", parameters.get(name))
     assert parameter is not None

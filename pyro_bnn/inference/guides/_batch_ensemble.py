@@ -25,9 +25,9 @@ class BatchEnsembleGuide(FlatGuide):
 
     .. math:: W_k = W \circ (r_k s_k^\top).
 
-    In a convolution, both factors belong to channels. Each member has its own copy of every other variable, such as a
-    bias or a noise scale. The parameters are the shared weights `loc`, and `members`, with a row of factors and other
-    variables for each member.
+    In a convolution, these outputs and inputs are channels. Each member has its own copy of every other variable, such
+    as a bias or a noise scale. The parameters are `loc`, the shared weights, and a matrix `members`. Each row of the
+    matrix holds the factors and the other variables of one member.
 
     Each step of a fit draws one member at random. So a fit takes about as long as that of one network, and each member
     sees one batch in K. With all weights :math:`w_k` of member k, the fit maximises
@@ -46,9 +46,9 @@ class BatchEnsembleGuide(FlatGuide):
         model: The model whose weights the guide approximates.
         num_members: Number K of members.
         init: Initial values of the shared weights, and of each member's other variables, by default the network's own.
-        factor_scale: Standard deviation of the initial factors around 1. With ``None``, each factor starts at a random
-            sign, so that the members differ most. Under a strong prior, or in a deep network, signs may keep the fit
-            from learning; then use 0.5. For a trained network, use a small number such as 0.1.
+        factor_scale: Standard deviation of the initial factors around 1. With ``None``, each factor starts at 1 or -1
+            at random, so that the members differ most. Under a strong prior, or in a deep network, such factors may
+            keep the fit from learning; then use 0.5. For a trained network, use a small number such as 0.1.
 
     Raises:
         ValueError: If `num_members` is less than 1, or if the prior is learned.
@@ -198,7 +198,7 @@ def _aligned(views: Mapping[str, Tensor], site: str, num_axes: int) -> tuple[Ten
 
 
 def chosen(members: Tensor) -> Tensor:
-    """Draw the index of a row of `members`, shape (1,), on its device, so that no step waits for a copy."""
+    """Draw the index of a row, shape (1,), on the device of `members`, so that no step waits for a copy."""
     return torch.randint(len(members), (1,), device=members.device)
 
 
@@ -244,7 +244,7 @@ class BatchEnsembleState(FlatState):
         return [*self._gradients.tensors, self._members_grad.view(-1)]
 
     def update(self) -> None:
-        """Do nothing: draws share no quantities."""
+        """Do nothing: the draws of a step have no quantities in common."""
 
     def draw(self) -> Mapping[str, Tensor]:
         with torch.no_grad():
@@ -277,7 +277,7 @@ class BatchEnsembleState(FlatState):
 
 
 class _SharedWeight:
-    """A shared weight, its factors in the present member, and the product of weight and factors."""
+    """A shared weight, its factors in the member that was drawn, and the product of weight and factors."""
 
     def __init__(
         self,
@@ -300,7 +300,8 @@ class _SharedWeight:
     def pull_back(self, gradient: Tensor) -> None:
         """Compute the gradients of the factors and of the shared weight.
 
-        `gradient` is that of the member's weight, and is overwritten with that of the shared weight.
+        At first, `gradient` holds the gradient of the member's weight. It is overwritten with the gradient of the
+        shared weight.
         """
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:

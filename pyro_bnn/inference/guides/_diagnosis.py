@@ -39,12 +39,12 @@ To explain a fraction R^2 of the variance of the targets, the weights together n
 """
 
 SHARPEST_ROW = 0.003
-"""Heuristic: a single row of data does not narrow a weight to less than this fraction of the prior's scale."""
+"""Heuristic: a single row of data does not reduce a weight's scale to less than this fraction of the prior's scale."""
 
 COLUMNS = ("weights", "KL (nats)", "per weight", "at prior", "collapsed", "median sd", "|mean|/sd")
 
 NUM_OFFSETS, LARGEST_OFFSET = 1001, 8.0
-"""Number of points, and half width in standard deviations, of a grid that integrates smooth functions precisely."""
+"""A grid for precise integrals over a Gaussian: its number of points, and its half width in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -91,16 +91,16 @@ class Diagnosis(Shown):
     .. math:: \log\frac{s}{\sigma} + \frac{\sigma^2 + (\mu - m)^2}{2 s^2} - \frac12 < 0.2.
 
     For a prior that is not Gaussian, :math:`N(m, s^2)` is the Gaussian around the prior's mean with the smallest
-    divergence from the prior. A mixture can have several, one for each local minimum in :math:`s`; a divergence below
-    0.2 nats from any of them suffices.
+    divergence from the prior. For a mixture there can be several such Gaussians, one for each local minimum in
+    :math:`s`. Then a weight is at the prior if its divergence from any of them is below 0.2 nats.
 
     A weight has *collapsed* if all its draws are practically equal: its :math:`\sigma` is below :math:`0.003\, s /
     \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. At the
-    first limit, each row alone would narrow the weight to :math:`0.003\, s`.
+    first limit, each row of data alone would reduce :math:`\sigma` to :math:`0.003\, s`.
 
     Args:
         sites: One :class:`SiteDiagnosis` for each site of weights that can be compared with their prior.
-        left_out: Why each of the other latent variables has no comparison, ``{site: reason}``.
+        left_out: Why each of the other latent variables is not compared, ``{site: reason}``.
         warnings: Problems of the whole posterior, each with a remedy. "collapsed": more than half of all weights
             collapsed. "prior-dominated": in some layer with a weight matrix, at most a thousandth of the weights have
             left a prior around 0, and the layer's total divergence is below 0.05 nats per row of data.
@@ -190,7 +190,7 @@ def diagnosis_of(guide: object, model: BayesianModel | None, num_data: int, num_
 
 
 def problems_of(guide: object, model: BayesianModel) -> list[tuple[str, str]]:
-    """Return the problems of a guide with remedies; none for a guide without Gaussian marginals."""
+    """Return the problems of a guide, each with its remedy. A guide without Gaussian marginals is not checked."""
     if not isinstance(guide, (GaussianGuide, *KINDS)):
         return []
     marginals, _ = _weight_marginals(guide, model)
@@ -296,7 +296,7 @@ def _is_silent(layer: Iterable[Counts], num_data: int) -> bool:
 
 @torch.no_grad()
 def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[Marginals], dict[str, str]]:
-    """Return the marginals of weights that were not removed, and why sites were left out."""
+    """Return the marginals of the weights that were not removed, and the reason for each site that is left out."""
     locations, scales = _locations_and_scales(guide)
     priors = _priors_of_guide(guide) if model is None else _priors_of_model(guide, model)
     found, left_out = [], {}
@@ -365,7 +365,7 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
-    """Return the prior of P remaining weights: Gaussians of batch shape (P,), or one prior of batch shape ()."""
+    """Return the prior of the P weights in `keep`: P Gaussians if it is Gaussian, else one prior for all of them."""
     if type(prior) is dist.Normal:
         loc, scale = (part.expand(shape).reshape(-1)[keep] for part in (prior.loc, prior.scale))
         return dist.Normal(loc, scale)

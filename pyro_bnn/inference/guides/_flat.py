@@ -23,7 +23,7 @@ from ._init import Init, init_or_default
 from ._state import FlatState, Noise, ParameterVector
 
 Choice = Callable[[Site, dist.Normal], dist.Normal]
-"""Function that gets a site and the Gaussian of the guide, and returns the distribution to sample instead."""
+"""Function that gets a site and its Gaussian in the guide, and returns the distribution to draw from instead."""
 
 
 class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
@@ -47,7 +47,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         Args:
             joint: The joint density of the model, over the sites of the guide.
             noise: What a gradient estimator gets for each weight besides its mean. With ``None``, the network runs with
-                drawn weights. Guides without support for estimators raise an error otherwise.
+                drawn weights. With another value, guides without support for estimators raise an error.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 
@@ -87,7 +87,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
         """Make a `sample` statement for each site.
 
-        Each log-density is 0, or with `jacobian` minus the log Jacobian of the site's transform.
+        The log-density of each value is 0. If `jacobian` is true, it is minus the log Jacobian of the site's transform.
         """
         values = self.constrained(free)
         for site in self.sites:
@@ -167,7 +167,7 @@ class GaussianGuide(FlatGuide):
     ) -> None:
         """Make the parameters, site by site to save memory.
 
-        The scales of `init` are divided by `stretch`, by which a low-rank part multiplies standard deviations.
+        A low-rank part multiplies standard deviations by `stretch`, so the scales of `init` are divided by it.
         """
         init = init_or_default(init)
         self.sites = tuple(sites)

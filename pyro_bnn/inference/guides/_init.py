@@ -58,7 +58,7 @@ class UniformInit(Init):
 
     Args:
         loc: Range of the location.
-        rho: Range of rho; (-5, -4) gives scales from 0.0067 to 0.018.
+        rho: Range of rho. The initial scale is softplus(rho), so (-5, -4) gives scales from 0.0067 to 0.018.
 
     Example:
         >>> import torch
@@ -94,7 +94,7 @@ class NormalInit(Init):
 
     Args:
         loc_scale: Standard deviation of the location around 0.
-        rho: Mean of rho; -3 gives a scale of 0.049.
+        rho: Mean of rho. The initial scale is softplus(rho), so -3 gives a scale of 0.049.
         rho_scale: Standard deviation of rho.
 
     Example:
@@ -139,8 +139,8 @@ class NetworkInit(Init):
             for unconstrained variables whose prior has a finite standard deviation.
         weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0. It replaces
             `scale` for unconstrained variables. MOPED uses 0.05 to 0.2.
-        smallest: Smallest standard deviation that `weight_fraction` gives, above 0, such as that of a bias of 0. The
-            default is a heuristic.
+        smallest: Smallest standard deviation that `weight_fraction` gives, above 0. A bias of 0, for example, gets it.
+            The default is a heuristic.
 
     Raises:
         ValueError: If a number is not above 0, or if both fractions are given.

@@ -29,9 +29,9 @@ class LowRankGuide(GaussianGuide):
 
     `TraceMeanField_ELBO` uses a closed form of the divergence for each prior that has one.
 
-    The factor F starts at random numbers, the same for all guides of the same shape, since zero would be a saddle
-    point. The initial marginal standard deviations are exactly those of `init`. The vector w contains constrained
-    variables in unconstrained space.
+    The factor F starts at random numbers, since zero would be a saddle point. These numbers are the same for all guides
+    of the same shape. The initial marginal standard deviations are exactly those of `init`. The vector w holds the
+    values of constrained variables in unconstrained space.
 
     Args:
         model: The model whose weights the guide approximates.
@@ -134,8 +134,9 @@ def _stretch(factor: Tensor) -> Tensor:
 class LowRankState(FlatState):
     r"""Draws :math:`w = \mu + \sigma v` with :math:`v = F^\top a + \epsilon`, and computes gradients.
 
-    Let :math:`g = \nabla_w (L - \lambda \log p)`, :math:`C = I + F F^\top`, :math:`b = C^{-1} F v` and :math:`u = v -
-    F^\top b`. By the lemmas of Woodbury and Sylvester
+    Let L be minus the log-likelihood, :math:`\lambda` the weight of the divergence, :math:`g = \nabla_w (L - \lambda
+    \log p)`, :math:`C = I + F F^\top`, :math:`b = C^{-1} F v` and :math:`u = v - F^\top b`. By the lemmas of Woodbury
+    and Sylvester
 
     .. math:: \log q(w) = -\tfrac12 (v^\top v - v^\top F^\top b) - \sum \log \sigma - \tfrac12 \log\det C
               - \tfrac P2 \log 2\pi,
@@ -148,7 +149,8 @@ class LowRankState(FlatState):
 
     .. math:: \mathrm{KL} = \sum_i \mathrm{KL}(N(\mu_i, m_i^2) \,\|\, p_i) + \sum_i \log r_i - \tfrac12 \log\det C.
 
-    The tensor `rows`, shape (2 + r, P), holds v, the gradient in v, and F, so that one matrix product uses all three.
+    The tensor `rows`, shape (2 + r, P), holds v in its first row, the gradient in v in its second, and F in the others.
+    So one matrix product uses all three.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ def _divergence(q: PrunedNormal, p: Distribution) -> Tensor:
 
 
 def masks_of(guide: nn.Module) -> dict[str, Tensor]:
-    """Return masks of the remaining elements by site; none if no element was removed."""
+    """Return a mask of the remaining elements for each site with removed elements."""
     keep = guide._modules.get("keep")
     return {} if keep is None else dict(keep.named_buffers())
 
@@ -64,7 +64,8 @@ class FlatMask:
     """Mask of the removed weights in the flat vectors of a step.
 
     A removed weight gets the location 0, the noise 0 and the scale of its prior. So it adds a known constant to the
-    ELBO, which is subtracted. With the prior's scale, the constant is small, and so are the rounding errors.
+    ELBO, and this constant is subtracted. With the prior's scale, the constant is small, and so are the rounding
+    errors.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:
@@ -95,7 +96,7 @@ class FlatMask:
         self._keep = now  # equal masks in other tensors, as after loading a state
 
     def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
-        """Set removed weights to a value in `vector`, which holds the weights of `part`."""
+        """In `vector`, which holds the weights in `part`, set the removed ones to `value`."""
         if self._removed is not None:
             vector.masked_fill_(self._removed[part], value)
 

@@ -151,7 +151,7 @@ class MeanFieldGuide(GaussianGuide):
 
     @contextmanager
     def intercepted(self, choice: Choice) -> Iterator[None]:
-        """Sample each site in this context from `choice(site, Gaussian)` instead of from the site's Gaussian."""
+        """Open a context in which each site is drawn from `choice(site, Gaussian)` instead of from its Gaussian."""
         if self._choice is not None:
             raise ValueError("an estimator is already applied to this guide; end its `with` block first.")
         self._choice = choice
@@ -230,7 +230,7 @@ class MeanFieldGuide(GaussianGuide):
             raise
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load a state, with its masks in place of the guide's."""
+        """Load a state, and replace the guide's masks by those of the state."""
         masks, before = {}, self.masks
         for site in (site.name for site in self.sites):
             loc, mask = self.tree("loc").get_parameter(site), state_dict.get(f"{prefix}keep.{site}")
@@ -256,8 +256,8 @@ class MeanFieldGuide(GaussianGuide):
 class MeanFieldState(FlatState):
     r"""Draws :math:`w = \mu + \sigma\epsilon`, and computes the gradients with respect to :math:`\mu` and :math:`\rho`.
 
-    The loss is :math:`L + \lambda (\log q(w) - \log p(w))`, where L is minus the log-likelihood. With :math:`g =
-    \nabla_w (L - \lambda \log p)` at given :math:`\epsilon`
+    The loss is :math:`L + \lambda (\log q(w) - \log p(w))`, where L is minus the log-likelihood, and :math:`\lambda`
+    the weight of the divergence. With :math:`g = \nabla_w (L - \lambda \log p)` at given :math:`\epsilon`
 
     .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g\,\epsilon - \lambda/\sigma, \qquad
               \nabla_\rho = \nabla_\sigma\, \frac{d\sigma}{d\rho}.
@@ -370,7 +370,7 @@ class MeanFieldState(FlatState):
         return divergence
 
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
-        """Compute the gradient in the scale from that in the draw, or in the :class:`Noise` of an estimator."""
+        """Compute the gradient in the scale from the gradient in the draw, or in the noise that an estimator got."""
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)
         elif self._noise_kind is Noise.DEVIATION:

@@ -20,10 +20,10 @@ SMALLEST_WEIGHT = 1e-12
 """Heuristic: smallest weight of the divergence. Precisions grow with its inverse, and float32 ends at 3e38."""
 
 SMALLEST_RISE = 1.001
-"""Heuristic: a precision below this multiple of the prior's counts as equal to it, because of rounding."""
+"""Heuristic: a precision below this multiple of the prior's counts as equal to the prior's, because of rounding."""
 
 MOST_NUMBERS = 16
-"""Heuristic: largest variable whose second derivatives are computed; each element takes one backward pass."""
+"""Heuristic: second derivatives are computed for variables of at most so many elements; each takes a backward pass."""
 
 
 class NaturalState(FlatState):
@@ -39,7 +39,7 @@ class NaturalState(FlatState):
     The update of S contains the square of a noisy term, which raises S above its optimum by about
     :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, g varies with the draws of all weights, which
     would raise S to many times its optimum. So for latent variables of the likelihood, the second derivative of L
-    replaces :math:`g\,(w - m)\,S`. It needs no pass through the network.
+    replaces :math:`g\,(w - m)\,S`. To compute it, no pass through the network is needed.
 
     With `gauss_newton_every` k, :math:`B\,s^2 / N` replaces :math:`g\,(w - m)\,S` in every k-th step, and S stays the
     same in the other steps. Here s is the gradient of minus the log-likelihood of the whole data set, estimated from B
@@ -81,14 +81,14 @@ class NaturalState(FlatState):
         self.momentum = torch.zeros_like(self._loc)
         """Moving average M of the gradients, shape (P,)."""
         self.num_updates, self._count = 0, torch.zeros((), dtype=torch.float64, device=self._loc.device)
-        """Number of updates so far. A replayed CUDA graph increases only the copy on the device."""
+        """Number of updates so far. A replayed CUDA graph increases only the copy of this number on the device."""
         self.weight: float | None = None
         """Weight of the divergence in the last step."""
         if self._product is not None:  # stored as a gradient, so that processes average it
             precision.set_gradient(self._product)
 
     def continue_from(self, num_updates: int, weight: float | None) -> None:
-        """Continue after `num_updates` updates, the last with `weight` as the weight of the divergence."""
+        """Continue after `num_updates` updates. In the last of them, the divergence had the weight `weight`."""
         self.num_updates, self.weight = num_updates, weight
         self._count.fill_(num_updates)
 
@@ -144,7 +144,10 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the part of each precision that comes from the data. Negative parts do not grow."""
+        """Multiply the part of each precision that comes from the data by `ratio`.
+
+        If `ratio` is above 1, a negative part stays as it is.
+        """
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior
@@ -333,12 +336,12 @@ class DiagonalHessian:
                 self._sum[index] += row.reshape(-1)[index]
 
     def end(self, estimates: Tensor, precisions: Tensor) -> None:
-        """End a draw, given its estimates of the second derivatives divided by `precisions`."""
+        """End a draw. `estimates` are its estimates of the second derivatives, divided by `precisions`."""
         self._leaf = None
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace estimates in `products`, which belongs to the weights in `part`, by exact values."""
+        """In `products`, which has an element for each weight in `part`, replace estimates by exact values."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

@@ -25,7 +25,7 @@ from ._saved import FittedGuide, checked_state, made_from, record_of
 
 
 class GuidePosterior(Posterior):
-    """The posterior that a guide approximates: a guide of this package or of Pyro, or a function.
+    """The posterior that a guide approximates. The guide is one of this package or of Pyro, or a function.
 
     A guide that is a module draws with its own parameters, even if Pyro's global store has other parameters of the same
     names. If you load the store (``pyro.get_param_store().load(...)``), call the guide once, so that it copies its

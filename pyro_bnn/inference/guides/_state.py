@@ -53,11 +53,11 @@ class ParameterVector:
                 parameter.data = view
 
     def set_gradient(self, gradient: Tensor) -> None:
-        """Choose the vector, shape (P,), of all gradients."""
+        """Set the vector, shape (P,), that holds the gradients of all parameters."""
         self._gradients = list(self._layout.views(gradient).values())
 
     def give_gradients(self) -> None:
-        """Set each `grad` to its part of the vector from :meth:`set_gradient`."""
+        """Set the `grad` of each parameter to its part of the vector from :meth:`set_gradient`."""
         if self._gradients:
             self.give_once(self._gradients)
 
@@ -81,9 +81,10 @@ class ParameterVector:
 class DrawGradients:
     """Gradients of the negative log-likelihood with respect to drawn values, which are views of `draw`.
 
-    The backward pass makes a new gradient tensor for each large site. Small sites share a vector, to which it adds
-    their gradients. This takes more memory and time, but a single operation then updates all small sites. On a GPU each
-    operation costs time, so only sites of at least `large_on_gpu` elements are large; with None, all are small.
+    The backward pass makes a new gradient tensor for each large site. Small sites share a vector, to which the backward
+    pass adds their gradients. The shared vector takes more memory and time, but a single operation then updates all
+    small sites. On a GPU each operation costs time, so only sites of at least `large_on_gpu` elements are large there.
+    If `large_on_gpu` is None, all sites on a GPU are small.
     """
 
     def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:
@@ -105,7 +106,7 @@ class DrawGradients:
         self._own: dict[str, Tensor] = {}
 
     def label(self, site: Site) -> str | None:
-        """Label a site for :meth:`Joint.pieces`: equal labels have gradients in the same tensor."""
+        """Label a site for :meth:`Joint.pieces`. Small sites, whose gradients share a tensor, have the same label."""
         return site.name if site.name in self._large else None
 
     def leaves(self) -> dict[str, Tensor]:
@@ -118,7 +119,7 @@ class DrawGradients:
         return dict(self._leaves)
 
     def take(self) -> None:
-        """Collect the gradients of the last :meth:`leaves` after the backward pass."""
+        """After the backward pass, collect the gradients of the tensors that :meth:`leaves` returned last."""
         for name, leaf in self._leaves.items():
             if name in self._large:
                 gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
@@ -222,7 +223,7 @@ class FlatState(ABC):
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:  # noqa: B027
         """Receive the log-likelihood of simulated targets of `num_rows` rows, if :attr:`simulates` is true.
 
-        `share` is its weight in the sum over all draws and parts of the batch.
+        `share` is the weight of this log-likelihood in the sum over all draws and parts of the batch.
         """
 
     @abstractmethod
@@ -302,7 +303,7 @@ class PriorOfPoint:
         self._gradients = gradients
         pieces = joint.pieces(gradients.label)
         self.scratch = scratch_for(pieces, value, rows=3)
-        """Memory that may be overwritten between two calls of :meth:`pull_back`."""
+        """Memory that other code may overwrite between two calls of :meth:`pull_back`."""
         self._pieces = [(p, value[p.part], list(self.scratch[:, : p.part.stop - p.part.start])) for p in pieces]
 
     def pull_back(self, weight: float) -> Tensor:

@@ -26,7 +26,7 @@ EMPTY = "the loader is empty; pass one with at least one batch."
 class Batches:
     """The batches of each epoch, as arguments of the model.
 
-    If several processes share a fit, each gets a part of every batch of a tuple.
+    If several processes share a fit and the data are a tuple, each process gets a part of every batch.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Batches:
         return tuple(take(part, slice(0, self._batch_size)) for part in self.tensors)
 
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
-        """Draw the order of the rows, and return the batches of an epoch after the first `skip`."""
+        """Draw the order of the rows, and return the batches of an epoch without the first `skip` ones."""
         if self._loader is not None:
             return self._loader.epoch(number, skip)
         assert self.tensors is not None
@@ -111,7 +111,7 @@ class Batches:
             )
 
     def order_state(self) -> list[Tensor]:
-        """Return the states of the generators that draw the order of rows, except torch's own."""
+        """Return the states of the generators that draw the order of rows, except torch's global generator."""
         return [generator.get_state() for generator in self._generators()]
 
     def restore_order(self, state: list[Tensor]) -> None:
@@ -129,7 +129,7 @@ class Batches:
 
 
 def whole_data(model: BayesianModel, data: Data) -> tuple[Inputs, Tensor] | None:
-    """Check a model's data, and return all rows (x, y) on its device; None for a loader."""
+    """Check the data of a model, and return all rows (x, y) on the model's device; None for a loader."""
     _require_kind(data)
     if not is_whole(data):
         return None
@@ -168,7 +168,7 @@ def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[in
 
 
 def is_whole(data: Data) -> bool:
-    """Whether data are a tuple or a list with all rows, unlike a list of batches."""
+    """Whether data are a tuple or a list that holds all rows. A list of batches does not count."""
     return isinstance(data, tuple) or (
         isinstance(data, list) and not any(isinstance(item, (tuple, list, Mapping)) for item in data)
     )
@@ -192,7 +192,7 @@ def _require_kind(data: object) -> None:
 class Loader:
     """Batches of an iterable that is read once per epoch.
 
-    If its length is not an estimate, each epoch must have this number of batches.
+    If the iterable has an exact length, each epoch must have this number of batches.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class Loader:
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
-        """Return the batches of an epoch, after reading and dropping the first `skip`."""
+        """Read and drop the first `skip` batches of an epoch, and return the others."""
         for sampler in _samplers(self._data):
             set_epoch = getattr(sampler, "set_epoch", None)  # the order of a `DistributedSampler` depends on it
             if callable(set_epoch):

@@ -28,7 +28,10 @@ from ._step import Execution, GradientStep
 
 
 def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> Joint | str:
-    """Return the joint density for the direct path, or why this path cannot be used. A copy runs on x."""
+    """Return the joint density for the direct path, or why this path cannot be used.
+
+    To find this out, a copy of the model runs on x.
+    """
     if not isinstance(model, BayesianModel):
         kind = "a function" if isinstance(model, PyroFunction) else f"of type {type(model).__name__}"
         return f"the model is {kind}"
@@ -81,7 +84,8 @@ def _of_network(model: BayesianModel, x: Inputs) -> str | None:
 class DirectStep(GradientStep):
     """A step that computes gradients without Pyro's effect handlers.
 
-    Backpropagation gives the gradients in the drawn weights, and a `FlatState` those in the guide's parameters.
+    Backpropagation computes the gradients in the drawn weights. A `FlatState` turns them into gradients in the guide's
+    parameters.
     """
 
     def __init__(

@@ -22,8 +22,8 @@ UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 class Features:
     """Tables of the outputs of frozen layers, with an entry for each row of data.
 
-    There are none if the network mixes rows, if they would be too large, or after layers have changed. If `is_watched`,
-    :meth:`check` compares frozen layers with a copy.
+    There are no tables if outputs of frozen layers depend on several rows, if the tables would be too large, or after
+    frozen layers have changed. If `is_watched`, :meth:`check` compares frozen layers with a copy.
     """
 
     def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:
@@ -33,7 +33,7 @@ class Features:
         self._taken: tuple[Tensor | None, list[Tensor]] = None, []
         self._fixed: list[tuple[Tensor, Tensor]] = []
         self.in_words = ""
-        """End of a sentence about how often frozen layers ran."""
+        """Clause that says how often frozen layers ran, for the end of a sentence."""
         random = random_paths(model)
         named = dict(model.network.named_parameters(remove_duplicate=False))
         learned = {path: parameter for path, parameter in named.items() if parameter.requires_grad}
@@ -54,7 +54,7 @@ class Features:
         self.in_words = f"; features of the frozen layers were computed once for {batches.num_rows:,} rows ({size})"
 
     def run(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Call `compute`, which runs the network once on the current batch, with tables for frozen layers."""
+        """Call `compute`, which runs the network once on the current batch. Tables replace its frozen layers."""
         memory = self._filled()
         if memory is None:
             return compute()
@@ -68,7 +68,7 @@ class Features:
         return compute()
 
     def check(self) -> None:
-        """Stop using the tables if frozen layers have changed, even where torch's version counters do not."""
+        """Stop using the tables if frozen layers have changed, even if torch's version counters do not show it."""
         with EXCLUSIVE:
             if self._memories and not (
                 self._state.is_same(deep=True) and all(_is_equal(tensor, value) for tensor, value in self._fixed)
@@ -76,7 +76,7 @@ class Features:
                 self._end()
 
     def _filled(self) -> Memory | None:
-        """Return the outputs of the frozen layers for the last batch, unless all layers must run."""
+        """Return the outputs of the frozen layers for the latest batch; None if all layers must run."""
         if not self._memories:
             return None
         if not self._state.is_same(deep=False) or versions(self._x) != self._versions:
@@ -102,7 +102,7 @@ class Features:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
 
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
-        """Fill the tables; return whether they can be used, and the changed buffers, which are restored."""
+        """Fill the tables; return whether they are usable, and the buffers that changed. These buffers are restored."""
         before = [buffer.detach().clone() for buffer in buffers]
         with seeded(0, self._model.device), torch.no_grad():
             try:

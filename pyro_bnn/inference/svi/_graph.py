@@ -36,7 +36,7 @@ class GraphStep:
     """Records one step of each kind (batch shape and KL weight) as a CUDA graph and replays it.
 
     A step is recorded after an earlier step of its kind, if the numbers of the optimizer, such as the learning rate,
-    have not changed since. A step that cannot be recorded raises an error if `is_required`, else a warning.
+    have not changed since. A step that cannot be recorded causes an error if `is_required`, else a warning.
     """
 
     def __init__(self, step: GradientStep, *, is_required: bool = True) -> None:
@@ -89,7 +89,7 @@ class GraphStep:
         return num_warm >= NUM_WARMUP and is_again and len(self._recordings) < MOST_GRAPHS and not self._has_failed
 
     def _record(self, batch: Batch, kl_weight: float) -> Recording | None:
-        """Record a step by running its Python code, which counts as a step of the optimizer."""
+        """Record a step by running its Python code. The optimizer counts this run as a step."""
         inputs = tuple(map_inputs(torch.clone, part) for part in batch)
         result = torch.empty(4, dtype=torch.float64, device=leaves(inputs)[0].device)
         others = [*self._recordings.values(), *self._outdated]
@@ -107,7 +107,7 @@ class GraphStep:
 
 
 def _numbers_in_groups(optimizer: Optimizer) -> object:
-    """Return the Python numbers, such as the learning rate, which a replayed graph keeps."""
+    """Return the optimizer's Python numbers, such as the learning rate. A replayed graph keeps their old values."""
     kinds = int, float, tuple
     return [
         {name: value for name, value in group.items() if isinstance(value, kinds)} for group in optimizer.param_groups
@@ -129,7 +129,7 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 
 
 def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) -> torch.cuda.CUDAGraph:
-    """Record the kernels that a function launches, without running them, in the memory of the graph `beside`."""
+    """Record the kernels that a function launches, without running them. The graph shares the memory of `beside`."""
     graph = torch.cuda.CUDAGraph()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     state = generator.clone_state()

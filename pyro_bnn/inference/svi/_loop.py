@@ -1,4 +1,4 @@
-"""The loop over epochs and batches, which can be resumed after any step, with the same numbers."""
+"""The loop over epochs and batches. It can be resumed after any step, and then gives the same numbers."""
 
 import hashlib
 import re
@@ -113,7 +113,7 @@ class Loop:
         return self.is_stopped or self.epoch >= self.num_epochs
 
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
-        """Make the remaining steps. At the end of an epoch, `after_epoch` replaces `after_step`, which may raise."""
+        """Make the remaining steps. After each, call `after_step`, but `after_epoch` if it was the last of an epoch."""
         while not self.is_done:
             begin = time.perf_counter() - self._seconds
             iterator = self._started()
@@ -155,9 +155,10 @@ class Loop:
         return True
 
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
-        """Check a batch of the first epoch; checks in every epoch would be too costly.
+        """Check a batch of the first epoch. Checks in every epoch would be too costly.
 
-        On a GPU, these are inputs and targets; on a CPU, inputs and the network's first output.
+        The inputs of a loader are always checked. On a GPU, the targets are checked, too. On a CPU, the returned
+        context checks the network's output in the first step.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):
@@ -282,7 +283,7 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
 def fingerprint_of(
     loop: Loop, elbo: ELBO | None, estimator: Estimator | None, kl_weight: float | KLWeight
 ) -> dict[str, str]:
-    """Describe a fit as ``{topic: text}``, in which a resumed fit must agree."""
+    """Describe a fit as ``{topic: text}``. A resumed fit must have the same description."""
     step, tensors, groups = loop.step, loop.batches.tensors, loop.step.optimizer.param_groups
     elbo = Trace_ELBO() if elbo is None else elbo
     alpha = vars(elbo).get("alpha")

@@ -54,8 +54,8 @@ def natural_gradient(
             P)^{-1/2}`. With ``None``, scales start at those of the guide; if these are the prior's, the first steps are
             too long, and there is a warning.
         gauss_newton_every: If this is k, the diagonal of the Gauss-Newton matrix replaces the Hessian, and is estimated
-            from simulated targets in every k-th step. `hessian_decay` then refers to estimates. The weights' priors
-            must be Gaussian.
+            from simulated targets in every k-th step. `hessian_decay` is then the decay from one estimate to the next.
+            The weights' priors must be Gaussian.
         clip: Largest change of a mean in a step, divided by `lr`; with ``None``, there is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. Deep or badly
             initialised networks need 50 to several hundred.
@@ -133,7 +133,7 @@ class NaturalGradient(SkippingOptimizer):
 
     @contextmanager
     def lent(self, guide: MeanFieldGuide, joint: Joint, *, adds_up: bool) -> Iterator[NaturalState]:
-        """Let this optimizer update the guide; for `adds_up` see :class:`NaturalState`."""
+        """Open a context in which this optimizer can update the guide. For `adds_up` see :class:`NaturalState`."""
         if self._state is not None:
             raise ValueError("another step uses this optimizer already; make one for each step.")
         settings = {name: self._group[name] for name in ("initial_hessian", "gauss_newton_every")}
@@ -147,7 +147,7 @@ class NaturalGradient(SkippingOptimizer):
                 self._state = None
 
     def _share_momentum(self) -> None:
-        """Move the averaged gradients into a vector of the guide's state, of which the optimizer keeps views."""
+        """Move the averaged gradients into a vector of the guide's state. The optimizer keeps views of this vector."""
         state = self._state
         assert state is not None
         views = state.joint.layout.views(state.momentum).values()
@@ -173,12 +173,15 @@ class NaturalGradient(SkippingOptimizer):
         return self._others is None or skips_on_flag(self._others)
 
     def prepare_recording(self) -> None:
-        """Prepare the second optimizer."""
+        """Prepare the second optimizer for steps in a CUDA graph."""
         if self._others is not None:
             make_recordable(self._others)
 
     def recorded_numbers(self) -> object:
-        """Return the settings in a CUDA graph of the next step; None while the learning rate still rises."""
+        """Return the settings that a CUDA graph of the next step would keep.
+
+        While the learning rate still rises, they change in each step, and the result is None.
+        """
         group = self._group
         if group["num_updates"] + 1 < group["num_warmup"]:
             return None
@@ -190,7 +193,7 @@ class NaturalGradient(SkippingOptimizer):
         return self._state.weight, self._state.simulates
 
     def was_replayed(self, kl_weight: float) -> None:
-        """Count a replayed step, as `step` does for an ordinary one."""
+        """Count a replayed step, since its CUDA graph does not run the Python code of :meth:`step`."""
         assert self._state is not None
         self._state.num_updates += 1  # the graph increased only the copy on the device
         self._state.weight = kl_weight

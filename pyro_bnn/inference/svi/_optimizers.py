@@ -21,7 +21,7 @@ EXAMPLE = "a function from parameters to an optimizer, such as functools.partial
 NEEDED = f"`optimizer` must make a torch optimizer from parameters, {EXAMPLE.partition(', ')[2]}"
 
 SKIPPING = (Adagrad, Adam, AdamW, SGD)
-"""Optimizers of torch that skip a step on a flag if they are fused."""
+"""Optimizers of torch whose fused versions skip a step if a flag on the device says so."""
 
 
 def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
@@ -110,7 +110,7 @@ def make_recordable(optimizer: Optimizer) -> None:
 
 
 def skips_on_flag(optimizer: Optimizer) -> bool:
-    """Whether a flag on the device can make an optimizer skip a step, as for torch's `GradScaler`."""
+    """Whether an optimizer skips a step if a flag on the device says so, as torch's `GradScaler` requires."""
     if isinstance(optimizer, SkippingOptimizer):
         return optimizer.can_skip
     return isinstance(optimizer, SKIPPING) and bool(optimizer.defaults.get("fused"))
@@ -118,7 +118,7 @@ def skips_on_flag(optimizer: Optimizer) -> bool:
 
 @contextmanager
 def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
-    """Let a fused optimizer skip its steps if `flag` is true, as `GradScaler` does."""
+    """Open a context in which a fused optimizer skips its steps if `flag` is true."""
     optimizer.grad_scale, optimizer.found_inf = None, flag.float()
     try:
         yield
@@ -154,7 +154,7 @@ def require_usable(optimizer: Optimizer) -> None:
 
 
 def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -> Optimizer:
-    """Return the user's optimizer, or that of the user's function. Warn if it lacks parameters."""
+    """Return the user's optimizer, or the one that the user's function makes. Warn if it lacks parameters."""
     made = maker if isinstance(maker, Optimizer) else maker(parameters)
     if not isinstance(made, Optimizer):
         raise ValueError(f"{NEEDED}, got a function that made {_checks.described(made)}.")

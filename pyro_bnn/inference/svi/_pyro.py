@@ -105,7 +105,7 @@ class _OwnValues(Messenger):
 
 
 def as_module(name: str, value: object) -> nn.Module:
-    """Return a model or guide, as `name` says, as a module."""
+    """Return a model or a guide as a module. `name` is "model" or "guide", for error messages."""
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, type):
@@ -139,7 +139,7 @@ def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
 
 
 def traced_guide(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch) -> Any:
-    """Trace a call of a guide; raise if it does not draw a latent variable, of which Pyro would only warn."""
+    """Trace a call of a guide. Raise if it lacks a latent variable of the model; Pyro would only warn of this."""
     check_signature("model", model, batch)
     check_signature("guide", guide, batch)
     example = next(guide.parameters(), None)  # if there are none, this call makes them, with the seed of the fit
@@ -300,7 +300,10 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """Return two contexts with the estimator: the KL comes from draws in the first, and as in `elbo` in the second."""
+    """Return a context for steps with a KL weight below `SMALLEST_DIVISOR`, and one for all other steps.
+
+    If there is an estimator, both apply it. In the first, all weights are drawn, since the KL is estimated from draws.
+    """
     if estimator is None:
         return nullcontext(), nullcontext()
     assert isinstance(model, BayesianModel)

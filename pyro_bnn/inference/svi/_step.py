@@ -115,7 +115,7 @@ class NonFiniteError(RuntimeError):
         self.problem, self.where, self.more, self.kl_weight = problem, where, more, kl_weight
 
     def at(self, where: str) -> "NonFiniteError":
-        """Return the same error with another description of the step."""
+        """Return the same error, with `where` as the description of the step."""
         return NonFiniteError(self.problem, where, self.more, self.kl_weight)
 
 
@@ -185,7 +185,7 @@ class GradientStep(ABC):
 
     @abstractmethod
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
-        """Set the gradients; return the loss, and expected log-likelihood and KL in nats, shape (2,)."""
+        """Set the gradients. Return the loss, and a tensor of expected log-likelihood and KL in nats, shape (2,)."""
 
     @abstractmethod
     def _bad_site(self) -> str | None:
@@ -197,8 +197,9 @@ class GradientStep(ABC):
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters with the gradients of one batch, or raise a `NonFiniteError`.
 
-        If the optimizer can skip steps by a flag on the device, the program does not wait for a GPU, and raises
-        nothing. Then :attr:`StepTerms.is_finite` is False, and further steps have no effect.
+        If the optimizer can skip steps by a flag on the device, the program does not wait for a GPU, and raises no
+        error. After the first loss or gradient that is not finite, :attr:`StepTerms.is_finite` is False, and further
+        steps have no effect.
         """
         self._count += 1
         size = float(_num_rows(batch))

@@ -25,7 +25,7 @@ from ._pyro import PyroFunction, PyroStep, as_module, check_model, learned_param
 from ._step import Execution, GradientStep, StepTerms
 
 KNOWN = {"torch", __name__.partition(".")[0]}
-"""Packages whose modules can be replayed without their Python code."""
+"""Packages whose modules give the same result in a replayed CUDA graph, which skips their Python code."""
 
 
 class SVIStep:
@@ -81,7 +81,7 @@ class SVIStep:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer. If a function makes it, there is a `ValueError` before the first batch."""
+        """The optimizer. If a function makes it, this property raises a `ValueError` before the first batch."""
         if self._step is not None:
             return self._step.optimizer
         if isinstance(self._maker, Optimizer):
@@ -89,7 +89,7 @@ class SVIStep:
         raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
     def prepared(self, *batch: Any) -> GradientStep | GraphStep:
-        """Prepare the steps by a run on an example batch, by default the first batch.
+        """Prepare the steps by a run on an example batch. Without this call, the first step does it.
 
         Returns:
             The inner step, a function of a batch (a tuple) and a KL weight.
@@ -154,7 +154,7 @@ class SVIStep:
         return GraphStep(step)
 
     def _can_record(self, step: GradientStep) -> bool:
-        """Whether steps can be recorded, which would skip Python code of the user."""
+        """Whether steps can be recorded without leaving out Python code of the user."""
         model, optimizer = self.model, step.optimizer
         if step.waits or self.execution.processes.are_many or isinstance(optimizer, SkippingOptimizer):
             return False
