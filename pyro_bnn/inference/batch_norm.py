@@ -115,7 +115,7 @@ class CarryingPosterior(Posterior):
 
     @abstractmethod
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
-        """Return the network's values that belong to a draw, by name."""
+        """Return the values of parameters and buffers that belong to a draw, by name."""
 
     @torch.no_grad()
     def median(self) -> Draw:
@@ -147,7 +147,7 @@ class RefreshedPosterior(CarryingPosterior):
 
     For each draw the network runs over x once, with batch normalisation in train mode. So each call of
     :func:`~pyro_bnn.predict` also takes the time of a prediction at x. A :class:`~pyro_bnn.StoredPosterior` computes
-    the statistics only once. Predictions must use this model, which does not change.
+    the statistics only once. Predictions must use the same model, whose own statistics do not change.
 
     Args:
         model: The model.

@@ -19,7 +19,7 @@ __all__ = ["check_data", "inference_data"]
 
 
 def check_data(model: object, x: object, y: object) -> None:
-    """Raise if ArviZ is not installed, or if only `y`, or only one of `model` and `x`, is given."""
+    """Raise if ArviZ is not installed, if `y` is given without `x`, or if only one of `model` and `x` is given."""
     _require_arviz()
     if (model is None) != (x is None) or (y is not None and x is None):
         raise ValueError("`model` and `x` go together, and `y` needs both; pass the missing ones.")

@@ -71,7 +71,7 @@ def constant(weight: float) -> KLWeight:
 
 
 def as_function(weight: float | KLWeight) -> KLWeight:
-    """Return a function of the step; a number becomes :func:`constant`."""
+    """Return the KL weight as a function of the step; a number becomes :func:`constant`."""
     if callable(weight) and not isinstance(weight, type):
         return weight
     return constant(cast("float", weight))  # raises for anything but a number

@@ -30,7 +30,8 @@ MAX_DIMENSIONS = 5000
 """Largest number of latent numbers. The Hessian then takes 200 MB in double precision."""
 
 SMALL_GRADIENT = 1e-3
-"""Heuristic: largest gradient (root mean square) at the mode, in nats per standard deviation."""
+"""Heuristic: a point counts as the mode if the root mean square of its gradient, in nats per standard deviation, is at
+most this."""
 
 
 @dataclass(frozen=True)

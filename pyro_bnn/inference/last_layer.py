@@ -47,7 +47,7 @@ def owners(net: nn.Module) -> list[nn.Module]:
 
 
 def watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
-    """Run a network; return its output, and the inputs and outputs of all calls of :func:`owners`.
+    """Run a network; return its output, and the inputs and outputs of all calls of its :func:`owners`.
 
     The next layer gets a copy of each output, since a layer may change its input in place.
     """

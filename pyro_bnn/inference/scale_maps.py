@@ -57,7 +57,7 @@ class ScaleMap(ABC):
         """
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the scale into `out`, without gradients. Subclasses may do so without new memory.
+        """Write the scale into `out`, without gradients. Subclasses may do this without allocating memory.
 
         `parameter` and `out` have shape (P,). `scratch` has shape (2 or more, P) and may be overwritten.
         """
@@ -68,7 +68,8 @@ class ScaleMap(ABC):
 class Softplus(ScaleMap):
     r"""The scale :math:`\sigma = \log(1 + e^\rho)`.
 
-    A constant that is added to the parameter multiplies small scales by a factor, and is added to large ones.
+    If you add a constant to the parameter, small scales are multiplied by a factor, and large ones grow by the
+    constant.
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.2.
@@ -96,9 +97,9 @@ class Softplus(ScaleMap):
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
         r"""Write the scale into `out` in full relative precision, even if it is tiny; see :meth:`ScaleMap.write`.
 
-        With :math:`u = e^\rho` and the rounded value v of 1 + u, :math:`\log(1 + u) = \log v - ((v - 1) - u) / v`. On a
-        CPU, torch's softplus is sometimes slow: its log1p took 0.5 ms for 478,410 numbers in some processes and 6 ms in
-        others.
+        Let :math:`u = e^\rho`, and let v be the rounded value of 1 + u. Then
+        :math:`\log(1 + u) = \log v - ((v - 1) - u) / v`. On a CPU, this replaces torch's softplus, which is sometimes
+        slow: its log1p took 0.5 ms for 478,410 numbers in some processes and 6 ms in others.
         """
         if not parameter.is_cpu or float(parameter.max()) > LARGEST_EXPONENT:
             softplus(parameter, out=out)  # type: ignore[call-arg]
@@ -113,7 +114,7 @@ class Softplus(ScaleMap):
 class LogVariance(ScaleMap):
     r"""The scale :math:`\sigma = e^{v / 2}`: the parameter v is the logarithm of the variance.
 
-    A constant that is added to the parameter multiplies every scale by a factor.
+    If you add a constant to the parameter, the scale is multiplied by a factor.
 
     Example:
         >>> import torch
@@ -180,7 +181,7 @@ class Capped(ScaleMap):
         return Softplus().inverse(scale / (1 - scale / self.max_scale))
 
     def start(self, scale: Tensor) -> Tensor:
-        """Return the parameter for `scale`, at most nine tenths of `max_scale`."""
+        """Return the parameter for `scale`, or for nine tenths of `max_scale` if `scale` is larger."""
         _checks.scale_in("max_scale", self.max_scale, scale.dtype)
         return self.inverse(scale.clamp(max=FIRST_SHARE * self.max_scale))
 

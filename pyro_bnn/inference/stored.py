@@ -87,7 +87,8 @@ class StoredPosterior(Posterior):
             seed: Seed of the draws; with ``None``, torch's generator is used.
 
         Raises:
-            ValueError: If predictions with the posterior are linearised, since this needs a median.
+            ValueError: If predictions with the posterior are linearised, since this needs a median, which stored draws
+                lack.
         """
         source = as_posterior(posterior)
         if source.is_linearised:

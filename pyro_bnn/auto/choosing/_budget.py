@@ -1,4 +1,4 @@
-"""The time of a fit. Without a limit, steps depend only on the data and the network."""
+"""How long a fit takes. Without a time limit, the number of steps depends only on the data and the network."""
 
 import importlib
 import time
@@ -30,7 +30,7 @@ def energy_error(*, is_longest: bool) -> float:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Number of chains, and steps of each."""
+    """The number of chains, and the number of steps that each chain makes."""
 
     num_chains: int
     num_descent: int  # steps of Adam that find each chain's mode
@@ -55,7 +55,7 @@ class Budget:
 
     @classmethod
     def of_rows(cls, num_rows: int) -> "Budget":
-        """Return the budget of a table, if there is no time limit."""
+        """Return the budget for a table of `num_rows` rows, without a time limit."""
         seconds = min(max(SECONDS_PER_ROW * num_rows, FEWEST_SECONDS), MOST_SECONDS)
         return cls(seconds, MOST_STEPS)
 
@@ -64,7 +64,7 @@ class Budget:
         return (SECONDS_PER_PRODUCT * num_rows + SECONDS_PER_WEIGHT) * num_weights
 
     def lengths(self, share: float, num_rows: int, num_weights: int, num_chains: int) -> Lengths:
-        """Return the lengths of chains that take the fraction `share` of the time."""
+        """Return how many steps the chains can make if together they take the fraction `share` of the time."""
         gradients = share * self.seconds / self.gradient(num_rows, num_weights) / num_chains
         descent = min(DESCENT * gradients, MOST_DESCENT)
         steps = (gradients - descent) / 2  # a step takes two gradients
@@ -79,18 +79,18 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None) -> "Deadline | None":
-        """Return the deadline of a call that begins now, if there is a limit."""
+        """Return the deadline of a call that begins now; None without a limit."""
         if seconds is None:
             return None
         importlib.import_module("torch._dynamo")
         return cls(seconds, time.perf_counter())
 
     def at(self, share: float) -> float:
-        """Return the clock's time when a share of the limit is over."""
+        """Return the time by the clock at which the fraction `share` of the limit has passed."""
         return self.begin + share * self.seconds
 
     def left(self, share: float = 1.0) -> float:
-        """Return how many seconds of a share of the limit remain; negative if it is over."""
+        """Return how many seconds remain until the time :meth:`at`; the number is negative after it."""
         return self.at(share) - time.perf_counter()
 
     @property
@@ -99,7 +99,7 @@ class Deadline:
 
 
 def slowdown() -> float:
-    """Return how many seconds pass in one CPU second: more than 1 if other programs run."""
+    """Return how many seconds this thread needs for one CPU second: more than 1 if other programs run."""
     begin, begin_of_thread = time.perf_counter(), time.thread_time()
     while (used := time.thread_time() - begin_of_thread) < PROBE_SECONDS:
         sum(range(1000))

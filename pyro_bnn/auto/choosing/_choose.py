@@ -42,8 +42,8 @@ def fit_best(
 ) -> Chosen:
     """Choose the model that predicts held-out rows best, and fit it by chains.
 
-    Without a deadline, the result does not depend on the machine. A chain has from 8 to `max_draws` draws. A single
-    candidate also gets the time of the search, unless `saves_search` is true.
+    Without a deadline, the result does not depend on the machine. A chain has from 8 to `max_draws` draws. If there is
+    only one candidate, its chains also use the time that a comparison would take, unless `saves_search` is true.
     """
     if deadline is not None:
         return fit_in_time(candidates, data, deadline, max_draws=max_draws, progress=progress, seed=seed)

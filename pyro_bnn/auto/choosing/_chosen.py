@@ -31,7 +31,7 @@ Folds = list[tuple[Tensor, Tensor]]
 """For each trial, the indices of the rows to fit, and of the held-out rows."""
 
 Candidate = Callable[[int], BayesianModel]
-"""Makes the model for a number of rows, always with the same weights."""
+"""Makes a model for a given number of rows. Its initial weights are the same at each call."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Chosen:
     steps: str  # number of steps and whole time, in a sentence
 
     def in_words(self, agreement: str) -> str:
-        """Return the message of the status. `agreement` is a sentence on the chains."""
+        """Return the status's message. `agreement` is a sentence on whether the chains explored their modes."""
         return f"{self.choice} {self.chains} {agreement} {self.steps}"
 
 
@@ -60,7 +60,7 @@ def log_density(model: BayesianModel, posterior: MCMCPosterior, rows: Rows, seed
 
 
 def folds_of(x: Tensor, seed: int) -> Folds:
-    """Return fitted and held-out rows for each trial."""
+    """Return the indices of fitted and of held-out rows, for each trial."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     if len(x) < FEW_ROWS:
         size = len(x) // NUM_FOLDS
@@ -78,9 +78,9 @@ def comparison_bar(num_networks: int, num_fits: int, *, shown: bool | None) -> t
 
 
 def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
-    """Return the held-out rows whose inputs occur in no fitted row, or all if there are none.
+    """Return the held-out rows whose inputs occur in no fitted row, or all held-out rows if there are none.
 
-    A model may remember fitted rows.
+    A model may remember the targets of fitted rows, so copies of these rows would not test it.
     """
     known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
     is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])
@@ -97,7 +97,7 @@ def chosen_from(
     num_steps: int,
     seconds: float,
 ) -> Chosen:
-    """Return the result of a choice. `cuts` say what was left out or cut short."""
+    """Return the chosen model, and give its posterior a status. `cuts` say what was left out or cut short."""
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
         ahead = f"log-density of held-out rows {scores[name] - others[0]:.3f} nats per row above that of the next"

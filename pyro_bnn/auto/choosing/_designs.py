@@ -56,7 +56,7 @@ def open_designs(
 
 
 def has_few_values(targets: Tensor) -> bool:
-    """Return whether a column of targets, (N, O), has at most `FEW_VALUES` distinct values."""
+    """Return whether any column of the targets, shape (N, O), has at most `FEW_VALUES` distinct values."""
     return min(len(column.unique()) for column in targets.unbind(1)) <= FEW_VALUES
 
 
@@ -67,7 +67,7 @@ OF_NUMBERS = (
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "heteroscedastic"),
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "gaussian"),
 )
-"""Heuristic, for standardised targets: each was the best of a dozen designs on a public table."""
+"""Heuristic: designs for targets that are standardised numbers. Each was the best of a dozen on some public table."""
 
 OF_CLASSES = (
     Design((), nn.ReLU, FanInNormalPrior(2.0), "categorical"),
@@ -75,4 +75,4 @@ OF_CLASSES = (
     Design((50,), nn.ReLU, NormalPrior(1.0), "categorical"),
     Design((16, 16), nn.SiLU, NormalPrior(1.0), "categorical"),
 )
-"""The first is a linear model, often the best for few rows."""
+"""Designs for targets that are classes. The first is a linear model, which is often the best for few rows."""

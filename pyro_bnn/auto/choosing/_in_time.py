@@ -1,4 +1,4 @@
-"""Chooses a model and fits it by chains before a deadline, by measured times."""
+"""Chooses a model and fits it by chains before a deadline. Measured times determine the lengths of the chains."""
 
 import math
 import time
@@ -135,12 +135,12 @@ def _prepared(model: BayesianModel, data: Rows, timeout: float, seed: int) -> Ti
 
 
 def _time_left(chains: TimedChains, deadline: Deadline) -> float:
-    """Return how many seconds chains may take, so that they can be judged and stored."""
+    """Return how many seconds the chains may take, so that enough time remains to judge and store them."""
     return deadline.left(1 - RESERVE) - chains.seconds / 2
 
 
 def _lengths(chains: TimedChains, seconds: float, num_chains: int, most_steps: int) -> ChainLengths:
-    """Choose the lengths of chains that take `seconds` in all, and fewer chains if time is short."""
+    """Return the lengths of chains that together take `seconds`. If time is short, there are fewer chains."""
     while True:
         descent = min(int(DESCENT * seconds / (num_chains * chains.seconds_of_descent)), MOST_DESCENT)
         left = seconds / num_chains - descent * chains.seconds_of_descent
@@ -170,7 +170,7 @@ def _run(
 
 
 def _affordable(chains: TimedChains, num_models: int, num_folds: int, deadline: Deadline) -> tuple[int, int]:
-    """Return how many models can be compared, and on how many folds; (0, 0) if none."""
+    """Return how many models can be compared in time, and on how many folds; (0, 0) if only one fits in."""
     trial = _trial_seconds(chains)
     for models in range(num_models, 1, -1):
         for folds in sorted({num_folds, 1} - {0}, reverse=True) if num_folds else []:
@@ -181,7 +181,7 @@ def _affordable(chains: TimedChains, num_models: int, num_folds: int, deadline: 
 
 
 def _trial_seconds(chains: TimedChains) -> float:
-    """Return how long the shortest chains in a comparison take."""
+    """Return how many seconds a comparison needs for the shortest chains of one model on one fold."""
     steps = FEWEST_TRIAL_STEPS * chains.seconds_of_step
     return NUM_SEARCH_CHAINS * steps / (1 - DESCENT)
 
@@ -195,7 +195,7 @@ def _compared(
     seed: int,
     progress: bool | None,
 ) -> tuple[dict[str, float], int]:
-    """Return held-out rows' mean log-densities, and how many models cannot run in C."""
+    """Return each model's mean log-density of held-out rows, and how many models cannot run in C."""
     scores: dict[str, float] = {}
     num_not_in_c = 0
     num_fits = len(candidates) * len(folds)

@@ -1,4 +1,4 @@
-"""Checks whether chains in C can fit a model, and how long a gradient takes."""
+"""Checks whether chains in C can fit a model, and counts the network's multiplications."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ class UnsuitableError(ValueError):
         self.lacks_time = lacks_time
 
     def instead(self, status: Status, num_networks: int = 1) -> Status:
-        """Add the reason why no chains were run to the status of a variational fit."""
+        """Return the status of a variational fit, with the reason why no chains were run."""
         message = f"variational inference, since {self}: {status.message}"
         if num_networks > 1:
             remedy = "; a larger time limit would allow it" if self.lacks_time else ""
@@ -57,7 +57,7 @@ def require_suitable(model: BayesianModel, x: Tensor) -> None:
 
 
 def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
-    """Return whether the network gives the same output in its present mode and, twice, in eval mode."""
+    """Return whether the network gives the same output in three runs: one in its present mode, and two in eval mode."""
     with torch.no_grad(), seeded(0, model.device):
         model = copied(model)  # a network may change its buffers
         weights = {name: model.initial_value(name) for name in model.site_names}
@@ -69,7 +69,10 @@ def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
 
 
 def num_products(model: BayesianModel, x: Tensor) -> int:
-    """Count the multiplications of matrix products and convolutions for one row, at least one for each weight."""
+    """Return the number of multiplications in matrix products and convolutions for one row.
+
+    The result is at least the number of weights.
+    """
     values = {name: model.initial_value(name) for name in model.site_names}
     rows, counter = x[:NUM_TRIED].to(model.device), FlopCounterMode(display=False)
     with torch.no_grad(), ordinary_attention(), seeded(0, model.device), eval_mode(own := copied(model)), counter:

@@ -73,7 +73,7 @@ class Member:
         return network_values(model), _learned(model), posterior
 
     def in_one_step(self, indices: range, progress: bool | None = False) -> list[GuidePosterior] | str:
-        """Fit members side by side, or return why this is impossible."""
+        """Fit the members `indices` with steps that each update all of them, or return why this is impossible."""
         return fit_in_one_step(
             self.model,
             self.data,
@@ -112,7 +112,7 @@ class Member:
 
     @property
     def gains_by_groups(self) -> bool:
-        """Whether steps that train a group of members save time on a CPU."""
+        """Whether a fit on a CPU is faster if each step trains a group of members."""
         model, size = self.model, self.options.get("batch_size")
         size = LARGEST_BATCH if size is None else _checks.at_least("batch_size", size, 1)
         return (
@@ -136,7 +136,7 @@ class Member:
         return self._seed(2 * index + 2)
 
     def _seed(self, index: int) -> int:
-        """Return a seed other than `seed`, with which the user may have drawn the network's weights."""
+        """Return a seed that differs from `seed`, since the user may have drawn the network's weights with `seed`."""
         return (self.seed + index * GOLDEN) % 2**63
 
     def _file(self, path: str | Path, index: int) -> Path:
@@ -231,7 +231,7 @@ def _where(num_workers: int, reason: str = "") -> str:
 
 
 def _told(ensemble: EnsemblePosterior, seconds: float, how: str) -> EnsemblePosterior:
-    """Add a status that says how long the fit took, and where."""
+    """Give the ensemble a status that says how long the fit took, and in how many processes it ran."""
     message = f"ensemble of {counted(len(ensemble.members), 'member')}, fitted in {in_time(seconds)}{how}"
     ensemble.status, ensemble.seconds = replace(ensemble.status, message=message), seconds
     warn_unless_ok(ensemble.status)
@@ -244,7 +244,7 @@ def _learned(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def _members(model: BayesianModel, found: list[Fit]) -> list[Posterior]:
-    """Return the members, which store values of the network if the fits changed any."""
+    """Return the members' posteriors. If a fit changed values of the network, each posterior stores its own values."""
     before = network_values(model)
     if all(torch.equal(before[name], value) for values, _, _ in found for name, value in values.items()):
         return [posterior for _, _, posterior in found]

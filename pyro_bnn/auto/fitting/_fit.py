@@ -45,7 +45,7 @@ OTHERS = {
     "map": 'fit(model, data, method="svi", guide=DeltaGuide(model))',
     "swag": "fit_svi(model, guide, data, callbacks=[SWAG(guide)], ...)",
 }
-"""Other names of methods, in lower case, and the calls that use them."""
+"""Calls for methods under other names. These names are in lower case."""
 
 
 @overload
@@ -252,11 +252,11 @@ def fit(
         *Variational fit.* :func:`fit_svi` runs until a plateau of the objective, where a straight line through the last
         epochs (about 400 steps) rises by less than its standard error, or by less than 0.1 nats. At the first two
         plateaus, the fit continues with the learning rate lowered to 0.3 and 0.1 of its initial value. With
-        `validation` rows, it also ends after ten checks in a row without a new best log-density of these rows, and the
-        best posterior is kept.
+        `validation` rows, the fit also ends after ten checks in a row without a new best log-density of these rows, and
+        the best posterior is kept.
 
-        *Ensemble.* Each member is such a variational fit, with new initial weights and another order of batches: a
-        plain network (:class:`DeltaGuide`), or what `guide` makes. The page :doc:`/how_to/ensembles` describes what
+        *Ensemble.* Each member is such a variational fit, with new initial weights and another order of batches. It is
+        a plain network (:class:`DeltaGuide`) unless you pass `guide`. The page :doc:`/how_to/ensembles` describes what
         members share, how processes divide the work, and how one step on a GPU updates all members.
     """
     require_bayesian(model, ", which has a network, a prior and a likelihood")
@@ -305,7 +305,7 @@ def fit(
 
 
 def _require_method(method: object) -> None:
-    """Raise unless `method` is in :data:`METHODS`. The error names the function for another known method."""
+    """Raise unless `method` is in :data:`METHODS`. For another known method, the error names its function."""
     name = str(method).lower()
     near = name if name in OTHERS else nearest(name, [*METHODS, *OTHERS])
     if method not in METHODS and near in OTHERS:

@@ -1,4 +1,4 @@
-"""Fits the members of an ensemble of plain networks at once, each step for all of them."""
+"""Fits all members of an ensemble of plain networks at once: each step updates all of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,10 +27,10 @@ from ...scores.uncertainty import Accumulator
 from ._variational import fit_variational
 
 Start = Callable[[int], tuple[BayesianModel, nn.Module]]
-"""Returns the model of a member, with new weights, and its guide."""
+"""Takes the index of a member; returns the member's model, with new weights, and its guide."""
 
 OPTIONS = {"optimizer", "max_epochs", "batch_size", "kl_weight", "execution"}
-"""Options that mean the same for all members at once as for each of them."""
+"""Options of a fit that have the same effect whether members are fitted at once or one by one."""
 
 ELEMENTWISE = {
     *(torch.optim.SGD, torch.optim.ASGD, torch.optim.Rprop, torch.optim.RMSprop, torch.optim.Adagrad),
@@ -81,7 +81,7 @@ def fit_in_one_step(
 
 
 def obstacle(model: BayesianModel, options: Mapping[str, Any]) -> str:
-    """Return why members need separate fits, or "" if nothing is known yet."""
+    """Return why the members must be fitted separately, or "" if `model` and `options` give no reason."""
     if unusual := sorted(options.keys() - OPTIONS):
         return f"`{unusual[0]}` is given"
     if Processes.present().are_many:
@@ -99,7 +99,7 @@ def obstacle(model: BayesianModel, options: Mapping[str, Any]) -> str:
 
 
 def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaGuide] | str:
-    """Return the members' guides, or a text if members differ in more than their weights."""
+    """Return the members' guides. If the members differ in more than their weights, return a text that says so."""
     guides, before = [], network_values(model)
     for index in range(num_members):
         member, guide = start(index)
@@ -113,7 +113,7 @@ def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaG
 
 
 def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -> str:
-    """Return why one optimizer may work differently from separate ones, or ""."""
+    """Return why one optimizer for all members may give other updates than one for each member, or ""."""
     if maker is None:
         return ""
     require_maker(maker)
@@ -132,7 +132,10 @@ def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -
 
 
 def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
-    """Return why the stacked network cannot replace the members', compared in double precision, or ""."""
+    """Return why the stacked network cannot replace the networks of the members, or "".
+
+    The outputs are compared in double precision.
+    """
     network = copied(stacked.network).double()
     assert isinstance(network, StackedNetwork)
     member, weights = network.member, {path: value.detach()[:2] for path, value in network.weights().items()}
@@ -150,7 +153,7 @@ def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
 
 
 def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePosterior]:
-    """Return a posterior for each member, and copy fitted parameters into `guides`."""
+    """Copy the fitted parameters into the members' `guides`, and return a posterior for each member."""
     count = len(guides)
     assert isinstance(fitted.guide, DeltaGuide)
     for name, values in fitted.guide.locations().items():
@@ -185,7 +188,7 @@ def _mean(history: History, count: int) -> History:
 
 
 class StackedNetwork(nn.Module):
-    """Runs K networks with weights ``{path: shape (K, *parameter)}``, to outputs (N, K, ...)."""
+    """Runs K networks with weights ``{path: shape (K, *parameter)}``. The outputs have shape (N, K, ...)."""
 
     def __init__(self, member: nn.Module, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -204,12 +207,12 @@ class StackedNetwork(nn.Module):
         return self.run(self.weights(), named or arguments).transpose(0, 1)
 
     def run(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        """Run the networks as a :data:`~pyro_bnn._core.functional.BatchedNetwork`."""
+        """Run the networks with `weights`, ``{path: shape (K, *parameter)}``; return outputs of shape (K, N, ...)."""
         return (grouped.grouped if self.is_grouped else functional.vectorised)(self.member, weights, x)
 
 
 class StackedPrior(WeightPrior):
-    """The prior of `model` for each member."""
+    """Gives the weights of each member the prior that they have in `model`."""
 
     def __init__(self, model: BayesianModel) -> None:
         self._model = model
@@ -223,7 +226,8 @@ class StackedPrior(WeightPrior):
 class StackedLikelihood(Likelihood[Any]):
     """A likelihood for the outputs of K members, shape (N, K, ...).
 
-    A member's likelihood takes axis N for draws and axis K for rows. Targets broadcast over members.
+    The likelihood of a single member is applied to them: it treats axis N as an axis of draws, and axis K as the rows.
+    Each target serves all members.
     """
 
     def __init__(self, of_member: Likelihood[Any]) -> None:
@@ -258,7 +262,7 @@ class StackedLikelihood(Likelihood[Any]):
 
 
 def site_of_member(name: str) -> str:
-    """Return the name of a stacked model's site in a member's model."""
+    """Return the name that a site of the stacked model has in a member's model."""
     return SITE_PREFIX + name.removeprefix(MEMBER)
 
 

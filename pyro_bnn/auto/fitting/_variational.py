@@ -41,7 +41,7 @@ NUM_LOOKS = 20  # heuristic: number of checks of the validation rows in each win
 TABLE = 2  # number of axes of the inputs if they are a table
 
 REMEDY = "Raise `max_epochs`. If the ELBO rises steadily, pass an `optimizer` with a higher learning rate."
-"""Remedy for a fit that reached no plateau, in terms of :func:`fit`."""
+"""Advice after a fit that reached no plateau, with the argument names of :func:`fit`."""
 
 MORE_TIME = "Allow more time (`time_limit=`)."
 
@@ -65,7 +65,7 @@ def is_flat(trend: svi.Trend) -> bool:
 
 
 class Plateau:
-    """Ends a fit at the last plateau of its objective; at earlier ones, it lowers the learning rate by `factor`."""
+    """Ends a fit at the last plateau of its objective. At earlier ones, it lowers `factor` for the learning rate."""
 
     def __init__(self) -> None:
         self.decays: tuple[float, ...] = DECAYS
@@ -223,7 +223,7 @@ def fit_variational(
     stopping = None if validation is None else EarlyStopping(model, guide, validation, every=every)
 
     def make(parameters: list[nn.Parameter]) -> Any:
-        """Make the optimizer, with a schedule by plateaus if the user gave none."""
+        """Make the optimizer. If the user gave no schedule, plateaus lower the learning rate."""
         result = maker(parameters)
         if isinstance(result, Optimizer):
             result = result, LambdaLR(result, lambda _: min(plateau.factor, 1.0 if limit is None else limit.factor))
@@ -263,7 +263,7 @@ def fit_variational(
 
 
 def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data: svi.Data) -> bool:
-    """Return whether all random layers are linear, in a plain sequence, on one row of inputs per row of data."""
+    """Return whether the network is a plain sequence whose weights are in linear layers, each used once per row."""
     if not isinstance(guide, MeanFieldGuide) or isinstance(guide.scale_map, Precision):
         return False  # precisions are for natural gradients, which need weight draws
     layers = list(_layers(model.network))

@@ -18,7 +18,8 @@ from ..joint import Site, density_of, find_sites
 from ._layers import Layer, RandomLayers
 
 ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
-"""The ELBOs that work with an estimator. RenyiELBO weighs draws as a whole, and TraceGraph_ELBO copies draws."""
+"""The ELBOs that work with an estimator. RenyiELBO does not, since it weighs draws as a whole. TraceGraph_ELBO does
+not, since it copies draws."""
 
 
 class Estimator(ABC):
@@ -41,7 +42,7 @@ class Estimator(ABC):
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """What the estimator needs besides a parameter's mean: the deviation of a draw, or the variance."""
+        """What the estimator needs besides a parameter's mean: a draw's deviation from the mean, or the variance."""
 
     @abstractmethod
     def output(self, layer: Layer) -> Tensor:
@@ -61,7 +62,7 @@ class Estimator(ABC):
     def applied(self, model: BayesianModel, guide: MeanFieldGuide) -> AbstractContextManager[None]:
         """Return a context in which an ELBO uses this estimator.
 
-        Use it only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`, and not inside itself.
+        Use it only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`, and do not nest such contexts.
 
         Args:
             model: The model.
@@ -88,7 +89,7 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        The network runs on `num_rows` rows. `random` has each random parameter under the `id` of its tensor.
+        The network runs on `num_rows` rows. `random` maps the `id` of a tensor to the random parameter with this value.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 
@@ -160,7 +161,7 @@ class Applied(AbstractContextManager[None]):
         self._gaussians.clear()
 
     def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
-        """Return the distribution of a site, and keep the Gaussian of a weight."""
+        """Return the distribution from which the guide draws a site; if the site is a weight, keep the distribution."""
         if site.name not in self._model.site_names:
             return base
         gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)

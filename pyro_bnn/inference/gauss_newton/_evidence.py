@@ -93,9 +93,9 @@ class NoiseEvidence:
 
     .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
 
-    `start` are the given log scales, or those at which a search starts. `counts` are the numbers n of targets, and
-    `squares` the sums r of squared residuals. Both are None if the scales are given. `log_prior` is a density of the
-    log scales.
+    `start` has the log scales: the given ones, or those at which the search starts. `counts` has the numbers n of
+    targets, and `squares` has the sums r of squared residuals. Both are None if the scales are given. `log_prior`
+    returns the log prior density of the log scales.
     """
 
     start: Tensor
@@ -109,7 +109,7 @@ class NoiseEvidence:
         return self.counts is not None
 
     def log_density(self, log_scales: Tensor) -> Tensor:
-        """Return the log-likelihood plus the log prior density of the noise scales; 0 if they are given."""
+        """Return the log-likelihood plus the log prior density of the log noise scales; 0 if the scales are given."""
         if self.counts is None or self.squares is None:
             return log_scales.new_zeros(())
         found = -(self.counts * (log_scales + LOG_ROOT_TAU) + 0.5 * self.squares * (-2 * log_scales).exp()).sum()

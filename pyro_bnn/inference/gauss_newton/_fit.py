@@ -32,9 +32,10 @@ MAX_FULL = 6000
 """Largest number of random weights for a full matrix, which takes 288 MB in double precision."""
 
 FAR = 10.0
-"""Heuristic: the status is ok up to this distance from the mode, a root mean square in posterior standard deviations.
+"""Heuristic: the status is ok if the point is at most this far from the mode.
 
-Networks whose training stopped early lie at distances of 1 to 10, and predict well.
+The distance is a root mean square over the weights, in posterior standard deviations. It is 1 to 10 for networks whose
+training stopped early, and they predict well.
 """
 
 EVIDENCE = "evidence"
@@ -69,7 +70,8 @@ def fit_gauss_newton(
     Hessian, except with heteroscedastic noise.
 
     A learned noise scale, as in ``GaussianLikelihood()``, is set to the scale that maximises the evidence. A latent
-    noise scale is fixed at the maximum of the evidence times the scale's prior. A given noise scale does not change.
+    noise scale is fixed at the value that maximises the product of the evidence and the scale's prior. A given noise
+    scale does not change.
 
     Args:
         model: The model, with a Gaussian prior. The fit changes only a learned noise scale.
@@ -186,7 +188,7 @@ def fit_gauss_newton(
 def _curvature(
     model: BayesianModel, net: nn.Module, last_layer: nn.Linear | None, rows: Pairs, structure: Structure, scales: int
 ) -> Curvature:
-    """Return the Gauss-Newton matrix. Layers before a random last layer run only once."""
+    """Return the Gauss-Newton matrix. If only the last layer is random, the layers before it run once per row."""
     batches: Iterable[Pair] = rows if last_layer is None else features(net, last_layer, rows)
     if structure == "kronecker":
         whole = net if last_layer is None else nn.Sequential(last_layer)
@@ -201,7 +203,7 @@ def _group(site: str, per: Per) -> str:
 
 
 def _numbers(layout: Layout, groups: Mapping[str, str]) -> Tensor:
-    """Return the number of each weight's group, shape (P,)."""
+    """Return the index of the group of each weight, shape (P,)."""
     order = list(dict.fromkeys(groups.values()))
     sizes = torch.tensor([shape.numel() for shape in layout.shapes.values()])
     return torch.tensor([order.index(groups[site]) for site in layout.shapes]).repeat_interleave(sizes)

@@ -90,7 +90,7 @@ KINDS: dict[str, type[Covariance]] = {"full": Full, "kronecker": AlongAxes, "dia
 
 
 def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor of a covariance for parameters of given shapes."""
+    """Return the shapes of a covariance's tensors, by name, for parameters of the given shapes."""
     total = sum(shape.numel() for shape in shapes)
     if structure == "full":
         return {"factor": (total, total)}

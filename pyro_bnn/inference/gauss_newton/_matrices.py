@@ -44,7 +44,7 @@ NUM_TRIED = 16
 """Number of rows on which gradients from formulas are compared with those from autograd."""
 
 TOLERANCE = 1e-3
-"""Largest difference between gradients from formulas and from autograd, relative to the largest gradient."""
+"""Largest allowed difference between gradients from formulas and from autograd, relative to the largest gradient."""
 
 
 def summed_matrices(
@@ -92,7 +92,8 @@ DIAGONALS: dict[type, Callable[[Any, Tensor], Tensor]] = {
     PoissonLikelihood: lambda _, output: output.exp(),
     HeteroscedasticGaussianLikelihood: _of_two_halves,
 }
-"""The diagonal curvature of a likelihood at outputs, both of shape (N, C). Gaussian noise has scale 1."""
+"""For each likelihood whose curvature is diagonal: a function from outputs to the diagonals, both of shape (N, C). The
+scale of Gaussian noise counts as 1."""
 
 SERVED = (CategoricalLikelihood, *DIAGONALS)
 
@@ -101,7 +102,7 @@ def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
     r"""Return L, shape (N, C, C), such that :math:`L L^\top` is the curvature of each row with respect to the outputs.
 
     The curvature of a row is the expected Hessian of its negative log-likelihood, times the weights of the row and of
-    its class, which depend on y. Gaussian noise has scale 1.
+    its class, which depend on y. The scale of Gaussian noise counts as 1.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:
@@ -157,7 +158,7 @@ def _jacobians(net: nn.Module, parameters: dict[str, Tensor], x: Inputs, root: T
 
 @torch.enable_grad()
 def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    """Compute the Jacobian of one row, shape (R, P), if vmap does not support the network."""
+    """Return L^T J of one row, shape (R, P), for a network that vmap does not support."""
     parameters = [p for p in net.parameters() if p.requires_grad]
     output = call(net, x)
     assert isinstance(output, Tensor)
@@ -227,9 +228,11 @@ def _add_squares(layer: nn.Module, inputs: Tensor, slopes: Tensor, sums: dict[in
 
 
 def has_formula(layer: nn.Module) -> bool:
-    r"""Whether the gradients of a row are these sums over the positions t of :func:`inputs_at`.
+    r"""Whether the gradients of a row are the following sums over the positions t of :func:`inputs_at`.
 
-    .. math:: \nabla_W = \sum_t g_t a_t^\top, \qquad \nabla_b = \sum_t g_t.
+    .. math:: \nabla_W = \sum_t g_t a_t^\top, \qquad \nabla_b = \sum_t g_t,
+
+    where :math:`a_t` is the input and :math:`g_t` the gradient in the output at position t.
 
     """
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
@@ -258,7 +261,7 @@ def slopes_at(layer: nn.Module, slope: Tensor) -> Tensor:
 def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
     """Whether, on 16 rows, the formulas of standard layers give the same gradients as autograd.
 
-    They differ if a layer has its own forward pass, or if code outside the layer also uses its weight.
+    The gradients differ if a layer has its own forward pass, or if code outside the layer also uses its weight.
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
     if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):
@@ -291,9 +294,9 @@ def kronecker_curvature(net: nn.Module, batches: Iterable[Pair], likelihood: Lik
     .. math:: G \approx B \otimes A, \qquad B = \sum_{n, t, r} g_{ntr} g_{ntr}^\top, \qquad
               A = \frac{1}{N T} \sum_{n, t} a_{nt} a_{nt}^\top.
 
-    At each of the T positions of a row, a is the vector that the weight matrix multiplies, and g is the gradient in the
-    layer's output, for each column r of :func:`root_of`. The matrix of a bias is B. With weights of rows or classes, A
-    is the weighted mean. Gaussian noise has scale 1.
+    Here :math:`a_{nt}` is the vector that the weight matrix multiplies at position t of row n, one of T positions. The
+    gradient in the layer's output at this position is :math:`g_{ntr}`, for column r of :func:`root_of`. A bias has B as
+    its only factor. If rows or classes have weights, A is a weighted mean. The scale of Gaussian noise counts as 1.
 
     References:
         Martens and Grosse (2015), https://arxiv.org/abs/1503.05671, for linear layers. Eschenhagen et al. (2023),
@@ -329,7 +332,7 @@ def kronecker_curvature(net: nn.Module, batches: Iterable[Pair], likelihood: Lik
 
 
 def _add(sums: dict[nn.Module, Tensor], layer: nn.Module, vectors: Tensor) -> None:
-    """Add the sum of v v^T over all vectors v, shape (N, T, D), in double precision."""
+    """Add the sum of v v^T over all `vectors` v, shape (N, T, D), to `sums[layer]`, in double precision."""
     flat = vectors.flatten(0, 1)
     products = (flat.mT @ flat).double()
     sums[layer] = sums[layer] + products if layer in sums else products

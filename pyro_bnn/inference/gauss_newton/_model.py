@@ -17,7 +17,7 @@ from ._evidence import LATENT, latent_noise
 from ._matrices import SERVED
 
 MANY_ROWS = 4096
-"""Heuristic: rows in a batch of inputs of the last layer. Each batch costs a pass over the whole matrix."""
+"""Heuristic: at least so many inputs of the last layer form a batch, since each batch is added to the whole matrix."""
 
 
 def check_model(model: BayesianModel, structure: str) -> None:
@@ -72,7 +72,7 @@ def gaussian_prior(model: BayesianModel, sites: Sequence[str], *, is_kronecker: 
 
 
 def point_of(model: BayesianModel, init: Posterior | Mapping[str, Tensor] | None) -> Draw:
-    """Return a value of every latent variable, from `init` or the network."""
+    """Return the point, a value of every latent variable: from `init` if it is given, otherwise from the network."""
     prior = latent_noise(model)
     latent = {} if prior is None else {LATENT: torch.ones(prior.event_shape).to(model.like)}  # chosen later
     if init is None:

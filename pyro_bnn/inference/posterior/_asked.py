@@ -15,17 +15,17 @@ from ._posterior import Posterior
 P = TypeVar("P", bound=Posterior)
 
 NUM_DRAWS = 100
-"""Heuristic: default number of draws; a mean then has an error of 10 % of the standard deviation."""
+"""Heuristic: default number of draws. Their mean has a standard error of 10 % of the draws' standard deviation."""
 
 TOLERANCE = 0.01
-"""Heuristic: largest relative change of a learned parameter that counts as rounding, as to bfloat16 and back."""
+"""Heuristic: a relative change of a learned parameter up to this size counts as rounding, as by a move to bfloat16."""
 
 SMALLEST = 0.1
-"""Heuristic: smaller parameters count as if they had this size."""
+"""Heuristic: the relative change of a smaller parameter is computed as if the parameter had this size."""
 
 
 def num_members(model: Any, posterior: Posterior) -> int | None:
-    """Return how many points a posterior has; None for other posteriors, and for a model with MC dropout."""
+    """Return the number of points of a posterior of points; None for all others, and for a model with MC dropout."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return None if any(isinstance(module, MCDropout) for module in modules) else posterior.num_points
 
@@ -35,9 +35,9 @@ def default_num_draws(
 ) -> int:
     """Return the default number of draws in a prediction.
 
-    It is the number of points of a posterior of points, but at least 2, since a single draw has no epistemic
-    uncertainty. Of stored draws, at most `most_stored` (by default `usual`) are used. For other posteriors, it is
-    `usual`.
+    For a posterior of points, it is the number of points, but at least 2, since a single draw has no epistemic
+    uncertainty. For stored draws, it is their number, but at most `most_stored` (by default `usual`). For all other
+    posteriors, it is `usual`.
     """
     points = num_members(model, posterior)
     if points is not None:
@@ -58,7 +58,8 @@ def with_learned(posterior: P, model: object) -> P:
 def warn_of_changes(posterior: Posterior, model: BayesianModel) -> None:
     """Warn if learned parameters of a model have changed since one of its posteriors was made.
 
-    Those of the network are not compared for an ensemble, nor for draws with their own values of parameters or buffers.
+    Parameters of the network are not compared if the posterior is an ensemble, or if each draw has its own values of
+    parameters or buffers.
     """
     parts = [part for part in _parts(posterior) if part.learned]
     if not parts:

@@ -20,14 +20,15 @@ BOUNDS = (
     constraints.interval,
     constraints.half_open_interval,
 )
-"""Supports that are checked. Rounding can move values out of others, such as a simplex."""
+"""Supports in which loaded values must lie. In others, such as a simplex, rounding can move values out of the
+support."""
 
 
 @dataclass
 class Destination:
     """The model and guides into which a posterior is loaded.
 
-    `model` is a :class:`BayesianModel`. For any other Pyro model, `own_sites` has its latent variables, if they are
+    If the model is no :class:`BayesianModel`, `model` is None, and `own_sites` has its latent variables, if they are
     known.
     """
 
@@ -64,7 +65,7 @@ class Destination:
         return self.model
 
     def next_guide(self) -> nn.Module | None:
-        """Return the guide for the next state, if guides were given."""
+        """Return the guide that receives the next saved state; None if no guides were given."""
         if self.guides is None:
             return None
         if len(self.pending) == len(self.guides):

@@ -90,7 +90,7 @@ class EnsemblePosterior(Posterior):
 
     @property
     def num_stored(self) -> int | None:
-        """Number of members times the smallest number of stored draws of a member, if one stores draws."""
+        """Number of members, times the fewest draws that a member stores; None if no member stores draws."""
         stored = [member.num_stored for member in self.members if member.num_stored is not None]
         return len(self.members) * min(stored) if stored else None
 

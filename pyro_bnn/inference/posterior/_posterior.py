@@ -24,7 +24,7 @@ from ._destination import Destination
 from ._status import Status
 
 MOST_DRAWS = 1000
-"""Default number of draws for ArviZ and moments: a mean has an error of 3 % of the standard deviation."""
+"""Default number of draws for ArviZ and moments. Their mean has a standard error of 3 % of the standard deviation."""
 
 
 class Moments(NamedTuple):
@@ -97,7 +97,7 @@ class Posterior(Advised, Shown, ABC):
 
     @property
     def shapes(self) -> dict[str, torch.Size] | None:
-        """Shape of each latent variable, ``{site: event shape}``; None if only draws show them."""
+        """Shape of each latent variable, ``{site: event shape}``; None if unknown before the first draw."""
         return None
 
     def _summary(self) -> Summary:
@@ -114,12 +114,12 @@ class Posterior(Advised, Shown, ABC):
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """Names, such as ``net.PATH``, of the learned parameters and buffers whose values belong to a draw."""
+        """Names, such as ``net.PATH``, of the learned parameters and buffers of which each draw has its own values."""
         return ()
 
     @property
     def num_stored(self) -> int | None:
-        """Number of stored draws; None if the posterior can make any number."""
+        """Number of stored draws; None if the posterior can make any number of draws."""
         return None
 
     @property
@@ -181,7 +181,7 @@ class Posterior(Advised, Shown, ABC):
         return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
 
     def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
-        """Return draws as one tensor for each site, each made in the context `unit`."""
+        """Return draws as one tensor for each site. Each draw is made in the context `unit`."""
         if num_samples is None:
             num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)
         num_samples = _checks.at_least("num_samples", num_samples, least)
@@ -194,7 +194,7 @@ class Posterior(Advised, Shown, ABC):
         return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the mean and standard deviation of each site that has a closed form."""
+        """Return the mean and standard deviation of each site for which they have a closed form."""
         return {}
 
     def moments(self, *, num_samples: int | None = None, seed: int | None = None) -> Moments:
@@ -220,7 +220,7 @@ class Posterior(Advised, Shown, ABC):
         return Moments({name: found[name][0] for name in names}, {name: found[name][1] for name in names})
 
     def diagnose(self, model: BayesianModel | None = None) -> Any:
-        """Return diagnostics that can be printed; None if there is only the `status`."""
+        """Return diagnostics that can be printed; None if there are none besides the `status`."""
         return None
 
     def to_arviz(
@@ -298,7 +298,7 @@ class Posterior(Advised, Shown, ABC):
 
     @property
     def guides(self) -> tuple[nn.Module, ...]:
-        """The guides that are modules, for an ensemble in the order of the members."""
+        """The guides that are modules. Those of an ensemble are in the order of its members."""
         return ()
 
     @property

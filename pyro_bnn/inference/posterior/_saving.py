@@ -36,7 +36,7 @@ class Saved:
 
 
 def saved(value: Posterior | Calibration) -> Saved:
-    """Return the record that a file stores, or raise if there is none."""
+    """Return the record that a file stores, or raise if the value cannot be saved."""
     return Saved(type(value).__name__, value.to_record())
 
 

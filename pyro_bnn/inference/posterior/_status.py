@@ -6,7 +6,8 @@ from ..._core.remedies import Advised
 from ..._core.scope import warn_of_fit
 
 MOST_CHARACTERS = 250
-"""Heuristic: length of a warning with facts. A longer one only says where they are."""
+"""Heuristic: a warning contains the facts if it then has at most so many characters. Otherwise it only says where they
+are."""
 
 
 class ConvergenceWarning(UserWarning):
@@ -23,7 +24,8 @@ class Status(Advised):
         detail: The last part of the message, about how the result was computed.
         remedy: Advice on what to try, with the argument names of the function that made the fit.
         verdict: What is wrong, by default the part of the message before the first semicolon.
-        is_slight: Whether the trouble is small, so that only small differences to this result are uncertain.
+        is_slight: Whether the trouble is small. Then a comparison with another result is uncertain only if the two
+            differ little.
 
     Example:
         >>> import pyro_bnn as pb

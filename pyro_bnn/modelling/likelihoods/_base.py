@@ -22,7 +22,7 @@ L = TypeVar("L", bound="Likelihood[Any]")
 
 
 class Weighted(TorchDistribution):
-    """A distribution with weighted log-densities, and the same draws."""
+    """The distribution `base` with its log-densities multiplied by weights. Draws are those of `base`."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
@@ -178,7 +178,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         """Return how many outputs the last layer of a network needs.
 
         Args:
-            num_targets: Targets per row; for :class:`CategoricalLikelihood`, classes.
+            num_targets: Number of targets per row; for :class:`CategoricalLikelihood`, number of classes.
         """
         return num_targets
 
@@ -213,7 +213,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
         """Return the prior of a latent variable given the `values` of others, without Pyro statements.
 
-        For a function of other variables, return its value.
+        If the variable is computed from others, return its value.
         """
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))

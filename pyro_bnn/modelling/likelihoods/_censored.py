@@ -46,7 +46,10 @@ class LimitedNormal(TorchDistribution):
 
 
 class RightCensored(TorchDistribution):
-    """Pairs (time, 1 if the event happens then, 0 if later). Drawn times are never censored."""
+    """Pairs of a time and a flag: 1 if the event happens then, 0 if it happens later.
+
+    Drawn times are never censored.
+    """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.independent(constraints.nonnegative, 1)
@@ -91,7 +94,7 @@ def _uncensored(distribution: Any) -> Distribution:
 
 
 class _CensoredLikelihood(MadeLikelihood):
-    """A likelihood of censored targets, whose distributions have the uncensored values as `base`."""
+    """A likelihood of censored targets. The `base` of their distribution is the distribution of uncensored values."""
 
     def accumulator(self) -> Accumulator[CensoredPrediction]:
         return CensoredAccumulator()
@@ -103,7 +106,7 @@ class Censored(_CensoredLikelihood):
     .. math:: y = \min(\max(y^*, l), h), \qquad y^* \sim N(f(x), \sigma^2).
 
     Output and targets have the same shape, (N, O) or (N,). A target that equals a limit may lie beyond it. Predictions
-    are for the uncensored value :math:`y^*`; for quantiles of y, clamp theirs to the limits.
+    are for the uncensored value :math:`y^*`. For quantiles of y, clamp the predicted quantiles to the limits.
 
     Args:
         low: Lower limit l, such as the smallest amount that an instrument can measure, if there is one.
@@ -171,8 +174,8 @@ class Survival(_CensoredLikelihood):
     is standard Gaussian.
 
     Output of shape (N, 1) goes with targets of shape (N, 2): the time, above 0, and 1 if the event happened then, or 0
-    if the time is censored. Predictions are for complete times, shape (N,). The probability of surviving a time t is
-    ``1 - prediction.cdf(t)``.
+    if the time is censored. Predictions are for the times of the events, without censoring, shape (N,). The probability
+    of surviving a time t is ``1 - prediction.cdf(t)``.
 
     Args:
         family: ``"weibull"`` or ``"lognormal"``.

@@ -19,7 +19,8 @@ from ._base import Likelihood, require_one_output, require_output_dims
 from ._numbers import NumbersLikelihood, lifted
 
 ROUNDING_ERRORS, SUM_TOLERANCE = 16, 1e-2
-"""Heuristic: outputs count as probabilities if sums are off by less than 16 rounding errors, and 1e-2."""
+"""Heuristic: outputs count as probabilities if they add up to 1 with an error below 16 rounding errors, and below
+1e-2."""
 
 
 class _ClassLikelihood(Likelihood[ClassificationPrediction]):
@@ -166,8 +167,8 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
     .. math:: P(y \le k \mid x) = \frac{1}{1 + e^{f(x) - c_k}}, \qquad c_0 < c_1 < \dots < c_{C-2}.
 
     Output of shape (N, 1) goes with targets of shape (N,): integers from 0 to C - 1. A larger output makes higher
-    classes more probable. Predictions are class probabilities, which do not change if the last bias and all cutpoints
-    shift together, so only the priors determine this shift.
+    classes more probable. Predictions are class probabilities. If the last bias and all cutpoints shift together, the
+    probabilities stay the same, so only the priors determine this shift.
 
     Args:
         num_classes: Number of classes C, at least 2.
@@ -203,7 +204,7 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
 
     @staticmethod
     def prior(num_classes: int, scale: float = 3.0) -> TorchDistributionMixin:
-        r"""Return a prior of cutpoints, in which the first one and all log-distances are :math:`N(0, s^2)`.
+        r"""Return a prior of cutpoints: the first one and the log-distances between neighbours are :math:`N(0, s^2)`.
 
         Args:
             num_classes: Number of classes.

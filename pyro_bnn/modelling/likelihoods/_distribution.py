@@ -34,7 +34,7 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
     """
 
     num_parts = 1
-    """Parts into which the last axis of the output is split."""
+    """Number of parts into which the last axis of the output is split."""
 
     @abstractmethod
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
@@ -116,8 +116,8 @@ class DistributionLikelihood(MadeLikelihood):
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``
             or ``(*draws, N, O)``. Count axes from the end, as in ``out[..., 0]``, since there may be many draws.
             ``make`` must not draw random numbers.
-        num_parts: Parts into which the last axis of the output is split. If there are several, ``make`` gets each as a
-            tensor of shape ``(*draws, N, O)``, and the network needs `num_parts` outputs for each target.
+        num_parts: Number of parts into which the last axis of the output is split. If there are several, ``make`` gets
+            each as a tensor of shape ``(*draws, N, O)``, and the network needs `num_parts` outputs for each target.
         latent: Priors of latent variables, ``{name: prior}``, without batch shape. They are inferred with the weights,
             at the sites ``likelihood.NAME``. ``make`` gets their values as keyword arguments, which broadcast with a
             part of the output.
@@ -173,7 +173,7 @@ class DistributionLikelihood(MadeLikelihood):
         return self.make(*parts, **numbers)
 
     def check_output(self, output: Tensor) -> None:
-        """Raise unless `make` returns an allowed distribution, with and without draws."""
+        """Raise unless `make` returns an allowed distribution, for outputs with and without an axis of draws."""
         likelihood = self.for_checks(output)
         one = likelihood(output)
         values = {name: value.expand(2, *value.shape) for name, value in likelihood.present_numbers().items()}

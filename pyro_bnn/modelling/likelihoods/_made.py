@@ -1,4 +1,4 @@
-"""Distributions that a function makes from outputs, and distribution functions from SciPy."""
+"""Distributions that a function makes from outputs, and cumulative distribution functions from SciPy."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,8 @@ from ...scores.uncertainty import RunningMoments, Sliced
 from ._numbers import lifted
 
 MOMENT_DRAWS = 1000
-"""Heuristic: draws for moments without closed form. The error of the mean adds a thousandth of the noise variance to
-the epistemic variance."""
+"""Heuristic: number of draws from which moments without closed form are estimated. The error of the estimated mean adds
+a thousandth of the noise variance to the epistemic variance."""
 
 MOST_NUMBERS = 2**22
 """Heuristic: most drawn values in memory at one time (34 MB in double precision)."""
@@ -41,10 +41,11 @@ class Maker:
 
 
 class MadeDistribution(TorchDistribution, Sliced):
-    """What a `Maker` returns for outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
+    """The distribution that a `Maker` makes from outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
-    Selecting or joining draws or rows acts on outputs and numbers, and then makes a new distribution, so it works for
-    every distribution. Moments without closed form are estimated from draws, always with the same seed.
+    To select or join draws or rows, the outputs and numbers are selected or joined, and a new distribution is made from
+    them. So this works for every distribution. Moments without closed form are estimated from draws, always with the
+    same seed.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -204,7 +205,7 @@ KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
     NegativeBinomial: _negative_binomial,
     dist.ZeroInflatedDistribution: _zero_inflated,
 }
-"""Distribution functions by class, for subclasses too."""
+"""Cumulative distribution functions by class. A function also serves the subclasses of its class."""
 
 
 def cdf(distribution: Distribution, value: Tensor) -> Tensor:

@@ -29,11 +29,11 @@ def gaussian(scale: float | None = None) -> GaussianLikelihood:
 
 MAX_NOISE = 10.0
 """Heuristic: largest noise scale that depends on inputs, for targets of standard deviation 1. Such noise would hide the
-targets, so only inputs unlike the training inputs reach it."""
+targets, so the scale reaches this limit only for inputs unlike the training inputs."""
 
 
 class _Choice(NamedTuple):
-    """A likelihood that a text names, with a number after a colon if it takes one."""
+    """A likelihood that a text can name, such as ``poisson``, or ``gaussian:0.5`` with a number."""
 
     make: Callable[..., Likelihood]  # makes the likelihood; the number after the colon is an optional argument
     number: str  # name of this number; empty if the likelihood takes none
@@ -63,13 +63,13 @@ CALLS = {
     "ordinal": "likelihoods.Ordinal(num_classes)",
     "beta": "likelihoods.Beta()",
 }
-"""Calls that make likelihoods, by names in other libraries."""
+"""Calls that make likelihoods, by names that other libraries give them."""
 
 
 def nearest_call(value: object) -> str:
     """Suggest a call for a value that is no likelihood, or return "".
 
-    The call is looked up in `CALLS` by a text, or by the name of a class or of the value's class.
+    A text is looked up in `CALLS`. For a class, its name is looked up; for any other value, the name of its class.
     """
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__
@@ -87,7 +87,7 @@ LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
 
 
 def name_of_likelihood(likelihood: Likelihood, suited: Collection[str]) -> str:
-    """Return the name in :data:`LIKELIHOODS`. Without one, the error lists `suited`."""
+    """Return a likelihood's name in :data:`LIKELIHOODS`. If it has none, raise an error that lists `suited`."""
     for name, choice in LIKELIHOODS.items():
         if type(choice.make()) is type(likelihood):
             return name

@@ -24,7 +24,8 @@ class NumbersLikelihood(Likelihood[P_co]):
     """
 
     free_names: ClassVar[Mapping[str, str]] = {}
-    """Parameters of learned numbers, ``{number: parameter}``, if their names are not ``free_NAME``."""
+    """Names of parameters, ``{learned number: parameter}``, for all learned numbers whose parameter is not
+    ``free_NAME``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +59,7 @@ class NumbersLikelihood(Likelihood[P_co]):
         setattr(self, name, PyroSample(MovedPrior(prior)))
 
     def number(self, name: str) -> Tensor:
-        """Return the present value, shape ``(*draws, *event)``."""
+        """Return the present value of a number, shape ``(*draws, *event)``."""
         if name in self._pyro_samples:
             return getattr(self, name)
         if f"fixed_{name}" in self._buffers:
@@ -101,7 +102,7 @@ class NumbersLikelihood(Likelihood[P_co]):
 
 
 def lifted(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
-    """Let a tensor ``(*draws, *event)`` broadcast with outputs ``(*draws, N, *rest)``, aligned at the end."""
+    """Reshape a tensor ``(*draws, *event)`` to broadcast with outputs ``(*draws, N, *rest)``, aligned at the end."""
     lead = value.shape[: value.dim() - event_dim]
     if not lead:
         return value

@@ -70,8 +70,8 @@ class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikeliho
 class _Standardising(dist.Normal):
     """A Gaussian whose log-density divides the error by the scale before squaring.
 
-    torch divides the square by the variance. In single precision, for an error of 3e5 and a scale of 1e-7, its gradient
-    for the log variance is infinite instead of 5e24.
+    torch's own Gaussian divides the squared error by the variance. In single precision, for an error of 3e5 and a scale
+    of 1e-7, the gradient of its log-density in the log variance is infinite instead of 5e24.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:

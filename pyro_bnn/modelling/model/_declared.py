@@ -53,7 +53,7 @@ class DeclaredPrior(WeightPrior):
 
 
 class _Stacked(TorchDistribution):
-    """A batch of distributions, one per draw of what they depend on."""
+    """A batch of distributions: one for each draw of the variables on which they depend."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
@@ -88,7 +88,7 @@ class _Stacked(TorchDistribution):
 
 
 def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
-    """Move a prior to the parameter, and make its batch axes event axes."""
+    """Move a prior to the parameter's device and dtype, and turn its batch axes into event axes."""
     moved: Any = move_distribution(prior, parameter)
     return moved.to_event(len(moved.batch_shape))
 
@@ -96,8 +96,8 @@ def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
 def take_declared(net: nn.Module) -> dict[str, Statement]:
     """Replace every `PyroSample` by a buffer, so that no module uses Pyro; return ``{path: declaration}``.
 
-    The initial values are medians of prior draws. A declaration depends on earlier ones only. A `PyroSample` whose
-    function computes a tensor from other variables stays.
+    The initial value of a buffer is the median of prior draws. Each declaration depends only on those before it. If the
+    function of a `PyroSample` computes a tensor from other variables, the `PyroSample` stays.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:

@@ -108,7 +108,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
             raise ValueError(f"`name` must be a site of the network, one of {list(self._paths)}, got {name!r}.")
 
     def initial_value(self, name: str) -> Tensor:
-        """Return the value of a site in the caller's network."""
+        """Return the value of a site in the network from which the model was made."""
         self._require_site(name)
         return first_value(self.network, name, self._paths[name][0])
 
@@ -155,7 +155,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def plain_prior(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | None:
         """Return the prior of a latent variable without Pyro statements; None if it is no distribution.
 
-        `values` has the earlier latent variables, ``{site: shape (*event)}``.
+        `values` has the latent variables that are drawn before this one, ``{site: shape (*event)}``.
         """
         prior: object = self._pyro_samples.get(name)
         if isinstance(prior, SiteStatement):
@@ -173,7 +173,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether no prior is learned or depends on another variable, even among those that the user replaced."""
+        """Whether no prior is learned or depends on another variable. Priors that the user has replaced count, too."""
         statements = self._pyro_samples.values()
         ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
         return all(ours) and self._likelihood.has_fixed_priors

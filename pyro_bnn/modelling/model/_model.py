@@ -43,7 +43,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         net: Network that maps x of shape (N, ...), or several such inputs, to an output of shape (N, ...).
         prior: Prior of each selected parameter. A distribution of one real number, such as ``dist.Normal(0.0, 1.0)``,
             is the prior of each element.
-        likelihood: Distribution of y given the network's output, which is copied.
+        likelihood: Distribution of y given the network's output. The model copies this object.
         num_data: Number N of rows in the whole data set.
         where: Which parameters are random: a glob on site names (``*`` is one component, ``**`` any number),
             :func:`layers`, a function of name, parameter and layer, or a list of these.
@@ -150,10 +150,11 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return observed.log_prob(targets).sum() * (self.num_data / len(y))
 
     def log_likelihoods(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
-        r"""Return the log-likelihoods of the targets and of simulated ones, from one run of the network.
+        r"""Return the log-likelihoods of the targets and of simulated targets, from one run of the network.
 
-        The squared gradient of the second has the mean :math:`(N / B)\,F` over simulations. N is `num_data`, B the
-        number of rows, and F the diagonal of the whole data set's Gauss-Newton matrix. Row weights in y apply to both.
+        The squared gradient of the second log-likelihood has the mean :math:`(N / B)\,F` over simulations. N is
+        `num_data`, B the number of rows, and F the diagonal of the whole data set's Gauss-Newton matrix. Row weights in
+        y apply to both.
 
         Returns:
             The two log-likelihoods in nats, shape (2,).
@@ -202,7 +203,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return self._likelihood_given(values)(output)
 
     def check_targets(self, x: Inputs, y: Tensor) -> None:
-        """Raise a `ValueError` unless y can be the targets of x, by running the network on the first row."""
+        """Run the network on the first row, and raise a `ValueError` unless y can be the targets of x."""
         check_input(x, self.like)
         response, observed = self._first_response(x)
         check_shapes(self._likelihood, observed, x, y)
@@ -212,7 +213,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     def check_target_shape(self, x: Inputs, y: Tensor) -> None:
         """Raise a `ValueError` if x has a wrong device or dtype, or y a wrong device or shape.
 
-        The network runs on the first row. If it fails, y is not checked, since some networks need several rows.
+        The network runs on the first row. If the run fails, y is not checked, since some networks need several rows.
         """
         check_input(x, self.like)
         try:
@@ -298,7 +299,7 @@ def own_paths(model: BayesianModel) -> dict[str, str]:
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Return ``{name: path}`` for the values of a draw that are not latent; raise if the network has no such tensor."""
+    """Return ``{name: path}`` for the values of a draw that are no latent variables; raise if the network lacks one."""
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}
     unknown = [name for name in others if name not in own]

@@ -10,7 +10,7 @@ from ..._core import checks as _checks
 from ..._core.copies import copied as copy_of
 
 MODULE_TABLES = ("_parameters", "_modules", "_buffers")
-"""Where a module keeps its registered parts."""
+"""Attributes in which a module keeps its registered parts."""
 
 
 def private_copy(net: nn.Module) -> nn.Module:
@@ -92,7 +92,7 @@ def _require_values(name: str, value: Tensor) -> None:
 def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
     """Put modules whose parameters are all frozen into eval mode, so that they are fixed functions without dropout.
 
-    `random` has the paths of the random parameters.
+    Modules that contain a random parameter, at one of the paths `random`, keep their mode.
     """
     for name, module in net.named_modules():
         prefix = f"{name}." if name else ""

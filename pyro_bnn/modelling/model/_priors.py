@@ -39,7 +39,7 @@ def _asked(method: Callable[..., T], *args: object) -> T:
 
 
 def first_value(net: nn.Module, site: str, path: str) -> Tensor:
-    """Return a random parameter's value in the caller's network, which a buffer of `net` keeps."""
+    """Return the initial value of a random parameter, which a buffer of `net` stores."""
     try:
         return net.get_buffer(path)
     except AttributeError as error:
@@ -52,7 +52,7 @@ def first_value(net: nn.Module, site: str, path: str) -> Tensor:
 class NetworkPriors:
     """The priors of random parameters, which are buffers of `net`.
 
-    The network declares the priors of the sites `declared`; all others have `prior`.
+    The network declares the priors of the sites `declared`. All other sites have `prior`.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class NetworkPriors:
         return self._cached(parent, child, lambda: self._prior.parents(*self._arguments(child))[parent])
 
     def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
-        """Return what `make` made, which is called again only for a new device or dtype."""
+        """Return the result of `make`, which is called only at first, and after a change of device or dtype."""
         parameter = first_value(self._net, site, self._paths[site])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:
@@ -142,7 +142,7 @@ class NetworkPriors:
 
 @dataclass(frozen=True)
 class SiteStatement:
-    """A function for `PyroSample`: a site's prior, given values drawn in the same call."""
+    """A function for `PyroSample`: it returns a site's prior, given values of its parents drawn in the same call."""
 
     name: str
     parents: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from ._model import BayesianModel, random_paths
 from ._selection import SITE_PREFIX
 
 METHODS = ("reset_parameters", "_reset_parameters")
-"""The method that draws initial weights: the second is that of `nn.MultiheadAttention`."""
+"""Names of the method that draws a layer's initial weights. `nn.MultiheadAttention` uses the second."""
 
 
 def reset_network(model: BayesianModel, reset: Callable[[nn.Module], object] | None = None) -> None:
@@ -21,12 +21,12 @@ def reset_network(model: BayesianModel, reset: Callable[[nn.Module], object] | N
     layers without weights to learn.
 
     Args:
-        model: The model, whose initial values of random weights change, too.
+        model: The model. The initial values of its random weights change, too.
         reset: Function that gives a network new weights in place, instead of the layers' methods.
 
     Raises:
-        ValueError: If a layer to learn has no method `reset_parameters`, or the method leaves a weight unchanged, or
-            `reset` changes no weight.
+        ValueError: If a layer with weights to learn has no method `reset_parameters`, if this method leaves a weight
+            unchanged, or if `reset` changes no weight.
     """
     network, random = model.network, random_paths(model)
     learned = {path for path, parameter in network.named_parameters() if parameter.requires_grad} | random

@@ -61,7 +61,7 @@ def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
 
 
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
-    """Raise unless y has the device of x, and a shape that suits `observed`, that of a prediction."""
+    """Raise unless y has the device of x, and a shape that suits predicted targets of shape `observed`."""
     expected = likelihood.target_shape(observed)
     device = (x if isinstance(x, Tensor) else leaves(x)[0]).device
     _checks.kind("y", y, Tensor, "a tensor")
@@ -145,7 +145,7 @@ class Response:
         return (*self.distribution.batch_shape[self.num_lead :], *self.distribution.event_shape)
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
-        """Check targets; return their weighted distribution, and the targets in its form."""
+        """Check targets. Return their weighted distribution, and the targets in the form that its `log_prob` takes."""
         check_shapes(self.likelihood, self.target_shape, x, y)
         if len(y) > num_data:
             raise ValueError(

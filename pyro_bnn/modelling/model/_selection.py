@@ -24,7 +24,7 @@ Chooser = Callable[[str, Tensor, nn.Module], bool]
 
 @dataclass(frozen=True)
 class Owned:
-    """A parameter under one of its names, with the layer of this name."""
+    """A parameter under one of its names, with the layer that has it under this name."""
 
     site: str  # the same for all names of a tied weight
     name: str
@@ -56,8 +56,9 @@ class Selection:
     what only a selects. In place of b, a glob or a function is allowed.
 
     Args:
-        sites: Function that returns the sites of the selected parameters. It gets a list of all parameters, in which
-            tied weights occur under each name, and for messages ``"where"`` or ``"exclude"``.
+        sites: Function that returns the sites of the selected parameters. It gets a list of all parameters, in which a
+            tied weight occurs under each of its names. It also gets the text ``"where"`` or ``"exclude"``, for
+            messages.
         text: The rule as text.
         glob: The glob on names, if the rule is a glob.
 
@@ -171,7 +172,7 @@ EXAMPLE = (
 
 
 def rules_of(argument: str, value: object) -> list[Selection]:
-    """Return a list of rules from one or several."""
+    """Return a list of selections, made from one rule or from several."""
     is_one = isinstance(value, str | Selection) or callable(value)
     return [_rule(item, argument) for item in ([value] if is_one else _checks.items(argument, value, EXAMPLE))]
 
@@ -271,7 +272,7 @@ def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude:
 
 
 def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
-    """Return the random sites that the rules select. `paths` are those of each site."""
+    """Return the random sites that the rules select. `paths` has the paths of each site."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     found = owned(net, ((path, net.get_buffer(path)) for path in sites))
     parameters = [replace(one, site=site) for one, site in zip(found, sites.values(), strict=True)]

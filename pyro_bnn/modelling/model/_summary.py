@@ -12,16 +12,16 @@ from ..priors import WeightPrior
 from ._selection import SITE_PREFIX, owned
 
 MOST_ROWS = MOST_LINES - 5
-"""Most parameters with a row each; in larger models, a row counts one kind, such as ``Linear.weight``."""
+"""Up to so many parameters have a row each. A larger model has a row for each kind, such as ``Linear.weight``."""
 
 NAMES_WIDTH = 40
-"""Most characters for names of layers in the last column."""
+"""Largest number of characters for the names of layers in the last column."""
 
 CALLS = "predictions: predict(model, posterior, x); model(x) only draws from the prior"
-"""Said because users of torch would call ``model(x)`` for predictions."""
+"""A note for users of torch, who would call ``model(x)`` for predictions."""
 
 VARIATIONAL = ", so fit(...) is variational"
-"""What a likelihood with learned numbers, such as ``GaussianLikelihood()``, means for the method of `fit`."""
+"""What follows a likelihood with learned numbers, such as ``GaussianLikelihood()``, in its line."""
 
 RANDOM, LEARNED, FROZEN = STATES = ("random", "learned", "frozen")
 
@@ -35,8 +35,8 @@ def summary_of(
 ) -> Summary:
     """Summarise a model of a network, a prior and a likelihood.
 
-    `latents` has the shapes of latent variables, except the likelihood's. The network declares the priors of
-    `declared`.
+    `latents` has the shapes of latent variables, except the likelihood's. The network itself declares the priors of the
+    sites `declared`.
     """
     network, prior, likelihood = parts
     others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}

@@ -102,8 +102,8 @@ class HierarchicalPrior(WeightPrior):
     ) -> TorchDistributionMixin:
         """Return the prior of the elements of `parameter`, given its parents and learnable numbers.
 
-        A number of event shape e comes as a tensor of shape ``(*draws, 1, ..., 1, *e)``, which broadcasts with the
-        parameter. The batch shape of the result must broadcast to ``(*draws, *parameter.shape)``.
+        In `values`, a number of event shape e is a tensor of shape ``(*draws, 1, ..., 1, *e)``, which broadcasts with
+        the parameter. The batch shape of the result must broadcast to ``(*draws, *parameter.shape)``.
         """
 
     def given(
@@ -134,7 +134,7 @@ class HierarchicalPrior(WeightPrior):
 def prior_name(name: str, per: str, quantity: str) -> str:
     """Return the name of a variable on which the prior of the parameter `name` depends.
 
-    With "layer" all parameters of a layer share it, with "parameter" each has its own.
+    If `per` is "layer", all parameters of a layer share the variable; if it is "parameter", each has its own.
 
     Example:
         >>> from pyro_bnn.modelling.priors import prior_name

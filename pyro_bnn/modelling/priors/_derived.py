@@ -140,8 +140,8 @@ class PriorByName(Prior):
 class PosteriorPrior(Prior):
     """Independent Gaussians, with a mean and a standard deviation for every element.
 
-    ``posterior.as_prior()`` makes such a prior, so that a model can learn from new data. If both posteriors were exact,
-    the second would be the posterior given all data.
+    ``posterior.as_prior()`` makes such a prior, so that a model can learn from new data. If the old and the new
+    posterior were exact, the new one would be the posterior given all data.
 
     Args:
         locations: Means, ``{site: shape of the parameter}``.

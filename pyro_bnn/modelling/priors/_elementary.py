@@ -15,7 +15,7 @@ from ._base import Prior, scale_like
 
 
 def _no_mean(call: str) -> dict[str, str]:
-    """Return advice for arguments of torch's distributions, whose first argument is a mean."""
+    """Return advice for users who pass the arguments of torch's distributions, of which the first is a mean."""
     return dict.fromkeys(["", "loc", "mean"], f"{call} has mean 0") | dict.fromkeys(["sd", "std"], f"write {call}")
 
 
@@ -183,7 +183,7 @@ class FanInNormalPrior(Prior):
     r"""Normal prior :math:`N(0, \text{gain}^2 / \text{fan-in})`, under which wider layers do not give larger outputs.
 
     The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
-    fewer than two dimensions, such as a bias, takes that of its layer's ``weight``. Without such a weight, as in
+    fewer than two dimensions, such as a bias, has the fan-in of its layer's ``weight``. Without such a weight, as in
     normalisation layers, the standard deviation is `gain`.
 
     Args:
