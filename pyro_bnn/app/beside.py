@@ -23,7 +23,7 @@ from .runs import is_chains, load_run
 MAX_TREE_DEPTH = 8  # heuristic: at most 255 steps a draw, in which few trajectories in networks make a U-turn
 NUM_CHAINS = 4  # of NUTS
 MOST_POINTS = 1000  # heuristic: largest number of rows to predict, since all draws are kept in memory
-UNKNOWN = "not known"  # cell of a number that chains which have not converged do not tell
+UNKNOWN = "not known"  # text of a cell if chains have not converged, so that its number is not known
 REASON = (
     f"{UNKNOWN}: the standard error of a standard deviation (sd) is more than half of it, because the chains of NUTS "
     "differ much. The ratio of the total sds and the Wasserstein distance (wasserstein) need the total sd."
@@ -34,7 +34,8 @@ RANGE = " 10-90 %"  # name of the row with the range of a ratio
 LENGTHS = ("epistemic sd", "total sd", "rms mean difference", "wasserstein")  # scores in the unit of the target
 
 CLOSE_SD = 0.1
-"""Heuristic: standard deviations agree if their ratio and its quantiles differ from 1 by at most this."""
+"""Heuristic: two standard deviations agree if their ratio and the quantiles of this ratio over rows differ from 1 by at
+most `CLOSE_SD`."""
 
 FAR = 3  # heuristic: this multiple of the largest difference between chains of NUTS is beyond doubt
 
@@ -51,8 +52,8 @@ def compare_with_chains(
 ) -> Comparison:
     """Sample the exact posterior of a run with four chains, and compare their predictions with those of the run.
 
-    Before the first draw, `expect` is called with the largest number of seconds that the chains may take at the present
-    speed of the machine. After the last draw, `report` is called with the name and the status of each fit.
+    Before the first draw, `expect` is called with a number of seconds. The chains take at most this time at the present
+    speed of the machine. After the last draw, `report` is called once for each fit, with its name and its status.
     """
     model, posterior = load_run(run, rows)
     model.requires_grad_(False)  # parameters without a posterior, such as a noise scale, keep what the run learned
@@ -143,7 +144,7 @@ def side_by_side(result: Comparison) -> str:
 
 
 def without_unknown_errors(result: Comparison) -> Comparison:
-    """Replace the standard errors of NUTS by NaN if NUTS has not converged, since they are far too small."""
+    """If NUTS has not converged, replace its standard errors by NaN, since these errors are then far too small."""
     if result.status:
         return result
     nuts = result.pairs[0].reference
@@ -164,7 +165,7 @@ def in_plain_names(result: Comparison) -> Comparison:
 
 
 def _unknown(row: Scores) -> dict[str, str]:
-    """Return a text for each standard deviation that is less than twice its standard error."""
+    """Return the text `UNKNOWN` for each standard deviation that is less than twice its standard error."""
     return {
         name: UNKNOWN
         for name, score in row.scores.items()
@@ -175,7 +176,7 @@ def _unknown(row: Scores) -> dict[str, str]:
 def agreement(result: Comparison, num_chains: int) -> str:
     """Say whether the second method of a comparison predicts like the first method, NUTS.
 
-    The first line is the judgement. The lines below have the differences, the limits, and the state of the chains.
+    The first line is the judgement. The other lines have the differences, the limits, and the state of the chains.
     """
     pair, nuts = result.pairs[0], next(iter(result.predictions.values()))
     name, distance, close, limits = _distance(pair, nuts)
@@ -205,7 +206,7 @@ def agreement(result: Comparison, num_chains: int) -> str:
 
 
 def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float, str]:
-    """Return the name, the value and the limit of a distance between two methods, and a sentence on all limits."""
+    """Return the name, the value and the limit of a distance, and a sentence that says what "like NUTS" means."""
     if "total variation" in pair.scores:
         limits = f'"Like NUTS" means a total variation of at most {CLOSE_CLASSES}.'
         return "total variation", pair.scores["total variation"].value, CLOSE_CLASSES, limits

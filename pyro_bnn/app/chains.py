@@ -1,4 +1,4 @@
-"""Fits tables and arrays by Markov chains in C, with the network that predicts held-out rows best."""
+"""Fits tables and arrays by Markov chains, which run in C. Uses the network that predicts held-out rows best."""
 
 import functools
 from collections.abc import Collection, Mapping
@@ -35,7 +35,8 @@ from .reports.numbers import percent
 from .specs import make_prior, prior_spec
 
 CLOSE_CLASSES, CLOSE_NUMBERS = 0.05, 0.2
-"""Heuristic: predictions agree up to this total variation, or difference of means in total standard deviations."""
+"""Heuristic: predicted classes agree if their total variation is at most `CLOSE_CLASSES`. Predicted numbers agree if
+their means differ by at most `CLOSE_NUMBERS` of the total standard deviation."""
 
 NUM_CHECKED, NUM_DRAWS = 200, 800  # heuristic: rows at which the halves of chains are compared, and most draws for it
 
@@ -103,8 +104,14 @@ def has_one_mode(config: RunConfig) -> bool:
 
 
 Finding: TypeAlias = Literal["unknown", "short", "disagreeing", "in modes", "agreeing"]
-"""Whether chains were long enough: "unknown" (too few draws to tell), "short" (some have not explored their mode),
-"disagreeing" (apart though there is one mode, so too short), "in modes" (each has explored another) or "agreeing"."""
+"""Whether chains were long enough.
+
+- "unknown": there are too few draws to tell.
+- "short": some chains have not explored their mode.
+- "disagreeing": the chains differ, but the posterior has only one mode, so the chains are too short.
+- "in modes": each chain has explored its mode, and the chains are in different modes.
+- "agreeing": the chains were long enough.
+"""
 
 
 def finding_on(modes: Modes | None, *, has_one_mode: bool) -> Finding:
@@ -127,10 +134,10 @@ def has_failed(posterior: MCMCPosterior) -> bool:
 
 
 def drift(model: BayesianModel, posterior: MCMCPosterior, x: Tensor) -> float:
-    """Return how much the predictions of the first and of the second half of all chains differ at rows of `x`.
+    """Return how much the predictions at rows of `x` change from the first to the second half of each chain.
 
-    For numbers, this is the root mean square difference of means over that of the predicted standard deviations. For
-    classes, it is the mean total variation.
+    For numbers, this is the root mean square of the change of the mean, divided by the root mean square of the
+    predicted standard deviation. For classes, it is the mean total variation between the two halves.
     """
     num_draws = min(NUM_DRAWS // posterior.num_chains * posterior.num_chains, posterior.num_stored)
     rows = x[torch.linspace(0, len(x) - 1, min(len(x), NUM_CHECKED)).long()]

@@ -1,4 +1,4 @@
-"""The settings of a training run, declared in one place for the whole program. Only checking them loads torch."""
+"""The settings of a training run, declared in one place for the program. Only the checks of settings load torch."""
 
 import re
 from collections.abc import Callable
@@ -302,7 +302,10 @@ class RunConfig:
             raise ValueError(f"{'; '.join(problems)}.")
 
     def _wrong_texts(self, *, only_names: bool) -> list[str]:
-        """Return messages about wrong texts. If `only_names` is true, look only for unknown names."""
+        """Return messages about settings that have a wrong text.
+
+        If `only_names` is true, check only the names in the texts, such as ``normal`` in ``normal:0.1``.
+        """
         problems = []
         for name, setting in settings().items():
             text = getattr(self, name)

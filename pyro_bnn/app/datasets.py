@@ -1,4 +1,4 @@
-"""The data of a run: functions that read image sets, and the facts about data that are stored in the run's folder."""
+"""The data of a run: functions that read image sets, and facts about the data, which are stored in the run's folder."""
 
 import hashlib
 import math
@@ -80,10 +80,7 @@ class Dataset:
 
 
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
-    """Raise ValueError if the data do not have the checksum in `facts`.
-
-    The error message names the path given by the argument `shown`.
-    """
+    """Raise ValueError if the data do not have the checksum in `facts`. The message contains the path `shown`."""
     if facts is None or facts.sha256 == sha256:
         return
     if config.kind == "images":
@@ -101,7 +98,10 @@ SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}  # unknown image
 
 
 def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Tensor]:
-    """Return the images of the classes that are not held out, with labels 0, 1, ..., and the other test images."""
+    """Return the images of the known classes, and the test images of the held-out classes.
+
+    The known classes get the labels 0, 1, ....
+    """
     num_classes = len(images.classes)
     kept = [label for label in range(num_classes) if label not in hold_out]
     if len(kept) < 2 or not set(hold_out) <= set(range(num_classes)):

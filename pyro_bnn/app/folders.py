@@ -76,7 +76,10 @@ class Folder:
             self.manifest.write(self.path)
 
     def check_free(self, *names: str) -> None:
-        """Raise FileExistsError if this or the earlier folder has a file in `names` that another program wrote."""
+        """Raise FileExistsError if another program wrote a file with one of the names.
+
+        The file may be in this folder, or in an earlier folder which this folder will replace.
+        """
         earlier = _manifest_of(self.place.real) or Manifest("")
         for name in names:
             for folder, manifest in ((self.path, self.manifest), (self.place.real, earlier)):
@@ -279,7 +282,7 @@ def _check_target(place: Place) -> None:
 
 
 def _make_room(place: Place, force: bool) -> None:
-    """Raise if the earlier folder must not be replaced; else remove `place.part`, which a killed process left."""
+    """Raise if an earlier folder must not be replaced. Otherwise remove `place.part` if a killed process left it."""
     part, shown = place.part, place.shown
     manifest = _manifest_of(part) or Manifest("")
     others = manifest.others(part) if part.is_dir() else []

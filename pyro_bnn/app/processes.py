@@ -15,9 +15,9 @@ from .manifest import Manifest, Place
 
 
 class Follower(Folder):
-    """A substitute for the folder of a command, which keeps no files.
+    """A folder that keeps no files.
 
-    Only the first process writes to the folder of a command. All other processes use this substitute.
+    Only the first process writes to the folder of a command. All other processes use a `Follower` instead.
     """
 
     @contextmanager

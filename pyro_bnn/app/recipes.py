@@ -97,8 +97,8 @@ OWN = RunConfig(
     estimator="local",
     test_fraction=0.2,
 )
-"""Heuristic: default settings for tables and arrays, except that the number of rows determines epochs and batch
-size. The batch size here is the largest one."""
+"""Heuristic: default settings for tables and arrays. The default number of epochs and the default batch size depend on
+the number of rows. The batch size here is the largest default; the epochs here are not used."""
 
 CHOSEN = ("hidden", "activation", "prior", "likelihood")  # settings that `--method auto` chooses unless given
 BY_ROWS = ("epochs", "batch_size")  # settings whose defaults for tables and arrays follow from the number of rows
@@ -130,7 +130,7 @@ def find_recipe(dataset: str, name: str) -> RunConfig:
 
 
 def default(setting: str) -> str:
-    """Return the default of a setting for each kind of data, in the form of the command line."""
+    """Say what the default of a setting is for each kind of data, with values as on the command line."""
     typed = {dataset: _typed(vars(RECIPES[dataset, "default"])[setting]) for dataset in DATA_SETS}
     common = typed[DATA_SETS[0]]
     of_images = ", ".join([common, *(f"{name} {value}" for name, value in typed.items() if value != common)])

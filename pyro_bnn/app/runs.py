@@ -61,7 +61,7 @@ def fit(
     deadline: Deadline | None = None,
     device: str = "cpu",
 ) -> tuple[BayesianModel, RunPosterior]:
-    """Train a model, from the folder's checkpoint if there is one, and write its files to the folder.
+    """Train a model, and write its files to the folder. If the folder has a checkpoint, the training continues from it.
 
     The method "auto" chooses the settings that are not named in `given`, and writes them into the configuration.
     Without `deadline`, the time limit of the configuration begins with this call.
@@ -100,8 +100,8 @@ def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> 
     """Make a conformal calibration of class sets or intervals from held-out rows; None without held-out rows.
 
     The scores of classes are randomised. Otherwise the least probable class of a row would always have the score 1. If
-    a few calibration rows had such a label, the bound for the scores would be 1, and every set would contain all
-    classes.
+    this class were the label of a few calibration rows, the bound for the scores would be 1, and every set would
+    contain all classes.
     """
     if data.held_out is None:
         return None
@@ -251,7 +251,10 @@ def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
 
 
 def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
-    """Raise if the file `out` belongs to a run, or if it is one of the files that this run reads."""
+    """Raise if the file `out` is one of a run's files, or if the program reads it.
+
+    The program reads `inputs`, and the files with the data and with the user's network that `config` names.
+    """
     real = out.resolve()
     if has_manifest(real.parent) and Manifest.read(real.parent).owns(real):
         raise FileExistsError(f"{out} is a file of the run {real.parent}; choose another --out.")

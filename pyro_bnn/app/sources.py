@@ -68,7 +68,7 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
 
 
 def _origin(facts: Facts) -> str:
-    """Say how many inputs each column of a table became; return "" if each column became one input."""
+    """Say how many inputs the network has for each column of a table; return "" if it has one for each column."""
     features = [] if facts.table is None else facts.table.features
     wide = [f"{feature.name!r} {feature.width}" for feature in features if feature.width > 1]
     if not wide:
@@ -187,7 +187,7 @@ def _divided(config: RunConfig, table: Table, names: list[str], digest: str, fac
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
-    """Return notes on columns whose numbers are not written as in 1234.5. There is one note for each other format."""
+    """Return notes on columns whose numbers are not written as in 1234.5. There is one note for each such format."""
     return [
         f"Numbers in {listed([name for name in written if written[name] == form])} are read as in {form}: {form} is "
         "1234.5."

@@ -148,7 +148,7 @@ def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
 
 
 def make_estimator(spec: str) -> Estimator | None:
-    """Make the gradient estimator that a specification names. With "weights" there is none, so return None."""
+    """Make the gradient estimator that a specification names. Return None for "weights", which needs no estimator."""
     return {"weights": lambda: None, "local": pb.LocalReparameterization, "flipout": pb.Flipout}[spec]()
 
 

@@ -58,7 +58,7 @@ class AccuracyTracker:
         self.curve = AccuracyCurve((), ())
 
     def __call__(self, history: History) -> None:
-        """Measure both accuracies. The history is ignored."""
+        """Measure the accuracy on training rows, and on test or validation rows. The history is ignored."""
         with seeded(0, self._model.device), torch.no_grad():
             train = self._accuracy(self._data.x_train, self._data.y_train)
             test = self._accuracy(self._data.x_test, self._data.y_test)
@@ -94,7 +94,7 @@ class FitProgress(AbstractContextManager["FitProgress"]):
         self._bar.close()
 
     def __call__(self, history: History) -> None:
-        """Update the bar. The estimate leaves out the first epoch, which also compiles the model."""
+        """Update the bar. The time left is estimated without the first epoch, which also compiles the model."""
         if not self._shown:
             return
         bar, num_done, elapsed = self._bar, len(history.epochs), self._bar.format_dict["elapsed"]

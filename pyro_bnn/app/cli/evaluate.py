@@ -5,11 +5,11 @@ The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the fi
 `headline` and `usability` are null.
 
 For image sets, metrics.json has `num_test` and `num_unknown` (numbers of images), `rows` and `ood`. Each item of `rows`
-is for one prediction, and has `name`, `accuracy`, `nll` (nats), `ece` and `brier`. Each item of `ood` is for one score
-that should detect unknown images, and has `auroc`, `aupr` and `fpr95`.
+describes one kind of prediction, such as an ensemble, and has `name`, `accuracy`, `nll` (nats), `ece` and `brier`. Each
+item of `ood` describes one score that should detect unknown images, and has `auroc`, `aupr` and `fpr95`.
 
 For tables and arrays, metrics.json has `target`, `num_test`, `is_class`, `rows` and `calibration`. Each item of `rows`
-has the `name` and the `scores` of one prediction. Without --calibrate, `calibration` is null. With --calibrate,
+has the `name` and the `scores` of one kind of prediction. Without --calibrate, `calibration` is null. With --calibrate,
 `calibration` is an object with `num_calibration` and another list `rows`. Each item of this second list has `level`,
 `name`, `inside` (a share), `width`, and `thirds` (a share for each third of the test rows).
 """

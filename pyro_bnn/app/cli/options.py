@@ -221,7 +221,10 @@ def check_rows(rows: Path) -> None:
 
 
 def check_columns(table: Path, names: Sequence[str]) -> None:
-    """Raise if a table in a text file lacks one of the columns. If the table has all the columns, the check is fast."""
+    """Raise if a table in a text file lacks one of the columns.
+
+    The whole table is read only if its first line does not contain all the names.
+    """
     if table.suffix.lower() == ".parquet" or not table.is_file():
         return
     with table.open(encoding="utf-8-sig", errors="replace") as file:

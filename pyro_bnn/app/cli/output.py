@@ -51,7 +51,7 @@ class Output:
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
-        """Write the tables and notes in `text`, separated by empty lines. Shrink tables that are too wide."""
+        """Write a text in which empty lines separate tables and notes. Shrink tables that are too wide."""
         for number, block in enumerate(text.split("\n\n")):
             if number:
                 self.say()
@@ -65,7 +65,7 @@ class Output:
                 self.say(rows, style="" if is_table else "dim", wraps=not is_table)
 
     def _width(self) -> int:
-        """Return the environment variable COLUMNS, or else the terminal's width; 0 if lines may have any width."""
+        """Return the environment variable COLUMNS, or else the terminal's width. Without both, return 0: no limit."""
         if os.environ.get("COLUMNS"):
             return shutil.get_terminal_size().columns
         if not self._stream.isatty():

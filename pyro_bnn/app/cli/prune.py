@@ -1,9 +1,10 @@
 """`pyro-bnn prune`.
 
 The JSON of `prune` has `folder`, `pictures` (file names), `report`, `gains` and `pruned`. For each share of removed
-weights, `report` has the scores. `gains` has the size in bytes and the times in seconds, as in pruning.json. `change`
-in `gains` has the change of the NLL that the first sentence of the output is about, and its standard error. `pruned`
-has the `folder` and the `status` of the pruned copy, or is null without --keep.
+weights, `report` has the scores, and `gains` has the file size in bytes and the times in seconds, as in pruning.json.
+The first sentence of the output is about one share of the weights. `change` in `gains` has this share, the change of
+the NLL without these weights, and the standard error of this change. `pruned` has the `folder` and the `status` of the
+pruned copy, or is null without --keep.
 """
 
 from contextlib import nullcontext

@@ -135,7 +135,11 @@ def _check_numbers(name: str, array: np.ndarray, shown: str) -> None:
 
 
 def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown: str) -> ArrayEncoding:
-    """Learn how to standardise arrays: a mean and a scale for each feature of vectors, or a single pair for images."""
+    """Learn how to standardise arrays.
+
+    If the rows are vectors, each feature has its own mean and scale. Otherwise, as for images, all numbers have the
+    same mean and scale.
+    """
     x = x[:, None] if x.ndim == 1 else x
     if not standardize:
         return ArrayEncoding([*x.shape[1:]], [], [], is_whole=keep_whole and x.dtype.kind in "iu")

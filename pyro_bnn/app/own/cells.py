@@ -17,7 +17,8 @@ NUMBERS = {
     "1 234,5": (BLANKS, ","),
     "1 234.5": (BLANKS, "."),
 }
-"""Formats of numbers by an example: the characters that may separate groups of digits, and the decimal mark."""
+"""Formats of numbers. The key is a number in the format. The value has the characters that may separate groups of
+digits, and the decimal mark."""
 
 DATES = {
     "year first": (r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?=$|[ T])", r"\1-\2-\3"),
@@ -46,7 +47,7 @@ class Cells:
 
     @cached_property
     def is_missing(self) -> np.ndarray:
-        """For each cell, whether it is missing; shape (N,)."""
+        """A mask of the missing cells, shape (N,)."""
         return self.texts.isna().to_numpy()
 
     @property
@@ -58,7 +59,7 @@ class Cells:
     def first_text(self) -> str:
         """A text such as "'none' in row 12", which shows the first cell that is not a number.
 
-        If every cell is such a number, the property shows the first cell of the column.
+        If all cells are numbers, the text shows the first cell.
         """
         texts = self.present[pd.to_numeric(self.present, errors="coerce").isna()]
         row, text = [*texts.items(), *self.present.items()][0]
@@ -103,7 +104,7 @@ class Cells:
         return numbers, written
 
     def _read(self, readings: dict[str, pd.Series], preferred: str) -> tuple[np.ndarray, str, list[str]] | None:
-        """Return the values, their format, and the formats that also fit but give other values; None if none fits."""
+        """Return the values, their format, and other formats that fit but give other values; None if no format fits."""
         complete = [written for written, values in readings.items() if values.notna().all()]
         if not complete:
             return None

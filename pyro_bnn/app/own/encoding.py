@@ -119,7 +119,7 @@ class TableEncoding:
         return {name: sorted(unseen) for name, unseen in found.items() if unseen}
 
     def written_otherwise(self, table: Table) -> dict[str, str]:
-        """Return ``{column: format}`` for the columns of numbers that had another format in training."""
+        """For each column of numbers that had another format in training, return its name and its present format."""
         read = {name: table.column(name).numbers(written) for name, written in self.written.items()}
         return {name: found[1] for name, found in read.items() if found and found[1] != self.written[name]}
 

@@ -21,7 +21,7 @@ from ..specs import parts_of
 
 
 def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-    """Call a function of the user with the keywords it takes, and return the network that it makes."""
+    """Call the user's function that `spec` names, with the keywords that it takes, and return its network."""
     place, name = parts_of(spec)
     if place.endswith(".py") and not Path(place).is_file():
         raise ValueError(f"--net {spec}: there is no file {place}.")
@@ -65,9 +65,9 @@ class OwnCodeError(ValueError):
 def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[None]:
     """Run the user's code in a `with` block, and turn its error into an `OwnCodeError` that shows the user's line.
 
-    `doing` and `otherwise` are parts of the message. If a line of the user's code raised the error, `doing` is the end
-    of the message. For any other error, `otherwise` is its beginning. If `otherwise` is empty, any other error stays
-    unchanged. If `spec` is ``mlp``, no code of the user runs.
+    If a line of the user's code raised the error, the message ends with `doing`. For another error, the message
+    begins with `otherwise`. If `otherwise` is empty, the other error is raised unchanged. If `spec` is ``mlp``,
+    there is no code of the user, and every error counts as another error.
     """
     here = Path.cwd()
     try:

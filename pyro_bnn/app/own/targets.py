@@ -96,7 +96,7 @@ def sign_in(cells: Cells) -> str:
 
 
 def target_labels(cells: Cells) -> list[str]:
-    """Return the names of classes in the cells. Raise if a cell is missing or contains an infinite number."""
+    """Return the name of the class in each cell. Raise if a cell is missing or contains an infinite number."""
     are_infinite = np.array([label.lower().strip("+-") in ("inf", "infinity") for label in cells.labels], dtype=bool)
     for what, rows in (("lacks a label", cells.is_missing), ("holds an infinite number", are_infinite)):
         if rows.any():

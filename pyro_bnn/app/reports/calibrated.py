@@ -67,7 +67,7 @@ class BeforeAndAfter:
 
     @property
     def deviations(self) -> str:
-        """A text with the approximate standard deviation of each calibrated share over random choices of the rows."""
+        """A text that says by how much each calibrated share varies by chance, as an approximate standard deviation."""
         rows = 1 / self.num_test + 1 / self.num_calibration
         points = [f"{100 * math.sqrt(level * (1 - level) * rows):.1f} ({percent(level, 0)})" for level in COMPARED]
         return f"{' and '.join(points)} points"
@@ -83,7 +83,7 @@ class BeforeAndAfter:
         return f"{said}. At least one of these shares is wrong by more than chance, so calibration was needed."
 
     def _is_right(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a share differs from its level by chance only.
+        """Return whether chance explains the difference between a share and its level.
 
         For sets of classes and for intervals of counts, a share above its level is also accepted.
         """
@@ -131,7 +131,10 @@ def before_and_after(
     *,
     is_count: bool,
 ) -> BeforeAndAfter:
-    """Compare the coverage on test rows before and after calibration. A regression needs `components`."""
+    """Compare the coverage on test rows before and after calibration.
+
+    A prediction of numbers must contain its `components`, from which the intervals are computed.
+    """
     is_class = isinstance(prediction, ClassificationPrediction)
     order = prediction.total.flatten().argsort(stable=True)
     rows = []

@@ -46,7 +46,8 @@ def columns_of(run: Trained) -> dict[str, slice]:
 def drivers_of(run: Trained) -> list[Driver]:
     """Measure how much the predictions of the test rows depend on each column, the most important column first.
 
-    Breiman (2001, https://doi.org/10.1023/A:1010933404324) measures changes of the error, not of the predictions.
+    The function permutes one column after another, as Breiman does (2001, https://doi.org/10.1023/A:1010933404324).
+    Breiman measures how the error changes, and this function measures how the predictions change.
     """
     columns = columns_of(run)
     if not 0 < len(columns) <= MOST_COLUMNS or len(run.rows.x_test) < 2:
@@ -100,7 +101,10 @@ class Leak:
 
 
 def leak_of(run: Trained) -> Leak | None:
-    """Find at most `MOST_NAMED` columns from which a linear formula computes a single target almost exactly."""
+    """Find the columns from which a linear formula computes the target almost exactly.
+
+    Return None if there are no such columns, or more than `MOST_NAMED`, or if the target is not a single number.
+    """
     columns, x, y = columns_of(run), run.rows.x_train[:MOST_FITTED].cpu().double(), run.rows.y_train[:MOST_FITTED].cpu()
     if not columns or y.dim() != 2 or y.shape[1] != 1:
         return None
@@ -123,7 +127,7 @@ def is_exact(linear: float, guess: float) -> bool:
 
 
 def leak_in_words(leak: Leak | None, ignored: Sequence[str]) -> tuple[str, str]:
-    """Return a clause that names the columns of a formula, and the option that leaves these and `ignored` out."""
+    """Return a clause that names the columns of a leak, and the option that leaves out these columns and `ignored`."""
     if leak is None:
         return "a column, or a sum of columns, probably contains the target", "--ignore"
     names, is_one = in_series(leak.columns), len(leak.columns) == 1
@@ -149,12 +153,11 @@ def hint_of_leak(run: Trained, ignored: Sequence[str]) -> str:
 
 
 def _spread(x: Tensor, slopes: np.ndarray) -> float:
-    """Return the standard deviation of the sum of some columns' terms in a linear formula."""
     return float((x * torch.from_numpy(slopes)).sum(1).std())
 
 
 def _is_sum(run: Trained, used: dict[str, slice], slopes: Tensor) -> bool:
-    """Return whether each slope is 1 in the units of the table."""
+    """Return whether the columns in `used` add up to the target: each slope is 1 in the units of the table."""
     table, target = run.rows.facts.table, run.rows.facts.target
     if table is None:
         return False

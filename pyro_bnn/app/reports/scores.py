@@ -35,7 +35,7 @@ COLUMNS = {
     "crps": "CRPS",
     **{f"coverage_{100 * level:.0f}": f"in {percent(level, 0)}" for level in LEVELS},
 }
-"""Heading of the column of each score. The levels are those of `pyro-bnn evaluate`."""
+"""Heading of the column of each score. Intervals have the levels that `pyro-bnn evaluate` uses."""
 
 LEGENDS = {
     False: "RMSE and CRPS (units of the target) and NLL (nats per row): lower is better. in 90 %: share of targets in "
@@ -138,7 +138,7 @@ def scores_of(
     *,
     levels: Sequence[float] = LEVELS,
 ) -> dict[str, float]:
-    """Score a prediction that has targets, in units of the target. A calibration corrects the intervals."""
+    """Score a prediction that has targets, in units of the target. A given `calibration` corrects the intervals."""
     if isinstance(prediction, ClassificationPrediction):
         return prediction.score()
     own = in_units(prediction.as_kind(RegressionPrediction), target)
@@ -210,7 +210,7 @@ def table_of_predictions(
 
 
 def note_on_unlike_rows(table: pd.DataFrame, target: Target) -> list[str]:
-    """Return a note if rows have a far larger standard deviation than the training targets have, or else []."""
+    """Return a note if some predicted standard deviations are far larger than that of the training targets; else []."""
     if target.is_class:
         return []
     names = [f"sd_{output}" for output in range(target.size)] if target.size > 1 else ["sd"]
@@ -229,7 +229,7 @@ def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
 
 
 def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Return the mean scores over chunks of rows, without the ECE. The RMSE is the root of the mean squared error."""
+    """Average the scores of chunks of rows, without the ECE. For the RMSE, the squares are averaged."""
     means = {}
     for name in [name for name in parts[0][1] if name != "ece"] if parts else []:
         power = 2 if name == "rmse" else 1

@@ -23,7 +23,8 @@ LINEAR = "linear regression"  # the linear baseline for numbers
 MOST_NUMBERS = 4_000_000  # heuristic: inputs (rows times columns) to which linear methods are fitted in about a second
 MOST_COLUMNS = 2_000  # heuristic: for linear regression with standard deviations, which need a matrix of this size
 MOST_HISTOGRAMS, MOST_TREE_NUMBERS = 100, 1_000_000
-"""Heuristic: largest columns * outputs, and rows * columns * outputs, for trees, which then take a second or two."""
+"""Heuristic: trees are fitted only if columns * outputs is at most `MOST_HISTOGRAMS`, and rows * columns * outputs is
+at most `MOST_TREE_NUMBERS`. The fit then takes a second or two."""
 
 SMALLEST = 1e-12  # probability, rate or sd of a baseline, so that its NLL is finite
 

@@ -1,4 +1,4 @@
-"""The reports on the weights of a network, their sizes and uncertainties, and on how pruning them changes it."""
+"""Reports on the sizes and uncertainties of a network's weights, and on how pruning changes the network."""
 
 import math
 import statistics
@@ -148,7 +148,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Change:
-    """Change of the NLL, in nats per row, if a share of the weights is removed, and its standard error over rows."""
+    """Mean change of the NLL, in nats per row, if a share of the weights is removed, and the mean's standard error."""
 
     fraction: float
     mean: float
@@ -156,7 +156,7 @@ class Change:
 
     @classmethod
     def of(cls, fraction: float, rises: Tensor) -> "Change":
-        """Make a change from the rise of each row's NLL."""
+        """Return the mean of `rises`, by which the NLL of each row rises, and the standard error of this mean."""
         error = float(rises.std()) / math.sqrt(len(rises)) if len(rises) > 1 else math.nan
         return cls(fraction, float(rises.mean()), error)
 
@@ -210,7 +210,11 @@ def report_pruning(
 
 
 def judged_share(report: pruning.PruningReport) -> float | None:
-    """Return the largest share whose removal costs at most `SMALL_LOSS`, or else the smallest; None without any."""
+    """Return the largest share of the weights that can be removed without loss.
+
+    A rise of the NLL by at most `SMALL_LOSS` is no loss. If the removal of any share is a loss, return the smallest
+    share. Return None if the report lacks the network with all weights, or has no other share.
+    """
     whole, *others = sorted(report.rows, key=lambda row: row.fraction)
     kept = [*takewhile(lambda row: row.nll <= whole.nll + SMALL_LOSS, others)] or others[:1]
     return kept[-1].fraction if kept and not whole.fraction else None

@@ -52,7 +52,7 @@ def calibration_section(subject: Subject) -> Section | None:
 
 
 def _diagram(probs: Tensor, y: Tensor) -> Drawing:
-    """Draw the accuracy of each bin, without the calibration error, which is in the text beside the picture."""
+    """Draw a reliability diagram without a title, since the text beside the picture has the calibration error."""
     ax = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS)[0]
     ax.set_title("")
     ax.set_xlim(math.floor(10 * float(probs.amax(-1).min())) / 10, 1)
@@ -103,11 +103,11 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
 
 
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
-    """Return a range. The share of test targets inside their intervals is in this range with the probability `CHANCE`.
+    """Return two limits. The share of targets inside calibrated intervals lies between them with probability `CHANCE`.
 
-    One of the n calibration scores determines the width of the intervals. Let k be the rank of this score. For
-    continuous scores the coverage is Beta(k, n + 1 - k), so the number of targets inside is beta-binomial (Vovk 2012,
-    https://arxiv.org/abs/1209.2673).
+    One of the n calibration scores determines the width of the intervals. Let k be the rank of this score. If scores
+    are continuous, the coverage has the distribution Beta(k, n + 1 - k), so the number of targets inside has a
+    beta-binomial distribution (Vovk 2012, https://arxiv.org/abs/1209.2673).
     """
     rank = rank_of(level, num_calibration)
     low, high = betabinom.interval(CHANCE, num_test, rank, num_calibration + 1 - rank)

@@ -36,7 +36,7 @@ def chains_section(subject: Subject) -> Section | None:
 
 
 def _chains_apart(subject: Subject) -> Drawing | None:
-    """Draw what each chain predicts for a few test rows, beside the interval of the average over all chains."""
+    """Draw what each chain predicts for a few test rows, and the intervals that all chains together predict."""
     if subject.by_chain is None:
         return None
     rows, means = (part.cpu() for part in subject.by_chain)

@@ -123,7 +123,7 @@ def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]
 
 
 def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
-    """Return the accuracy on the rows with the lowest entropy, for each share of the rows in `SHARES`."""
+    """For each share in `SHARES`, return the accuracy on this share of the rows, those with the lowest entropy."""
     ordered, rows = is_right[entropy.argsort()], []
     for share in SHARES:
         surest = ordered[: max(1, round(share * len(ordered)))]
@@ -133,7 +133,7 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _deferred(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """Return a text with the accuracy on the surest rows if it is higher than on all rows."""
+    """Return a clause that advises to defer the least certain rows; "" if the accuracy on the rest is not higher."""
     if not certainty:
         return ""
     # The human gets the smallest share of rows that is at least the share of wrong predictions, but at most half.

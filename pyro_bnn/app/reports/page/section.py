@@ -11,8 +11,9 @@ from ..calibrated import LEVEL
 
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear"]
-"""What a verdict is about. The first line names the first fault of "baseline", "predictions" and "limit", and
-every note "unclear", which says that the rows are too few to tell whether the predictions are of use."""
+"""What a verdict is about. A note about "unclear" says that there are too few rows to tell whether the predictions are
+of use. The first line of the report names all such notes. Of the faults about "baseline", "predictions" and "limit",
+the line names the first."""
 
 UNSURE = "Usable for its predictions, not for its uncertainty"
 UNUSABLE = "Not usable as it is"
@@ -35,7 +36,7 @@ class Verdict:
     is_cause: bool = False  # whether this fault, such as a training that is too short, can have caused the others
     changes: Mapping[str, Any] = field(default_factory=dict)  # settings with which another training may mend the fault
     command: str = ""  # the command that trains with the changes of all verdicts, if this one has changes
-    beaten: str = ""  # in brief, by which other method, if predictions alone should come from that method
+    beaten: str = ""  # says in brief which other method predicts better; empty if there is none
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,9 @@ def usability(verdicts: Sequence[Verdict]) -> str:
 
 
 def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
-    """Return the first line of the report: the decision, the reasons, and `usable`, a text with the scores.
+    """Return the first line of the report, with the decision, the reasons, and the scores in the text `usable`.
 
-    The line on a run that is not usable has no scores.
+    If the run is not usable, the line has no scores.
     """
     if usability(verdicts) == "not usable":
         return _unusable_line(verdicts)

@@ -177,7 +177,11 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
 
 
 def _by_chain(run: Trained, measured: Classified | Regressed | None) -> tuple[Tensor, Tensor]:
-    """Choose a few test rows, and average over each chain: the first output, or the probability of the likely class."""
+    """Choose a few test rows, shape (R,). Return them, and what each chain predicts for them, shape (K, R).
+
+    For a regression, a chain predicts the mean of the first output. For a classifier, it predicts the probability of
+    the class that is most probable in the average over all chains.
+    """
     assert measured is not None
     assert runs.is_chains(run.posterior)
     prediction = measured.prediction

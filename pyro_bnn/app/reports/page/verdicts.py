@@ -61,10 +61,10 @@ def of_baseline(
 ) -> Verdict:
     """Judge whether a network predicts better than the best baseline.
 
-    `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` compares
-    the errors of the two in words. `is_nearer` says whether the network has clearly smaller errors. `unbeaten` is
-    the name of a second score. It is empty if the baseline is clearly better in this score. `guess` has the name and
-    the mean log-density of a second baseline, which ignores the inputs.
+    `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` is
+    a text that compares the errors of the two. `is_nearer` says whether the network has clearly smaller errors. If the
+    baseline is not clearly better in a second score, `unbeaten` is the name of this score; otherwise it is empty.
+    `guess` has the name and the mean log-density of a second baseline, which ignores the inputs.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
@@ -195,6 +195,9 @@ def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
 
 
 def density_tile(found: Classified | Regressed, name: str, baseline: Prediction, *, of: str, noun: str) -> Tile:
-    """Make a tile with the mean NLL of the ensemble and of a baseline. `of` names the target."""
+    """Make a tile with the mean NLL of the ensemble and of a baseline.
+
+    The heading is "NLL" and `of`, which is empty or names the target, as in " of price".
+    """
     remark = f"nats per {noun}, lower is better; {name}: {number(-_mean_density(baseline))}"
     return Tile(f"NLL{of}", number(-_mean_density(found.prediction)), remark)
