@@ -17,7 +17,7 @@ from .files import write_state
 from .processes import Processes
 
 SHARE = 0.02
-"""Heuristic: largest fraction of the time that is spent on writing states after epochs."""
+"""Heuristic: writing states after epochs takes at most this fraction of the time."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C sends SIGINT; `kill`, `docker stop` and most job schedulers send SIGTERM."""

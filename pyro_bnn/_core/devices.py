@@ -4,5 +4,5 @@ import torch
 
 
 def reads_wait(device: torch.device) -> bool:
-    """Return whether operations are queued, as on a GPU."""
+    """Return whether the device queues operations, as a GPU does."""
     return device.type != "cpu"

@@ -73,7 +73,7 @@ def _part_of(target: Path, process: int, thread: str) -> str:
 
 
 def _remove_parts_of_dead_processes(target: Path) -> None:
-    """Remove the temporary files of killed processes of this machine."""
+    """Remove the temporary files that dead processes of this machine have left."""
     before, after = _part_of(target, 0, "*").split("-0-")
     for part in target.parent.glob(f"{glob.escape(before)}-*-{after}"):
         process = part.name[len(before) + 1 :].partition("-")[0]

@@ -15,7 +15,7 @@ from .scope import EXCLUSIVE, filtered_warnings
 
 
 def parameter_to_buffer(net: nn.Module, path: str) -> None:
-    """Turn a parameter into a buffer: no optimizer learns it, but it moves with the module."""
+    """Turn a parameter into a buffer, which no optimizer learns, but which moves with the module."""
     owner, attribute = _owner(net, path)
     value = owner._parameters.pop(attribute, None)
     if value is not None:  # None if already done: a module may have several names
@@ -35,7 +35,7 @@ def buffer_to_parameter(net: nn.Module, path: str, parameter: nn.Parameter) -> N
 
 
 def _owner(net: nn.Module, path: str) -> tuple[nn.Module, str]:
-    """Return the owner of a parameter and its name there, faster than `get_submodule` does."""
+    """Return the module that owns a parameter, and the parameter's name in it. `get_submodule` would be slower."""
     *prefix, attribute = path.split(".")
     owner: nn.Module | None = net
     for part in prefix:
@@ -90,7 +90,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """Return what a layer uses for a parameter: embeddings keep their padding row."""
+    """Return `value` as a layer uses it: the padding row of an embedding keeps its own values."""
     return _with_padding(*_owner(net, path), value)
 
 
@@ -211,7 +211,7 @@ ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyR
 
 
 def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> BatchedNetwork:
-    """Return the fastest function whose results equal those of a loop over the draws, or else the loop."""
+    """Return a fast function whose results equal those of a loop over the draws; if there is none, return the loop."""
     paths = set(example)
     loop = functools.partial(_loop, net, paths)
 
@@ -249,7 +249,7 @@ def ordinary_attention() -> Iterator[None]:
 
 
 def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | None:
-    """Return a function for a chain of linear and elementwise layers; None for another network."""
+    """Return a function that runs a chain of linear and elementwise layers for all draws; None for another network."""
     if (
         not isinstance(x, Tensor)
         or type(net) is not nn.Sequential

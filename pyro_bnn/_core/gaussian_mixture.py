@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 BISECTIONS = 80
-"""2^-80 of the initial interval is below the rounding error of any well-determined quantile."""
+"""How often the interval is halved. 2^-80 of it is below the rounding error of any well-determined quantile."""
 
 
 def normal_cdf(z: Tensor) -> Tensor:
-    """Return the distribution function of N(0, 1); in the lower tail ``torch.special.ndtr`` would be 0."""
+    """Return the distribution function of N(0, 1). Unlike ``torch.special.ndtr``, it is not 0 far in the lower tail."""
     return 0.5 * torch.erfc(z * -math.sqrt(0.5))
 
 
@@ -21,7 +21,7 @@ def mixture_cdf(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tenso
 
 
 def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tensor:
-    """Compute quantiles by bisection. q has shape (...), the parameters have (..., M)."""
+    """Compute quantiles by bisection. q has shape (...), and the parameters have shape (..., M)."""
     weights, loc, scale, q = weights.double(), loc.double(), scale.double(), q.double()
     sign = torch.where(q <= 0.5, 1.0, -1.0).to(q)
     tail = torch.minimum(q, 1 - q)

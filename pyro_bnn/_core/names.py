@@ -7,10 +7,10 @@ SIMILAR = 0.7
 """Heuristic: smallest ratio of `difflib` at which a name is suggested."""
 
 SIMILAR_WORD = 0.85
-"""Heuristic: the same for one word of a name, such as ``hiden`` for ``hidden_layer_sizes``."""
+"""Heuristic: smallest ratio of `difflib` for one word of a name, such as ``hiden`` for ``hidden_layer_sizes``."""
 
 SHORTEST = 4
-"""Heuristic: fewest characters of a name that may be part of another, as ``epochs`` of ``max_epochs``."""
+"""Heuristic: names with fewer characters are not searched for in longer names, as ``epochs`` is in ``max_epochs``."""
 
 SYNONYMS: Mapping[str, Sequence[str]] = {
     "advi": ("svi",),
@@ -61,7 +61,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "verbose": ("progress",),
     "warmup_steps": ("num_warmup",),
 }
-"""Names in other libraries, and their names here. The first that exists is suggested."""
+"""Names in other libraries, and what they are called here. The first name here that exists is suggested."""
 
 
 def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str:

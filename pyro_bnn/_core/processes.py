@@ -25,7 +25,7 @@ class Processes:
 
     @classmethod
     def present(cls) -> Self:
-        """Return the processes of `torch.distributed`, or one if it is not initialised."""
+        """Return the processes of `torch.distributed`, or a single process if it is not initialised."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls()
         return cls(dist.get_rank(), dist.get_world_size())

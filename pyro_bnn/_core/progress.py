@@ -10,7 +10,7 @@ EVERY = 10.0
 
 
 DELAY = 2.0
-"""Seconds after which a bar appears unasked."""
+"""Seconds after which a bar appears if the user did not ask for one."""
 
 
 class Lines(tqdm):

@@ -79,7 +79,7 @@ def check_tensors(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, 
 
 
 def check_state(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise unless a state has the names, shapes and dtypes of `expected`. More names are allowed."""
+    """Raise unless a state has the names, shapes and dtypes of `expected`, and no more names."""
     for name, value in expected.items():
         if name not in got:
             raise ValueError(f"the file lacks `{name}` of {owner}; {owner} is of another kind than the saved one.")
@@ -111,7 +111,7 @@ def check_finite(label: str, value: Tensor) -> None:
 
 
 def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor]:
-    """Return a module's state, if it has only tensors."""
+    """Return a module's state. Raise if it has a value that is not a tensor."""
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(

@@ -67,7 +67,7 @@ def unvalidated(distribution: Any) -> Any:
 
 
 def require_positive(name: str, prior: object) -> TorchDistributionMixin:
-    """Return a scale's prior, if it is a Pyro distribution of positive numbers without batch shape."""
+    """Return a scale's prior. Raise unless it is a Pyro distribution of positive numbers without batch shape."""
     found = require_unbatched(name, prior)
     support = unwrap_support(found.support)
     if support not in (constraints.positive, constraints.nonnegative):
@@ -76,7 +76,7 @@ def require_positive(name: str, prior: object) -> TorchDistributionMixin:
 
 
 def require_unbatched(name: str, prior: object) -> TorchDistributionMixin:
-    """Return a prior, if it is a Pyro distribution without batch shape."""
+    """Return a prior. Raise unless it is a Pyro distribution without batch shape."""
     if not isinstance(prior, TorchDistributionMixin):
         raise ValueError(f"the prior of `{name}` must be one of `pyro.distributions`, got {type(prior)}.")
     if prior.batch_shape:

@@ -154,7 +154,7 @@ INSTEAD = {
 
 
 def explain_missing(module: str) -> None:
-    """Make the error about a missing name of a public module suggest a similar one, or list all."""
+    """If a public module lacks a name, let the error suggest a similar name, or list all names."""
     found = sys.modules[module]
 
     def explained(name: str) -> NoReturn:

@@ -23,7 +23,7 @@ from . import checks as _checks
 
 
 class ProcessLock:
-    """A reentrant lock, renewed in a forked process, where another thread may hold the old one."""
+    """A reentrant lock. A forked process makes a new one, since a thread of its parent may hold the old one."""
 
     def __init__(self) -> None:
         self._renew()
@@ -132,7 +132,7 @@ def restored(device: torch.device | None) -> Iterator[None]:
 
 @contextmanager
 def undone(device: torch.device) -> Iterator[Callable[[], None]]:
-    """Yield a function that resets a device's generators to the start of the `with` block."""
+    """Yield a function that resets a device's generators to their states at the start of the `with` block."""
     states = _generator_states(_draws_on_cuda(device))
     yield lambda: _set_generators(states)
 
@@ -161,7 +161,7 @@ class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
 
 @contextmanager
 def own_parameters(*modules: object) -> Iterator[None]:
-    """In a `with` block, hide what Pyro's parameter store has under the names of the modules' parameters.
+    """In a `with` block, hide the entries of Pyro's parameter store that have the names of the modules' parameters.
 
     Otherwise a second model with the same names would get the parameters of the first. Other threads wait, as they
     share the store.
@@ -202,7 +202,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
     """Return a copy that shares the parameters, but uses neither Pyro's handlers nor its store.
 
-    `values` maps `PyroSample` attributes to values. Others give a new random value at each read.
+    `values` has values of `PyroSample` attributes by name. An attribute without one gives a new random value at each
+    read.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))
@@ -226,7 +227,7 @@ def allow_local_mode(module: PyroModule) -> None:
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """Return a parameter by a `pyro.param` statement without Pyro's store; if it is frozen, directly."""
+    """Return a parameter by a `pyro.param` statement without Pyro's store. A frozen one is returned without it."""
     if not parameter.requires_grad:  # Pyro's optimizers would give it the gradient 0, to which weight decay is added
         return parameter
     parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it
@@ -268,7 +269,7 @@ _is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 @contextmanager
 def silent_fits() -> Iterator[None]:
-    """Turn off this thread's warnings about how a fit ended, since the caller reports the status."""
+    """In a `with` block, turn off this thread's warnings about how a fit ended, since the caller reports the status."""
     token = _is_silent.set(True)
     try:
         yield
@@ -282,7 +283,7 @@ def warn_of_fit(message: str, category: type[Warning]) -> None:
 
 
 BETWEEN = frozenset({__name__.partition(".")[0], "sklearn", "joblib"})
-"""Packages whose lines are no user's: this one, and callers of its estimators."""
+"""Packages whose code is not the user's: this one, and those that call its estimators."""
 
 
 def outer_stacklevel() -> int:

@@ -17,11 +17,11 @@ def explained(
 ) -> Callable[[F], F]:
     """Return a decorator of a function, or of a class's `__init__`, that explains calls with wrong arguments.
 
-    The errors show `example`, a correct call. `hints` has advice for unknown arguments, and under "" for too many
-    arguments if none of them could be passed by name. `kinds` has functions that
-    return whether a value suits an argument. If the user leaves out an argument, the values after it move one place
-    forward. So the error names the first argument that got an unsuitable value. For a class, the decorator replaces
-    `__init__`.
+    The errors show `example`, a correct call. `hints` has advice by the name of an unknown argument. Its entry "" is
+    for calls with too many arguments, if the function has no arguments that must be passed by name. `kinds` has
+    functions that return whether a value suits an argument. If the user leaves out an argument, the values after it
+    move one place forward. So the error names the first argument that got an unsuitable value. For a class, the
+    decorator replaces `__init__`.
     """
 
     def decorated(function: F) -> F:

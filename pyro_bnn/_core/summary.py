@@ -39,7 +39,7 @@ class Sentences(str):
 
 @dataclass(frozen=True)
 class Summary:
-    """A title, notes, and a table. Only notebooks show `columns`."""
+    """A title, notes, and a table. If the table has no `header`, notebooks show `columns` in its place."""
 
     title: str
     notes: Sequence[str] = ()
@@ -81,7 +81,7 @@ class Summary:
         ]
 
     def _table(self, most: int) -> list[list[str]]:
-        """Return the header and at most `most` rows; one more row counts those left out."""
+        """Return at most `most` rows, the header included. If rows are left out, one row says how many."""
         rows, header = self.rows, [list(self.header)] if self.header else []
         most -= len(header)
         if not rows or most < 1:
@@ -99,7 +99,7 @@ class Shown:
     """Base class of objects that are shown by a :class:`Summary`, even if half constructed."""
 
     def _summary(self) -> Summary:
-        """Return the summary. Be fast, draw no numbers, and change nothing."""
+        """Return the summary. This must be fast, draw no random numbers, and change nothing."""
         return Summary(type(self).__name__, str(self).splitlines())
 
     def __repr__(self) -> str:
@@ -148,7 +148,7 @@ def in_time(seconds: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Return a part of a sum with three digits, or "0" if it is a rounding error."""
+    """Return a part of a sum as text, with three digits, or "0" if the part is a rounding error."""
     return "0" if abs(part) < 1e-6 * abs(whole) else f"{part:.3g}"
 
 
@@ -158,7 +158,7 @@ def kind_of(tensor: Tensor) -> str:
 
 
 def shape_row(name: str, shape: Iterable[int], *cells: Cell) -> tuple[Cell, ...]:
-    """Return the cells name, shape, number of elements, and further ones."""
+    """Return the cells of a row: the name, the shape, the number of elements, and `cells`."""
     shape = torch.Size(shape)
     return (name, str(tuple(shape)), shape.numel(), *cells)
 

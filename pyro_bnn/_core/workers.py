@@ -20,10 +20,10 @@ START = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
     f"from {__name__} import serve; serve(sys.stdin.buffer)"
 )
-"""The code of a worker process, which imports from where this process does."""
+"""The code of a worker process, which imports from the same folders as this process."""
 
 GRACE = 5.0
-"""Heuristic: seconds to write a checkpoint that a stopped worker process has."""
+"""Heuristic: a worker process that gets SIGTERM has this many seconds to write a checkpoint."""
 
 
 class WorkerError(RuntimeError):
@@ -46,10 +46,10 @@ def side_by_side(
     is_asked: Callable[[], bool] = lambda: False,
     done: Callable[[], object] = lambda: None,
 ) -> list[T]:
-    """Return ``[job(0), ..., job(count - 1)]``, called in this process and copies in ``num_workers - 1`` others.
+    """Return ``[job(0), ..., job(count - 1)]``. This process and ``num_workers - 1`` others make the calls.
 
-    `done` is called after each call. If `is_asked` returns True, the others get SIGTERM, and KeyboardInterrupt is
-    raised here. So is an error of `job` elsewhere, or a WorkerError if a process died.
+    `done` is called after each call. If `is_asked` returns True, the other processes get SIGTERM, and KeyboardInterrupt
+    is raised here. An error of `job` in another process is raised here, too, or a WorkerError if a process died.
     """
     num_others = min(num_workers, count) - 1
     message = _pickled(job, num_threads) if num_others > 0 else b""
@@ -91,7 +91,7 @@ class Team(Generic[T]):
             leader.join()
 
     def hire(self, message: bytes) -> None:
-        """Start a worker process, and a thread that sends it the job (`message`) and calls."""
+        """Start a worker process, and a thread that sends it first the job (`message`) and then calls."""
         process = subprocess.Popen(
             [sys.executable, "-c", START],
             stdin=subprocess.PIPE,
@@ -192,7 +192,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def serve(commands: IO[bytes]) -> None:
-    """Make another process's calls until the input ends. Prints go to standard error."""
+    """Make the calls that another process asks for, until the input ends. Prints go to standard error."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     _send(answers, pickle.dumps("started"))

@@ -28,7 +28,7 @@ GREY_SETS = (*IMAGE_SETS, "digits")
 """Data sets whose images have no channel axis."""
 
 FILES = (("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"))
-"""Images and labels, of the training set and of the test set."""
+"""Files of images and of labels: first those of the training set, then those of the test set."""
 
 CIFAR10_FOLDER = "cifar-10-batches-py"
 CIFAR10_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")

@@ -76,9 +76,10 @@ class TensorBoard(HistoryWriter):
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a folder, for ``tensorboard --logdir FOLDER``.
 
     After each epoch it writes means over the epoch, in nats per row of the data set: ``per_row/elbo``, ``per_row/nll``
-    (minus the expected log-likelihood) and ``per_row/kl``, or totals, such as ``total/elbo``, if the number of rows is
-    unknown. It also writes ``schedule/learning_rate``, ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The
-    horizontal axis is the number of steps. If several processes fit together, only the first writes.
+    (minus the expected log-likelihood) and ``per_row/kl``. If the number of rows is unknown, it writes totals instead,
+    such as ``total/elbo``. It also writes ``schedule/learning_rate``, ``schedule/kl_weight`` and
+    ``schedule/seconds_per_epoch``. The horizontal axis is the number of steps. If several processes fit together, only
+    the first writes.
 
     Checkpoints save how many steps were logged. After a resume, TensorBoard discards what the interrupted fit wrote
     after its checkpoint. The file is complete after each epoch. In your own loop, use this class in a ``with``
@@ -174,8 +175,8 @@ class WandB(HistoryWriter):
     those of :class:`TensorBoard`, with the horizontal axis ``svi_step``. If several processes fit together, only the
     first writes and needs a run.
 
-    Checkpoints save how many steps were logged. If a fit resumes in the same run, steps after the checkpoint have two
-    points.
+    Checkpoints save how many steps were logged. If a fit resumes in the same run, steps that it had logged after the
+    checkpoint have two points.
 
     Args:
         run: The run; with ``None``, the last that ``wandb.init`` started.
@@ -219,8 +220,8 @@ class MLflow(HistoryWriter):
     Start the run before the fit, and end it yourself. The curves are those of :class:`TensorBoard`. If several
     processes fit together, only the first writes and needs a run.
 
-    Checkpoints save how many steps were logged. If a fit resumes in the same run, steps after the checkpoint have two
-    points.
+    Checkpoints save how many steps were logged. If a fit resumes in the same run, steps that it had logged after the
+    checkpoint have two points.
 
     Args:
         run_id: Identifier of the run; with ``None``, the active run.

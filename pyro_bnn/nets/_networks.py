@@ -175,9 +175,9 @@ def lenet5(
     """Return LeNet-5 for images of 28 x 28 pixels, in the form that is common today.
 
     The network has two convolutions of 5 x 5 with 6 and 16 channels, the first with a padding of two pixels, each
-    followed by max pooling over 2 x 2 and a ReLU. Then come linear layers with 120 and 84 hidden units. The article has
-    sigmoid units, average pooling with learned factors, a second convolution that is connected to only some channels,
-    and outputs that are distances.
+    followed by max pooling over 2 x 2 and a ReLU. Then come linear layers with 120 and 84 hidden units. The network of
+    the article has sigmoid units, average pooling with learned factors, a second convolution that is connected to only
+    some channels, and outputs that are distances.
 
     The modules with parameters are ``conv1``, ``conv2``, ``linear1``, ``linear2`` and ``linear3``; the others are
     ``images``, ``relu1`` to ``relu4``, ``pool1``, ``pool2`` and ``flatten``. `dropout` adds ``dropout1`` and
@@ -272,7 +272,7 @@ def resnet20(
         width: Number of channels of the first stage. 16, as in the article, gives 269,722 parameters.
         norm: Function from a number of channels to the layer after a convolution. The running statistics of batch
             normalisation belong to weights drawn in the fit, not to those drawn for a prediction.
-            ``functools.partial(nn.GroupNorm, 8)`` makes layers without them.
+            ``functools.partial(nn.GroupNorm, 8)`` makes layers without running statistics.
 
     Returns:
         A network from images of shape (N, D, H, W) to logits of shape (N, C).

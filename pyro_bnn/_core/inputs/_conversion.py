@@ -16,7 +16,7 @@ from ..summary import counted
 from ._tree import Inputs, Shared, joined, num_rows, shapes, take, to_device
 
 WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
-"""The widest NumPy type of each kind."""
+"""The widest NumPy dtype of each kind (`dtype.kind`)."""
 
 REMEDIES = {
     "O": "convert it, such as by `.astype(float)`, or encode its categories as whole numbers",
@@ -183,7 +183,7 @@ def _require_numbers(label: str, array: np.ndarray, dtype: object) -> None:
 
 
 def _table(name: str, frame: Any) -> np.ndarray:
-    """Convert column by column: together, columns of different dtypes would become objects."""
+    """Convert each column by itself. Converted together, columns of different dtypes would become objects."""
     columns = [
         _column(f"column {label!r} of `{name}`", frame.iloc[:, position])
         for position, label in enumerate(frame.columns)
@@ -221,12 +221,12 @@ def _plain(name: str, array: np.ndarray) -> np.ndarray:
 
 
 Batch = tuple[Any, ...]
-"""The arguments of a model; for a `BayesianModel` x (a tensor or nested tensors) and y."""
+"""The arguments of a model. Those of a `BayesianModel` are x, a tensor or nested tensors, and y."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Converts data to a model's arguments: to x and one tensor y if `paired`, otherwise to any tuple."""
+    """Converts data to a model's arguments: a pair of x and a tensor y if `paired`, otherwise a tuple of any length."""
 
     device: torch.device | None
     like: Tensor | None

@@ -20,18 +20,18 @@ class Shared:
     """An input that all rows of data share, such as the edges of a graph or the features of its nodes.
 
     For ``net(nodes, features, edges)``, pass ``(nodes, Shared(features), Shared(edges))``. The network gets the values
-    inside. At least one input must have rows. A batch has some rows of these inputs, and the whole of each shared
-    input. If several processes share a fit, the same holds for the part of each process. Functions that do not support
-    shared inputs raise an error. The arguments of your own Pyro model may be shared, too.
+    inside. At least one input must have rows. A batch has some rows of each such input, and the whole of each shared
+    input. If several processes share a fit, each of them has a part of the rows, and the whole of each shared input.
+    Functions that do not support shared inputs raise an error. The arguments of your own Pyro model may be shared, too.
 
     A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. They
-    may differ from batch to batch, such as samples from a large graph.
+    may differ from batch to batch, as samples from a large graph do.
 
     Args:
         value: A tensor, array or list of any shape, or a tuple or dictionary of these.
 
     Raises:
-        ValueError: If `value` contains a `Shared`, or an object of another type.
+        ValueError: If `value` or a part of it has another type, such as a `Shared`.
 
     Example:
         >>> import torch
@@ -76,11 +76,11 @@ def _is_array(x: object) -> bool:
 
 
 Inputs = Tensor | Shared | Sequence["Inputs"] | Mapping[str, "Inputs"]
-"""x for ``net(x)``, a tuple or list for ``net(*x)``, a dictionary for ``net(**x)``."""
+"""Inputs of a network: a tensor for ``net(x)``, a tuple or list for ``net(*x)``, or a dictionary for ``net(**x)``."""
 
 
 def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs, *, with_rows: bool = False) -> Inputs:
-    """Apply a function to each tensor; if `with_rows` is true, not to shared ones."""
+    """Apply a function to each tensor or, if `with_rows` is true, to each tensor that is not shared."""
     if isinstance(x, Tensor):
         return function(x)
     if isinstance(x, Shared):
@@ -91,7 +91,7 @@ def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs, *, with_rows: bo
 
 
 def named_leaves(name: str, x: Inputs, *, with_rows: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """Yield tensors with names such as ``x['mask'][1]``; if `with_rows` is true, without shared ones."""
+    """Yield names, such as ``x['mask'][1]``, and tensors. If `with_rows` is true, shared tensors are left out."""
     if isinstance(x, Tensor):
         yield name, x
     elif isinstance(x, Shared):
@@ -152,7 +152,7 @@ def num_rows(x: Inputs, name: str = "x") -> int:
 
 
 def versions(x: Inputs) -> list[int]:
-    """Return how often each tensor was changed in place, which torch does not count in inference mode."""
+    """Return how often each tensor was changed in place. In inference mode, torch does not count these changes."""
     found = [x] if isinstance(x, Tensor) else leaves(x)
     return [leaf._version for leaf in found if not leaf.is_inference()]
 
@@ -181,7 +181,7 @@ def joined(parts: Sequence[Inputs], name: str = "x") -> Inputs:
 
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
-    """Move inputs, if there is a device. From pinned memory to a GPU, the program does not wait."""
+    """Move inputs to a device, if there is one. The program does not wait for copies from pinned memory to a GPU."""
     if device is None:
         return x
     # A copy to the CPU must block, since its numbers could be read too early.
@@ -225,7 +225,7 @@ def arguments_of(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def call(net: nn.Module, x: Inputs) -> object:
     """Call ``net(x)``, ``net(*x)`` or ``net(**x)``.
 
-    Of a dictionary with the entry `logits`, as `transformers` returns, only the logits are kept.
+    If the network returns a dictionary with the entry `logits`, as `transformers` does, return only the logits.
     """
     before = versions(x)
     arguments, named = arguments_of(x)

@@ -14,7 +14,7 @@ from ._recording import Call, Forward, RecordedOutput, Recorder, State
 
 
 class Plan:
-    """Finds the modules whose results may be kept, which have no random or learned parameters.
+    """Finds the modules whose results may be kept: those without random or learned parameters.
 
     `random` and `learned` are paths of parameters.
     """
@@ -55,7 +55,7 @@ class Memory:
         return self._state is not None
 
     def will_watch(self) -> bool:
-        """Return whether the next call will be recorded: the first, and the first after a change of the network."""
+        """Return whether the next call is recorded: it is the first one, or the first after a change of the network."""
         self._drop_if_changed()
         return not self.is_off and not self.is_used
 
@@ -95,7 +95,7 @@ class Memory:
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block, in which calls check for changed values of tensors, but for no other changes."""
+        """Begin a block, in which calls check whether values of tensors changed, but not whether anything else did."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True
@@ -111,9 +111,9 @@ class Memory:
 
     @contextmanager
     def during(self, drawn: Mapping[str, Tensor]) -> Iterator[None]:
-        """Record a call, or let it reuse results, in a `with` block. `drawn` has weights by path.
+        """In a `with` block, record a call of the network, or let it reuse results. `drawn` has weights by path.
 
-        After :class:`Diverged`, call :meth:`forget` and run the network again.
+        If the block raises :class:`Diverged`, call :meth:`forget` and run the network again.
         """
         self._drop_if_changed()
         if self.is_off:
@@ -157,7 +157,7 @@ class Memory:
 
 @contextmanager
 def _forwards(modules: list[nn.Module], called: Callable[..., Any]) -> Iterator[None]:
-    """Let modules call `called(module, forward, ...)` in a `with` block. Hooks still run."""
+    """In a `with` block, let modules run `called(module, forward, ...)` in place of `forward`. Hooks still run."""
     originals = []
     try:
         for module in modules:

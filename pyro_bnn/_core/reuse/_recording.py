@@ -57,7 +57,10 @@ def generators_of_others() -> tuple[object, ...]:
 
 
 def _content(value: Any) -> list[Any] | None:
-    """Return the items of a container or the state of a random generator, also for its methods; otherwise None."""
+    """Return the items of a container or the state of a random generator; None for other values.
+
+    A method of a generator counts as the generator.
+    """
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple, set)):
@@ -88,15 +91,15 @@ PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, 
 
 
 class Diverged(Exception):  # noqa: N818  # control flow: the caller runs the network as a whole
-    """Raised if a network needs a tensor that was not kept, as it took another branch."""
+    """Raised if a network took another branch, and needs a tensor that was not kept."""
 
 
 class _OpaqueError(Exception):
-    """Raised for an object that may hide tensors, as of a user's class."""
+    """Raised for an object that may hide tensors, such as one of a user's class."""
 
 
 class Absent(Tensor):
-    """Stands for a tensor that was not kept, as only skipped modules use it. Operations on it raise `Diverged`."""
+    """Stands for a tensor that was not kept because only skipped modules use it. Operations on it raise `Diverged`."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -145,7 +148,7 @@ class Call:
         self.inputs, self.outputs, self._result = inputs, outputs, result
 
     def replayed(self, arguments: Any) -> Any:
-        """Return the recorded result, if the arguments have the recorded structure and shapes."""
+        """Return the recorded result. Raise `Diverged` if the arguments have another structure or other shapes."""
         if _described(arguments) != self.inputs:
             raise Diverged("a module was called with arguments of another shape")
         return _rebuilt(self._result, RecordedOutput.given, (RecordedOutput,))
@@ -160,10 +163,11 @@ class _Frame:
 
 
 class Recorder(TorchDispatchMode):
-    """Watches a run of a network, and records the calls of modules that are the same in every run.
+    """Watches a run of a network, and records those calls of modules that are the same in every run.
 
-    These calls depend on no drawn weights, draw no random numbers, and change nothing that existed before. A call with
-    arguments from drawn weights is skipped. After any other unsuitable call, the module is refused for good.
+    These calls depend on no drawn weights, draw no random numbers, and change nothing that existed before. A call whose
+    arguments depend on drawn weights is not recorded. After any other unsuitable call, no call of the module is
+    recorded any more.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
@@ -286,7 +290,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
-    """Return a key of a tensor's memory, the same if memory is shared; None if it is unknown."""
+    """Return a key that is the same for tensors that share their memory; None if the memory is unknown."""
     try:
         return StorageWeakRef(tensor.untyped_storage())
     except (NotImplementedError, RuntimeError):  # of a sparse tensor
@@ -312,7 +316,7 @@ def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether batch normalisation changes its statistics, which some schemas do not declare."""
+    """Return whether this is batch normalisation that changes its statistics. Some schemas do not declare that."""
     if "batch_norm" not in func._schema.name:
         return False
     named = _named(func, args, kwargs)

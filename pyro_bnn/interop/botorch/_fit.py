@@ -25,19 +25,19 @@ else:
     Standardize = optional("botorch.models.transforms.outcome", "BoTorch", "botorch").Standardize
 
 DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 7
-"""Heuristic: draws of all chains, warm-up draws of each, chains, and largest depth of trees."""
+"""Heuristic: draws of all chains together, warm-up draws of each chain, number of chains, largest depth of trees."""
 
 UNITS = 16
 """Heuristic: units of each of the two hidden layers."""
 
 CENTER, SPREAD = -0.5, 1.5
-"""Heuristic: Gaussian prior of an input's log-factor; the mean is for networks with one input."""
+"""Heuristic: mean (for a network with one input) and standard deviation of the prior of an input's log-factor."""
 
 PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "**": FanInNormalPrior(2.0)})
-"""Heuristic: prior of the default network: factors of inputs, first layer, further layers."""
+"""Heuristic: priors of the default network: of the factors of inputs, the first layer, and further layers."""
 
 NOISE = dist.LogNormal(-5.0, 0.5)
-"""Heuristic: prior of a noise scale; with a wider one, the noise would explain differences of good points."""
+"""Heuristic: prior of a noise scale. With a wider prior, the fit would take differences of good points for noise."""
 
 
 class Relevance(nn.Module):
@@ -83,8 +83,9 @@ def fit_surrogate(
         net: Network that maps d inputs in the unit cube to m outputs. The default has two hidden layers of 16 tanh
             units, and a factor for each input, so that it can ignore inputs.
         prior: Prior of the weights. The default suits the default network, but usually no other.
-        likelihood: Gaussian likelihood of the standardised targets. By default, each has a latent noise scale of about
-            0.7 %: pass ``GaussianLikelihood(dist.LogNormal(-1.0, 1.0))`` if evaluations are noisy.
+        likelihood: Gaussian likelihood of the standardised targets. By default, each target has a latent noise scale of
+            about 0.7 % of its standard deviation. If evaluations are noisy, pass
+            ``GaussianLikelihood(dist.LogNormal(-1.0, 1.0))``.
         num_draws: Draws of all chains together, a multiple of `num_chains`.
         num_warmup: Warm-up draws of each chain.
         num_chains: Number of chains.

@@ -32,7 +32,7 @@ else:
     IndexSampler = optional("botorch.sampling.index_sampler", "BoTorch", "botorch").IndexSampler
 
 DEFAULT_DRAWS = 128
-"""Default draws; they divide the 512 samples of BoTorch's acquisition functions."""
+"""Default number of draws. It divides 512, the number of samples of BoTorch's acquisition functions."""
 
 GAUSSIAN = GaussianLikelihood, HeteroscedasticGaussianLikelihood
 
@@ -42,7 +42,7 @@ class DrawsPosterior(EnsemblePosterior):
 
 
 class DrawsSampler(IndexSampler):
-    """Takes draws equally often if possible; BoTorch's own sampler picks them at random."""
+    """Takes all draws equally often if possible. BoTorch's own sampler picks draws at random."""
 
     def _construct_base_samples(self, posterior: EnsemblePosterior) -> None:
         count, size = self.sample_shape.numel(), posterior.ensemble_size
@@ -76,9 +76,9 @@ class Surrogate(EnsembleModel):
             :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`), for targets of shape (N, m).
         posterior: Posterior of the model, or a guide.
         num_outputs: Number m of targets.
-        num_draws: Number S of draws; by default 128, or all that a posterior stores if these are fewer, or each member
-            of an ensemble of plain networks once. All draws count equally if S divides the samples of an acquisition
-            function, by default 512.
+        num_draws: Number S of draws; by default 128, or all that a posterior stores if these are fewer. Each member of
+            an ensemble of plain networks is drawn once by default. All draws count equally if S divides the number of
+            samples of an acquisition function, by default 512.
         input_transform: Transform of BoTorch from X to the model's inputs, such as `Normalize`.
         outcome_transform: Transform of BoTorch that was applied to the targets of the fit, such as `Standardize`. Its
             inverse is applied to predictions.
@@ -189,7 +189,7 @@ class Surrogate(EnsembleModel):
         Args:
             X: Points before the input transform, shape ``(*batch, q, d)``.
             output_indices: Outputs to predict; None for all.
-            observation_noise: Whether to add observation noise, which BoTorch's own ensembles ignore.
+            observation_noise: Whether to add observation noise. BoTorch's own ensembles ignore this argument.
             posterior_transform: Transform of BoTorch that is applied to the result.
 
         Returns:
@@ -224,7 +224,7 @@ class Surrogate(EnsembleModel):
         self.condition_on_observations(X, X)
 
     def _set_transformed_inputs(self) -> None:
-        """Do nothing: BoTorch would transform the training inputs, which are not needed."""
+        """Do nothing. BoTorch's method would transform the training inputs, but these are not needed."""
 
     def _values(self, X: Tensor, *, has_noise: bool) -> Tensor:
         _checks.kind("X", X, Tensor, "a tensor of points")

@@ -24,7 +24,7 @@ from ...results.prediction import new_seed, predict, predicted_draws
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 
 TOLERANCE = 1e-5
-"""Largest accepted difference from `predict`, before :func:`tolerance` allows for dtypes with few digits."""
+"""Largest accepted difference from `predict`. For dtypes with few digits, :func:`tolerance` accepts more."""
 
 ROUNDINGS = 64
 """Heuristic: accepted differences are at least this many rounding errors of the dtype."""
@@ -50,7 +50,10 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Return the largest difference, for numbers divided by the largest expected value; NaN if shapes differ."""
+    """Return the largest difference; NaN if shapes differ.
+
+    For predictions of numbers, it is divided by the largest expected mean or standard deviation.
+    """
     pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}
     if any(a.shape != b.shape for a, b in pairs.values()):
         return float("nan")
@@ -62,7 +65,7 @@ def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tenso
 
 
 FEWEST_ZEROS = 0.5
-"""Heuristic: zeros are left out if at least this share of the weights is zero in all draws."""
+"""Heuristic: zeros are left out if at least this share of a parameter's elements is zero in all draws."""
 
 
 class StackedDraws(nn.Module):
@@ -80,7 +83,7 @@ class StackedDraws(nn.Module):
 
 
 class SparseDraws(nn.Module):
-    """The draws of one parameter, (K, ...), without elements that are zero in all, as after pruning."""
+    """The draws of one parameter, shape (K, ...), without elements that are zero in all draws, as after pruning."""
 
     values: Tensor
     places: Tensor
@@ -100,7 +103,7 @@ class SparseDraws(nn.Module):
 
 
 def stored(draws: Tensor) -> StackedDraws | SparseDraws:
-    """Store the draws of one parameter, (K, ...), without elements that are zero in all if these are many."""
+    """Store the draws of one parameter, shape (K, ...). If many elements are zero in all draws, leave these out."""
     is_zero = (draws == 0).all(0)
     few = is_zero.numel() and float(is_zero.double().mean()) >= FEWEST_ZEROS
     return SparseDraws(draws) if few else StackedDraws(draws.contiguous())
@@ -113,7 +116,7 @@ except ImportError:  # an older torch
 
 
 TRACED_ROWS = 23
-"""Heuristic: rows for tracing, unlike all other sizes, since torch may take equal sizes for one variable."""
+"""Heuristic: number of rows for tracing. No other size should equal it: torch may take equal sizes for one variable."""
 
 Run = Callable[[Mapping[str, Tensor]], Tensor]
 """Maps the weights of one draw, ``{path: weight}``, to the network's output."""
@@ -122,13 +125,13 @@ Run = Callable[[Mapping[str, Tensor]], Tensor]
 class PredictiveModule(nn.Module):
     r"""A plain `torch.nn.Module` that maps x to the mean and the uncertainty of a prediction.
 
-    The module stores K weight draws. On x, the constructor compares its results with those of ``predict(model,
-    posterior, x, num_samples=module.num_draws, seed=module.seed)``: they agree up to rounding.
+    The module stores K weight draws. Its results are those of ``predict(model, posterior, x,
+    num_samples=module.num_draws, seed=module.seed)`` up to rounding. The constructor checks this on x.
 
     The module can be called, compiled with `torch.compile`, and exported by `torch.export.export` with any number of
     rows; see also :func:`~pyro_bnn.export_onnx`. It has buffers and no parameters, can be moved to another device, and
     may be called by several threads. Weights that are equal in all draws are stored once. Removed weights
-    (:func:`~pyro_bnn.pruning.prune`) are not stored if they are at least half of a parameter.
+    (:func:`~pyro_bnn.pruning.prune`) are not stored if they are at least half of the elements of a parameter.
 
     Args:
         posterior: Result of a fit, or any Pyro guide.
@@ -318,7 +321,7 @@ def exported(module: PredictiveModule, x: Inputs) -> Any:
 
 @contextmanager
 def checks_kept() -> Iterator[None]:
-    """Restore distributions' argument checks, which torch turns off when it traces loops."""
+    """After a `with` block, restore distributions' argument checks, which torch turns off when it traces loops."""
     with EXCLUSIVE:
         before = Distribution._validate_args
         try:

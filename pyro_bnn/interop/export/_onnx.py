@@ -37,9 +37,9 @@ def export_onnx(
     """Write the predictions of a posterior to one ONNX file, which needs neither torch nor this package.
 
     The file is a graph with K weight draws and any number of rows. Its results are those of ``predict(model, posterior,
-    x, num_samples=num_draws, seed=seed)``. Before it is written, onnxruntime runs it on x, on the first row, and on two
-    copies of x. Probabilities and uncertainties of classes may differ from `predict` by 1e-5, means and standard
-    deviations of numbers by 1e-5 times the largest of them.
+    x, num_samples=num_draws, seed=seed)``. Before the file is written, onnxruntime runs the graph on x, on the first
+    row, and on two copies of x. Probabilities and uncertainties of classes may differ from `predict` by 1e-5. Means and
+    standard deviations of numbers may differ by 1e-5 times the largest of them.
 
     The input is named ``x``. Several inputs are named by their keys in a dictionary, or ``x_0``, ``x_1``, ... in a
     tuple. The outputs are those of :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``, or ``probs``, and

@@ -34,7 +34,7 @@ from ...scores.uncertainty import Prediction
 from ._methods import METHODS, PARTIAL, USED_BY, Settings, Task, check_settings
 
 DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
-"""Heuristic: defaults, except of "auto", chosen for NUTS on validation rows of UCI tables (docs/results)."""
+"""Heuristic: design of all methods but "auto", chosen for NUTS on validation rows of UCI tables (docs/results)."""
 
 DTYPE = torch.float64
 """NumPy's default type, whose precision Markov chains need."""
@@ -49,16 +49,16 @@ SIZES = "a number of units, or a list of numbers such as (50, 50)"
 """What `hidden_layer_sizes` may be."""
 
 MOST_STORED = 800
-"""Heuristic: default draws of chains in a prediction; several modes need many."""
+"""Heuristic: most draws of chains in a prediction by default. Posteriors with several modes need many draws."""
 
 LARGEST_SEED = 2**31 - 1
-"""Drawn seeds are smaller, as in scikit-learn."""
+"""Seeds that are drawn are below this number, as in scikit-learn."""
 
 FINE = "color: #2a9d4a; font-weight: bold"
 """Style of "ok" in a notebook; this green can be read on white and on black."""
 
 OF_FIT = "font-family: sans-serif; font-size: 0.9em; margin: 0.4em 0"
-"""Style of the line about a fit below scikit-learn's HTML."""
+"""Style of the line about the fit, which is below scikit-learn's HTML."""
 
 Self = TypeVar("Self", bound="BNNEstimator")
 P = TypeVar("P", bound=Prediction)
@@ -184,7 +184,7 @@ class BNNEstimator(Advised, Settings):
         return self
 
     def _set_aside(self, num_rows: int, unfit: Mapping[str, bool]) -> tuple[list[int], list[int] | None]:
-        """Draw the seed, and return the rows for the fit and for calibration (None without it)."""
+        """Draw the seed. Return the rows for the fit, and those for calibration, which are None without calibration."""
         self._seed = self._drawn_seed()
         self._deadline = Deadline.after(self.time_limit) if self.method == "auto" else None
         fraction = self.calibration_fraction
@@ -203,7 +203,7 @@ class BNNEstimator(Advised, Settings):
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
 
     def _split(self, num_rows: int, classes: np.ndarray | None, method: str) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the rows for the fit and for early stopping (None without it)."""
+        """Return the rows for the fit, and those for early stopping, which are None without early stopping."""
         rows = np.arange(num_rows)
         if not self.early_stopping or method not in USED_BY["early_stopping"]:
             return rows, None
@@ -327,6 +327,6 @@ def _dense(inputs: Any) -> Tensor:
 
 
 def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, Tensor]:
-    """Return the columns' weighted means and standard deviations, with 1 for constant columns."""
+    """Return the columns' weighted means and standard deviations. That of a constant column is set to 1."""
     scaler = StandardScaler().fit(values.numpy(), sample_weight=weights)
     return torch.from_numpy(scaler.mean_).to(values), torch.from_numpy(scaler.scale_).to(values)

@@ -24,7 +24,7 @@ from ._base import ALPHA, BNNEstimator
 Floats = NDArray[np.float64]
 
 FEWEST_ROWS, MOST_CLASSES = 20, 0.5
-"""Heuristic, as in scikit-learn's warning: with more rows and a larger share of distinct numbers, y is refused."""
+"""Heuristic, as in scikit-learn's warning: y is refused if its rows and its share of distinct numbers exceed these."""
 
 
 FOR_NUMBERS = "use BNNRegressor for numbers, or cut them into classes"
@@ -231,7 +231,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
 
 def _require_labels(y: Any) -> None:
-    """Raise if texts are mixed with gaps, since scikit-learn's errors name no remedy."""
+    """Raise if labels are texts and some rows have none, since scikit-learn's errors name no remedy."""
     import pandas  # imported late: importing takes long
 
     dtype = None if hasattr(y, "dtype") else object  # since numpy turns NaN among texts into the text "nan"

@@ -29,19 +29,19 @@ from ...modelling.model import BayesianModel
 from ...modelling.priors import PriorLike
 
 INIT = NetworkInit(0.02)
-"""Initial scales of the weights, as in :func:`~pyro_bnn.fit`. NUTS starts at draws with them."""
+"""Initial scales of the weights, as in :func:`~pyro_bnn.fit`. NUTS starts at draws with these scales."""
 
 DRAWS = 200
 """Heuristic: draws of each NUTS chain, after as many warm-up draws."""
 
 TREE_DEPTH = 6
-"""Heuristic: largest depth of NUTS's trees, or 63 leapfrog steps."""
+"""Heuristic: largest depth of NUTS's trees. A tree of this depth has 63 leapfrog steps."""
 
 MODE_WARMUP = 600
-"""Heuristic: warm-up draws of an MCLMC chain from a mode. A draw takes ten steps."""
+"""Heuristic: warm-up draws of an MCLMC chain that starts at a mode. A draw takes ten steps."""
 
 MOST_FULL = 1000
-"""Heuristic: most weights with a full covariance. In larger networks, only the last layer is random."""
+"""Heuristic: most weights for which a full covariance is fitted. In larger networks, only the last layer is random."""
 
 LEARNING_RATE, NATURAL_RATE = 0.02, 0.1
 """Heuristic: learning rates of Adam, and of natural gradients as a fraction of a Newton step."""
@@ -50,13 +50,13 @@ HESSIAN_DECAY, CLIP = 0.99, 0.1
 """Heuristic: decay of the averaged Hessian, and limit of a step, for thousands of natural-gradient steps."""
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""Natural gradients for a further part would otherwise start with the prior's scales."""
+"""Settings of natural gradients for a further part of the data. Otherwise they would start with the prior's scales."""
 
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
 """Heuristic for SWAG: rank; the path's learning rate, epochs and batches per epoch; most rows of a batch."""
 
 SEED_STEP = 1_000_003
-"""Between seeds of members, large and prime, so that similar estimators share no member."""
+"""Difference of the seeds of successive members. It is large and prime, so that similar estimators share no member."""
 
 
 @dataclass(eq=False, repr=False)
@@ -116,7 +116,7 @@ class Fitted:
 
 
 def auto(task: Task) -> Fitted:
-    """Compare models on held-out rows, and run chains for the best; without chains, fit by `svi`."""
+    """Compare models on held-out rows, and run chains for the best one. If chains are impossible, fit by `svi`."""
     settings = task.settings
     candidates = {str(design): functools.partial(task.build, design, task.seed) for design in task.designs}
     try:
@@ -298,7 +298,7 @@ USED_BY = {
     "num_members": ("ensemble", "mclmc"),
     "num_chains": ("nuts",),
 }
-"""Methods that use a setting; settings not listed are used by all."""
+"""The methods that use each setting. Settings that are not listed are used by all methods."""
 
 IF_NO_CHAINS = frozenset({"batch_size", "learning_rate", "kl_weight"})
 """Settings that "auto" uses if chains are impossible."""
@@ -351,4 +351,4 @@ def check_settings(settings: Settings, method: str) -> None:
 
 
 PARTIAL = {"auto": "svi", "svi": "svi", "natural": "natural"}
-"""What `partial_fit` uses for each `method`: Gaussians, which become the prior of the next part."""
+"""The method of `partial_fit` for each `method`. It fits Gaussians, which become the prior of the next part."""

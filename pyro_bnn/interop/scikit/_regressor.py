@@ -63,8 +63,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         likelihood: Distribution of a target given the output: ``"gaussian"`` with the same noise for all rows,
             ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
             depends on the inputs, up to ten times the standard deviation of the targets, ``"mixture:COMPONENTS"``, or
-            ``"poisson"`` for counts. Objects of these classes are allowed, too, such as ``GaussianLikelihood(0.1)``,
-            for targets in standard units.
+            ``"poisson"`` for counts. A likelihood object is allowed, too, such as ``GaussianLikelihood(0.1)``, for
+            targets in standard units.
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes an activation module.
         prior: Prior of the weights, or a distribution of one real number, such as ``dist.Normal(0.0, 1.0)``, for each
@@ -94,7 +94,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         num_members: Members of ``"ensemble"``, and chains of ``"mclmc"``.
         num_chains: Chains of ``"nuts"``.
         random_state: Seed or numpy generator for everything random, including predictions. With ``None``, each fit has
-            a new seed, not from numpy's global generator.
+            a new seed, which does not come from numpy's global generator.
         verbose: Whether to show a progress bar; by default on a terminal and in a notebook, after two seconds.
 
     Attributes:
@@ -147,7 +147,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         """Fit to a further part of the data, with the posterior of the earlier parts as the prior.
 
         The first part determines the standardisation. Each call estimates the noise from its own rows only. The method
-        must be ``"svi"``, ``"auto"`` (here the same) or ``"natural"``.
+        must be ``"svi"``, ``"natural"``, or ``"auto"``, which here means ``"svi"``.
 
         Args:
             X: Inputs, shape (N, D).
@@ -219,7 +219,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         Args:
             X: Inputs, shape (N, D).
-            return_std: Whether to return standard deviations, too, due to noise and unknown weights.
+            return_std: Whether to return standard deviations, too. They cover the noise and the unknown weights.
 
         Returns:
             The means, in the shape of the targets; with `return_std`, a pair (means, standard deviations).

@@ -20,7 +20,10 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 
 @dataclass(frozen=True)
 class IntervalRecord:
-    """The scores of the calibration rows, shape ``(n, *O)``, if they do not depend on the level, as "quantile" does."""
+    """The scores of the calibration rows, shape ``(n, *O)``.
+
+    The score "quantile" has no record, since its scores depend on the level.
+    """
 
     score: str
     is_count: bool
@@ -167,7 +170,7 @@ class ConformalIntervals(Shown, Calibration):
 
 
 def _unit(prediction: RegressionPrediction, score: str) -> Tensor:
-    """Return the unit of distances from the mean, ``(N, *O)``."""
+    """Return the unit in which a score measures distances from the mean, ``(N, *O)``."""
     if score == "absolute":
         return torch.ones_like(prediction.mean)
     return deviations(prediction).to(prediction.mean.dtype)
@@ -201,8 +204,8 @@ class AdaptiveIntervals(Shown, Calibration):
 
     Here :math:`\mathrm{err}_t` is 0 if the interval of row t contains its target, and 1 otherwise. The next interval
     has the values whose score :math:`|y - m(x)| / \sigma(x)` is at most the quantile :math:`1 - \alpha_t` of the most
-    recent scores. For any series, the share of targets outside differs from :math:`\alpha` after T rows by at most
-    :math:`(\max(\alpha_1, 1 - \alpha_1) + \gamma) / (\gamma T)`.
+    recent scores. After T rows of any series, the share of targets outside of their intervals differs from
+    :math:`\alpha` by at most :math:`(\max(\alpha_1, 1 - \alpha_1) + \gamma) / (\gamma T)`.
 
     Args:
         level: Share :math:`\ell` of the targets that are to lie in their intervals.
@@ -229,7 +232,7 @@ class AdaptiveIntervals(Shown, Calibration):
 
     @property
     def level_now(self) -> float:
-        """Level of the next interval: at 1 or more it is the whole line, at 0 or less it is empty."""
+        """Level of the next interval. At 1 or more, the interval is the whole line; at 0 or less, it is empty."""
         return 1 - self._own.miss
 
     def start(self, prediction: RegressionPrediction, y: Tensor) -> "AdaptiveIntervals":
@@ -243,7 +246,10 @@ class AdaptiveIntervals(Shown, Calibration):
         return self
 
     def interval(self, prediction: RegressionPrediction) -> Tensor:
-        """Return intervals of rows without known targets, shape ``(2, N, *O)``; infinite without scores."""
+        """Return intervals of rows without known targets, shape ``(2, N, *O)``.
+
+        They are infinite as long as there are no scores.
+        """
         sd = deviations(prediction).to(prediction.mean.dtype)
         half = self._width() * sd
         return torch.stack([prediction.mean - half, prediction.mean + half])

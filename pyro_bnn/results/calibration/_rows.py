@@ -11,7 +11,10 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 
 
 def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Split rows at random; return the sorted indices for the fit and for the calibration, a `share` of all."""
+    """Split rows at random, and return the sorted indices of both parts: for the fit, and for the calibration.
+
+    The second part has a `share` of all rows.
+    """
     count = round(_checks.between_zero_and_one(name, share) * num_rows)
     if not 1 <= count <= num_rows - 2:
         raise ValueError(f"`{name}` must leave a row to calibrate and two to fit, got {share!r} for {num_rows} rows.")
@@ -82,10 +85,10 @@ def rank_of(level: float, num_rows: int) -> int:
 
 
 def fewest_rows(level: float) -> int:
-    """Return how few calibration rows give finite intervals."""
+    """Return the smallest number of calibration rows that gives finite intervals."""
     return math.ceil(level / (1 - level) - 1e-9)
 
 
 def conformal_quantile(scores: Tensor, level: float) -> Tensor:
-    """Return the score of the rank :func:`rank_of`, among n scores ``(n, *O)``, for each output."""
+    """Return for each output the score that has the rank :func:`rank_of` among n scores ``(n, *O)``."""
     return scores.sort(0).values[rank_of(level, len(scores)) - 1]

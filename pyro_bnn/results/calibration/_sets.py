@@ -16,7 +16,7 @@ from ...scores.uncertainty import ClassificationPrediction
 from ._rows import check_scores, conformal_quantile, prediction_labels, require_classes
 
 MIXING = 1e7
-"""Scale of random factors: U is the fractional part of the class probabilities' sum, weighted by them."""
+"""Scale of random factors. U is the fractional part of the sum of all class probabilities times their factors."""
 
 
 @dataclass(frozen=True)

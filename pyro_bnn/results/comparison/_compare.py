@@ -36,17 +36,17 @@ NUM_GROUPS = 20
 NUM_RESAMPLES = 200  # bootstrap resamples, for a random error of 5 %, which is less than the error by 20 groups
 
 NUM_NODES = 200
-"""Heuristic: values per point at which distributions are compared; it gives Wasserstein distances four digits."""
+"""Heuristic: values per point at which distributions are compared. Wasserstein distances then have four digits."""
 
 NUM_OBSERVATIONS = 1000
-"""Heuristic: simulated observations per method, for the nodes, and for distribution functions if needed."""
+"""Heuristic: simulated observations per method. Nodes, and distribution functions without closed form, need them."""
 
 COVERAGES = (0.5, 0.9)
 """Central intervals whose coverage is measured."""
 
 
 class ClassSummary:
-    """Class probabilities of a method, from all draws, and without each group in turn."""
+    """Class probabilities of a method: first from all draws, then without each group of draws in turn."""
 
     def __init__(self, prediction: ClassificationPrediction, seed: int) -> None:
         assert prediction.logits is not None
@@ -105,7 +105,7 @@ NUMBER_STATISTICS: dict[str, Callable[[PredictiveMoments, PredictiveMoments], Te
 
 
 class NumberSummary:
-    """Moments of predicted numbers: first from all draws, then without each group in turn."""
+    """Moments of predicted numbers: first from all draws, then without each group of draws in turn."""
 
     def __init__(self, prediction: RegressionPrediction, seed: int, nodes: Tensor) -> None:
         assert prediction.components is not None
@@ -155,7 +155,7 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """Return a score with its standard error: the first value is of all draws, the others lack one group each."""
+    """Return a score with its standard error. The first value is from all draws; each other one lacks one group."""
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
@@ -187,7 +187,7 @@ def _points_last(values: Tensor) -> Tensor:
 def _cdf_sums(
     components: Distribution, prediction: RegressionPrediction, nodes: Tensor, groups: Tensor, seed: int
 ) -> Tensor:
-    """Sum the distribution functions at the nodes in each group of draws, shape (G, K, O, N)."""
+    """Return the sum of the distribution functions of each group of draws at the nodes, shape (G, K, O, N)."""
     sums = nodes.new_zeros(NUM_GROUPS, *nodes.shape)
     shape = prediction.mean.shape
     observations = None if has_cdf(components) else _observations(prediction, seed)
@@ -199,7 +199,7 @@ def _cdf_sums(
 
 
 def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
-    """Simulate at least 1000 observations of each target, R from each of S draws; ``(R, S, N, *O)``."""
+    """Simulate at least 1000 observations of each target: R from each of S draws, shape ``(R, S, N, *O)``."""
     assert prediction.components is not None
     with seeded(seed, prediction.mean.device):
         return prediction.components.sample(torch.Size([-(-NUM_OBSERVATIONS // prediction.num_samples)])).double()
@@ -297,7 +297,7 @@ def compare(
     Notes:
         The standard error of a number about a pair comes from a jackknife over 20 successive groups of draws. That of
         ``agreement``, which changes in jumps, comes from a bootstrap of the groups. For MCMC, each group is a part of a
-        chain. If it is longer than the correlation time, the standard error accounts for slow mixing.
+        chain. If the groups are longer than the correlation time, the standard error accounts for slow mixing.
 
         Distances are never negative, so Monte Carlo noise makes them larger, even between draws from one posterior. To
         measure the noise level, pass the same guide twice, or two runs of the same sampler. Near the noise level the

@@ -23,7 +23,7 @@ SMALL = "small differences are uncertain."
 """Said about a method whose chains are slightly too short."""
 
 LARGEST_WRITTEN_OUT, MOST_DIGITS = 1e6, 7
-"""Beyond this size or these digits after the point, numbers are in scientific notation."""
+"""Larger numbers, and numbers that need more digits after the point, are in scientific notation."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Estimate:
         standard_error: For a pair of methods, the Monte Carlo error due to the finite number of draws. For a single
             method, the error of a mean over points, if these are independent; for a grid, it shows how much the score
             varies.
-        quantile_10: 10 % quantile over points of a ratio of standard deviations; otherwise NaN.
-        quantile_90: The 90 % quantile of the ratio; otherwise NaN.
+        quantile_10: For a ratio of standard deviations, its 10 % quantile over points; otherwise NaN.
+        quantile_90: The same for the 90 % quantile.
     """
 
     value: float
@@ -93,10 +93,10 @@ class Scores:
             methods that predict numbers: ``rms mean difference`` (root mean square over points), ``epistemic sd ratio``
             and ``total sd ratio`` (of root mean squares, the method's over the reference's), and ``wasserstein`` (first
             Wasserstein distance of the predictive distributions, in the units of y, mean over points). An ``epistemic
-            sd ratio`` is 0 if the method is a plain network, and infinite if the reference is one. Even draws from one
-            posterior have a ``wasserstein`` above 0, which shrinks with their number. For two methods that predict
-            classes: ``agreement`` (share of points with the same most probable class) and ``total variation`` (half the
-            summed absolute difference of probabilities, mean over points).
+            sd ratio`` is 0 if the method is a plain network, and infinite if the reference is one. Even two sets of
+            draws from one posterior have a ``wasserstein`` above 0; more draws make it smaller. For two methods that
+            predict classes: ``agreement`` (share of points with the same most probable class) and ``total variation``
+            (half the summed absolute difference of probabilities, mean over points).
         reference: Name of the method to compare with; "" for a single method.
         seconds: Wall time of the inference, if it is known; None for a pair.
     """

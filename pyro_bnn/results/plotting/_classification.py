@@ -29,7 +29,7 @@ from ._figures import (
 )
 
 IN_A_ROW: dict[Width, int] = {"column": 3, "page": 5}
-"""Images in a row; the names of classes must fit beside them."""
+"""Number of images in a row. The names of the classes must fit beside each image."""
 
 
 @explained("vote_histograms(images, prediction.votes, class_names)")
@@ -210,7 +210,7 @@ def reliability_diagram(
 
 
 NUM_TICKS = 4
-"""Most intervals between ticks, so that numbers with four decimals do not overlap."""
+"""Largest number of intervals between ticks, so that numbers with four decimals do not overlap."""
 
 InputScores = Mapping[str, Tensor] | ClassificationPrediction
 

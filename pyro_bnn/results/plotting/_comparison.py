@@ -33,8 +33,8 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
             more.
 
     Returns:
-        Array of axes: one for each method and one below, shape (number of methods + 1,), or one for each matrix, shape
-        (number of regions, number of scores).
+        Array of axes. With a panel for each method, it has one more for the last panel, shape (number of methods + 1,).
+        With matrices, it has one for each of them, shape (number of regions, number of scores).
 
     Example:
         >>> import torch

@@ -21,7 +21,7 @@ from ..._core import checks as _checks
 Width = Literal["column", "page"]
 
 WIDTHS: dict[Width, float] = {"column": 3.4, "page": 7.0}
-"""In inches, for a paper with two columns."""
+"""Widths in inches, for a paper with two columns."""
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#555555")
 """Colours that colour-blind people can distinguish: blue, vermilion, green, purple, orange, sky, black, and dark grey.
@@ -42,7 +42,7 @@ DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
     (0, (9, 2)),
     (0, (3, 1, 1, 1)),
 )
-"""Line styles of the colours, so that lines also differ in print without colours."""
+"""A line style for each colour, so that lines also differ in print without colours."""
 
 SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -225,7 +225,7 @@ def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: fl
 
 
 def check_axes(axes: object, num_axes: int) -> None:
-    """Raise if `axes` is given, and is not `num_axes` axes."""
+    """Raise if `axes` is given, but does not have `num_axes` axes."""
     if axes is None:
         return
     given = _checks.items("axes", axes, f"{num_axes} axes of matplotlib, or None")

@@ -150,7 +150,7 @@ def _add_legend(ax: Axes) -> None:
 
 
 def _check(x: object, prediction: object, call: str) -> None:
-    """Raise unless both have one number in each row. The message suggests `call`."""
+    """Raise unless inputs and prediction have one number in each row. The message suggests `call`."""
     if isinstance(x, Prediction):
         raise ValueError(
             f"`x` must be the inputs, a tensor of shape (N, 1), got {_checks.described(x)}; the prediction is the "

@@ -16,7 +16,7 @@ FEW = 40
 """Curves with fewer epochs have markers."""
 
 FEWEST_CUT, FAR_WIDER = 10, 5
-"""Heuristic: with this many epochs, a curve this much higher than its second half is cut off."""
+"""Heuristic: fewest epochs of a curve that is cut off, and how much wider its range is than that of its second half."""
 
 
 @explained("loss_curves(posterior)")
@@ -26,7 +26,7 @@ def loss_curves(
 ) -> Sequence[Axes]:
     """Draw the ELBO and its two terms against the epoch, in nats per row of the data.
 
-    A curve that changes far more in the first half of the epochs than in the second begins outside its axes.
+    If a curve changes far more in the first half of the epochs than in the second, its beginning is cut off.
 
     Args:
         history: The record of a fit, or a posterior that has it.
@@ -77,7 +77,10 @@ def loss_curves(
 
 
 def _show_end(ax: Axes) -> None:
-    """Limit the axis of values to the second halves of curves and as much above and below, if they need far less."""
+    """Cut off the beginning of curves that have a far wider range than their second halves.
+
+    The axis of values then has the range of the second halves, and as much space above and below it.
+    """
     curves = [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
     ends = np.concatenate([curve[len(curve) // 2 :] for curve in curves])
     every = np.concatenate(curves)

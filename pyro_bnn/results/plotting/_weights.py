@@ -21,13 +21,13 @@ from ..pruning import PruningReport, decibel
 from ._figures import BLACK, BLUE, DASHES, GREY, SKY, VERMILION, Width, inches, new_axes, one_axes, panels, styled
 
 MOST_DRAWN = 2000
-"""Most points on a curve. For more weights, these are quantiles."""
+"""Most points on a curve. With more weights, the points are quantiles of their ratios."""
 
 FEW = 500
-"""Most weights in a histogram with a linear scale. For more, it is logarithmic."""
+"""Most weights in a histogram with a linear scale. With more weights, the scale is logarithmic."""
 
 SAME = 1e-6
-"""Values whose range is a smaller share of their size count as equal."""
+"""Values count as equal if their range is at most this share of the largest absolute value."""
 
 
 @explained("signal_to_noise(posterior)")
@@ -106,7 +106,7 @@ def _edges(values: np.ndarray, most: int) -> list[float]:
 
 
 def _moments_of_weights(posterior: Posterior) -> Moments:
-    """Return the moments of weights; without a network, of all variables."""
+    """Return the moments of the network's weights or, if there is no network, those of all variables."""
     if posterior.num_points == 1:
         raise ValueError(
             f"pictures of weights need standard deviations, got a posterior of {posterior.method}, a single point, "

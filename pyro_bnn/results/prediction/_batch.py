@@ -1,4 +1,4 @@
-"""The weight draws of a prediction, in blocks for which the network runs."""
+"""Predictions of batches of rows. The network runs for blocks of weight draws."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -62,7 +62,7 @@ MOST_DRAWS = 64
 
 @dataclass(frozen=True)
 class Limits:
-    """Heuristic limits of blocks, and of networks that run several draws at once."""
+    """Heuristic: limits of blocks of draws, and of networks that run for several draws at once."""
 
     numbers: int  # elements of a tensor that stacks the outputs, or the values of one parameter, of all draws
     work: int  # product of weights, rows and draws in a block, so that other threads can run every few milliseconds
@@ -72,14 +72,14 @@ class Limits:
 
 
 ON_CPU = Limits(numbers=2**20, work=2**24, num_bytes=2**24, work_of_draw=2**20, weights=2**15)
-"""Up to these sizes, a run is mostly overhead; beyond, joining weights costs more than it saves."""
+"""Limits on a CPU. In smaller runs, most time is overhead; in larger ones, joining weights costs more than it saves."""
 
 ON_GPU = Limits(numbers=2**25, work=2**38, num_bytes=2**28, work_of_draw=2**34, weights=2**22)
-"""A GPU computes a thousand times as much as Python starts in the same time."""
+"""Limits on a GPU. They are larger, since a GPU computes faster, and small runs only wait for Python."""
 
 
 class Block:
-    """Collects weight draws, and runs the network for each, or once for all."""
+    """Collects weight draws, and runs the network once for each draw, or once for all of them."""
 
     def __init__(self, model: BayesianModel, x: Inputs, memory: Memory, *, may_join: bool) -> None:
         self._model, self._x, self._memory = model, x, memory
@@ -94,7 +94,7 @@ class Block:
         self.size = 1  # number of draws in the next block
 
     def take(self, draw: Draw) -> None:
-        """Add a draw, for which the network runs now, or later together with others."""
+        """Add a draw. The network runs for this draw now, or later for several draws at once."""
         if not self._work:
             num_weights = sum(draw[name].numel() for name in self._model.site_names)
             self._work = max(num_weights * num_rows(self._x), 1)
@@ -154,7 +154,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """Call `run` with stored results of the network. If that fails, call it without."""
+    """Call `run` with stored results of the network. If that fails, call `run` again without them."""
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()
@@ -175,10 +175,10 @@ def faster(
     expected: Tensor,
     replayed: Callable[[], AbstractContextManager[None]],
 ) -> tuple[BatchedNetwork, int] | None:
-    """Return a function that runs a network for many draws at once, and its bytes per draw; None if none is correct.
+    """Return a function that runs a network for many draws at once, and its memory per draw in bytes; or None.
 
-    Its outputs must equal `expected`, shape (K, N, ...), up to rounding. `example` has K draws of all random weights,
-    by path. Each trial takes place in a context of `replayed`.
+    The outputs of the function must equal `expected`, shape (K, N, ...), up to rounding. `example` has K draws of all
+    random weights, by path. Each function is tried in a context that `replayed` returns.
     """
     if expected.is_meta:  # there are no numbers to compare
         return None
@@ -200,9 +200,9 @@ def faster(
 
 
 def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Tensor) -> int:
-    """Return the bytes of the largest tensor in a chain of layers.
+    """Return the bytes of the largest tensor in a run of a chain of layers.
 
-    :class:`_Largest` would load torch's compiler for this.
+    This avoids :class:`_Largest`, which would load torch's compiler.
     """
     width = max(layer.out_features for layer in net.modules() if isinstance(layer, nn.Linear))
     numbers = max(expected.shape[:2].numel() * width, *(value.numel() for value in example.values()))
@@ -224,7 +224,7 @@ class _Largest(TorchDispatchMode):
 def _magnitudes(outputs: Tensor) -> Tensor:
     """Return absolute values; those below the lower quartile are raised to it.
 
-    A small output may be a difference of large terms, with as large rounding errors.
+    A small output may be a difference of large terms, and have their large rounding errors.
     """
     sizes = outputs.abs()
     quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # a mask of -1e9 would dominate a mean
@@ -234,14 +234,17 @@ def _magnitudes(outputs: Tensor) -> Tensor:
 P = TypeVar("P", bound=Prediction)
 
 MOST_BYTES = 2**28
-"""Heuristic: most memory of kept results, 0.27 GB; beyond, batches are predicted one by one."""
+"""Heuristic: largest memory of kept results, 0.27 GB. If batches need more, some of them are predicted later."""
 
 NUM_FIRST = 2
-"""Draws in the first block, which run one by one, as an example for faster ways."""
+"""Number of draws in the first block. The network runs for each of them, so that faster ways can be checked."""
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add the draws of all seeds to batches; return how many batches fitted into memory and got them."""
+    """Add the draws of all seeds to the first batches, and return the number of these batches.
+
+    The kept results of these batches fit into memory.
+    """
     done = 0
     while done < len(seeds):
         block = seeds[done : done + (NUM_FIRST if done == 0 else min(batch.block.size for batch in batches))]
@@ -316,7 +319,7 @@ class Batch(Generic[P]):
 
         .. math:: f(x, w^*) + J(x) (w - w^*), \qquad J(x) = \partial f(x, w) / \partial w \text{ at } w^*.
 
-        Forward derivatives give the product, without the Jacobian itself.
+        The product with J(x) comes from forward derivatives, without J(x) itself.
         """
         if not self._is_plain or not draw.keys() <= self._names:
             raise ValueError(
@@ -343,7 +346,7 @@ class Batch(Generic[P]):
         return self._model.observe(at_point + change, draw)
 
     def _observation(self, draw: Draw) -> Distribution:
-        """Return the distribution of the targets given a draw, by Pyro if the draw has unknown sites."""
+        """Return the distribution of the targets given a draw. If the draw has unknown sites, Pyro runs the model."""
         if draw.keys() <= self._names:
             return self._model.observation_given(draw, self._x)
         with poutine.block(), poutine.condition(data=draw):

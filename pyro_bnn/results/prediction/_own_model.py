@@ -74,12 +74,12 @@ def predict_own(
 
 
 def may_be_model(value: object) -> bool:
-    """Return whether a value may be a BayesianModel or Pyro model. A guide is none, although it can be called."""
+    """Return whether a value may be a BayesianModel or Pyro model. A guide is no model, although it can be called."""
     return callable(value) and not isinstance(value, (type, Posterior, FlatGuide, AutoGuide))
 
 
 KINDS = {"model": may_be_model, "posterior": lambda value: isinstance(value, Posterior) or callable(value)}
-"""What may be an argument of `predict`, to find out which one is missing."""
+"""Functions that say whether a value suits an argument of `predict`, to find out which one a call lacks."""
 
 
 def require_model(model: object) -> None:
@@ -159,7 +159,7 @@ def _sum_of(
 
 
 def _accumulator_of(distribution: Distribution) -> Accumulator | None:
-    """Return an accumulator for classes, or for independent numbers with finite variances; or None."""
+    """Return an accumulator for classes, or for independent numbers with finite variances; None for other values."""
     if isinstance(distribution, (Categorical, Bernoulli)):
         return ClassAccumulator()
     if isinstance(distribution, NormalMixture):
@@ -218,7 +218,7 @@ def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed
 
 
 def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
-    """Return targets with the dtype of the site's values, if the site can have such values."""
+    """Return targets with the dtype of the site's values. Raise if the site cannot have such values."""
     distribution, value = node["fn"], node["value"]
     if y.shape != distribution.shape():
         raise ValueError(
@@ -241,7 +241,7 @@ def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
 
 
 class _Sum:
-    """Adds up predictions at a site. `part` maps its node in a trace to a summand."""
+    """Adds up predictions at a site. `part` returns the summand from the site's node in a trace."""
 
     def __init__(
         self,

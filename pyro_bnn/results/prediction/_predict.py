@@ -97,7 +97,7 @@ def predict(
         posterior: Result of a fit, or any Pyro guide.
         x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame; for several inputs, a tuple (not a
             list) or a dictionary of these. x may also be a loader: its batches are x or (x, y), and are moved to the
-            model's device. Its targets are used for the log-density.
+            model's device. The targets y of its batches are used for the log-density.
         num_samples: Number of weight draws, S; by default 100, or all that a posterior stores if it stores fewer. Each
             member of an ensemble of plain networks (:class:`DeltaGuide`) is drawn once.
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
@@ -110,7 +110,7 @@ def predict(
         linearised: Whether to linearise the network in its weights around the posterior's median :math:`w^*`, to
             outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. For an ensemble, this is the median of the draw's member. By
             default, only results of :func:`fit_laplace` or :func:`fit_gauss_newton` with random weights before the last
-            layer are linearised. It takes about three times as long.
+            layer are linearised. A linearised prediction takes about three times as long.
         site: What your own Pyro model predicts: an observed site with one row for each input, or ``"_RETURN"`` for the
             return value. By default, the observed site if there is exactly one, otherwise the return value.
         seed: Seed of the prediction; torch's generators do not change. With ``None``, a seed is drawn.
@@ -152,7 +152,7 @@ def predict(
 
     Notes:
         *Memory.* Predictions are accumulated over small blocks of draws, so the memory does not grow with
-        `num_samples`, except by `keep_draws`. Layers before the first random one run once for each batch of rows.
+        `num_samples`, unless `keep_draws` is true. Layers before the first random one run once for each batch of rows.
 
         *Your own Pyro model* runs for each draw with all rows at once, as ``model(x)``, or as ``model(*x)`` if x is a
         tuple. The rows may depend on each other, so `batch_size` has no effect. x cannot be a loader, and `linearised`
@@ -369,7 +369,7 @@ def _predict_rows(
 
 
 def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
-    """Return the parameters and buffers in the draws, ``{name: path}``."""
+    """Return the paths of the parameters and buffers that are in the draws, ``{name: path}``."""
     own = own_paths(model) if carried else {}
     for name in carried:
         if name not in own:

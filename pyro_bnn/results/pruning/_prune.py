@@ -91,7 +91,7 @@ def prune(
             weights.
         where: Which weights may be removed: a glob on site names, such as ``"**.weight"`` for all but biases, or other
             rules as for :class:`BayesianModel`.
-        exclude: Which of them must stay, in the same forms.
+        exclude: Which of these weights must stay: globs or rules, as for `where`.
         model: The guide's model, needed if `where` or `exclude` has layers or functions.
 
     Returns:
@@ -145,7 +145,7 @@ def prune(
 def _selected(
     guide: MeanFieldGuide, names: Collection[str], where: Rules, exclude: Rules, model: BayesianModel | None
 ) -> set[str]:
-    """Return the names that `where` selects and `exclude` does not. Without a model, rules are globs."""
+    """Return the names that `where` selects and `exclude` does not. Without a model, all rules must be globs."""
     sites = _owned(guide, names, model)
     found: dict[str, set[str]] = {}
     for argument, value in (("where", where), ("exclude", exclude)):
@@ -163,7 +163,7 @@ def _selected(
 
 
 def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel | None) -> list[Owned]:
-    """Return each site's weights and layer, if it is in the network."""
+    """Return the weights of each site, and the layer that has them if the site is in the network."""
     paths = {} if model is None else model.parameter_paths
     if model is not None and not {site.name for site in guide.sites} >= paths.keys():
         raise ValueError("`model` must be the guide's model, got one with other sites; pass the model that was fitted.")
@@ -179,7 +179,7 @@ def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel |
 
 
 def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the ratios, if the weights of their sites can be removed."""
+    """Return the ratios. Raise unless the weights of their sites can be removed."""
     for site in (site for site in guide.sites if site.name in ratios):
         elementwise(site.name, site.prior, site.start.shape)
         if not site.is_fixed:
@@ -193,7 +193,7 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
-    """Return the mean-field guide, given it or its posterior."""
+    """Return the mean-field guide, given the guide itself or its posterior."""
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
     assert isinstance(found, MeanFieldGuide)
@@ -201,7 +201,7 @@ def mean_field(guide: Gaussians) -> MeanFieldGuide:
 
 
 def count(guide: MeanFieldGuide) -> tuple[int, int]:
-    """Return the numbers of weights after and before pruning."""
+    """Return the number of weights that are kept, and the number of all weights."""
     masks = [guide.kept(site) for site in signal_to_noise(guide)]
     return sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
 

@@ -14,7 +14,7 @@ from ..._core.scope import filtered_warnings
 from ...modelling.model import BayesianModel, carried_paths, require_bayesian
 
 MAX_DENSITY = 0.1
-"""Largest share of nonzero weights in a sparse layer; the product takes 0.6 times as long on a CPU."""
+"""Largest share of nonzero weights in a sparse layer. On a CPU, it takes 0.6 times as long as a dense layer."""
 
 
 class SparseLinear(nn.Module):
@@ -158,6 +158,6 @@ def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Line
 
 @functools.cache
 def _use_up_warning() -> None:
-    """Hide torch's warning about the first sparse matrix, by making one."""
+    """Make a sparse matrix, so that torch does not warn about the first one later."""
     with filtered_warnings("ignore", "Sparse CSR"):
         torch.ones(1, 1).to_sparse_csr()

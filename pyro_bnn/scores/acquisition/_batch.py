@@ -23,9 +23,9 @@ def batch_bald(
     .. math:: I[y_1, \dots, y_B; w] = \sum_b I[y_b; w \mid y_1, \dots, y_{b-1}], \qquad
               I[y; w \mid \mathbf y] = \mathbb E_{\mathbf y} H[y \mid \mathbf y] - \mathbb E_w H[y \mid w].
 
-    The expectation is over the labels :math:`\mathbf y` of the chosen rows. It is exact for at most `num_combinations`
-    combinations; later steps draw as many by systematic sampling. With exact expectations, the chosen rows have at
-    least 1 - 1/e times the information of the best batch.
+    The expectation is over the labels :math:`\mathbf y` of the chosen rows. It is exact while these labels have at most
+    `num_combinations` combinations. Later steps draw this number of combinations by systematic sampling. With exact
+    expectations, the chosen rows have at least 1 - 1/e times the information of the best batch.
 
     With S draws, labels tell at most log S nats. When the information comes close to log S, further rows are arbitrary,
     so take many draws for large batches.
@@ -94,7 +94,7 @@ class _Labels:
         )
 
     def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
-        """Return the row with the largest gain. `gains` are upper bounds, some of which become exact."""
+        """Return the row with the largest gain. `gains` has upper bounds; some of them become exact."""
         order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
         best, largest = order[0], -torch.inf
         for rows in order.split(max(NUMBERS // (max(self.draws.shape) * logits.shape[2]), 1)):
@@ -114,7 +114,7 @@ class _Labels:
         return (uncertain - by_draw).view(-1, self.num_classes).sum(-1)
 
     def joined(self, probs: Tensor, limit: int, offset: Tensor) -> "_Labels":
-        """Extend each combination by each label of one more row; of more than `limit` combinations, draw `limit`."""
+        """Extend each combination by each label of one more row. If these are more than `limit`, draw `limit`."""
         joint = (self.probs[:, None] * (self.draws @ probs)).flatten()  # (K C,)
         if len(joint) <= limit:
             chosen = joint.nonzero()[:, 0]

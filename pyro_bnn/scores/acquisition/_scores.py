@@ -60,7 +60,7 @@ def from_baal(predictions: metrics.Numbers, *, logits: bool = False) -> Tensor:
 
 
 def class_draws(name: str, value: object, *, least: int = 2) -> Tensor:
-    """Return the logits of all draws, shape (S, N, C), of which there must be `least`."""
+    """Return the logits of all draws, shape (S, N, C). Raise if there are fewer than `least` draws."""
     if isinstance(value, ClassificationPrediction):
         if value.logits is None:
             raise ValueError(f"`{name}` must have the probabilities of each draw; {KEEP}.")
@@ -115,7 +115,7 @@ def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
 
 
 def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
-    """Return `prediction`, which needs noise, two draws, and one number for each row."""
+    """Return `prediction`. Raise unless it has noise, two draws, and one number for each row."""
     outputs = prediction.mean.shape[1:]
     if outputs.numel() != 1:
         raise ValueError(f"`{name}` must predict one number for each row, got outputs of shape {tuple(outputs)}.")
@@ -227,7 +227,7 @@ def _one_label(pool: ClassificationPrediction) -> ClassificationPrediction:
 
 
 def _of_variance(variance: Tensor, pool: RegressionPrediction) -> Tensor:
-    """Return half the logarithm of a variance, or of a ratio, shape (N,)."""
+    """Return half the logarithm of a variance, or of a ratio of variances, shape (N,)."""
     return (variance.log() / 2).view(len(pool)).to(pool.mean.dtype)
 
 

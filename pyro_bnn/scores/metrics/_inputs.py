@@ -28,8 +28,8 @@ def as_tensor(name: str, value: Numbers) -> Tensor:
 def probabilities(name: str, value: Tensor) -> None:
     """Raise unless the numbers are probabilities that sum to 1 over the last axis.
 
-    The tolerance is the square root of the dtype's rounding error, as in scikit-learn's ``log_loss``. float64 gets that
-    of float32, since such numbers often come from a float32 network.
+    The tolerance is the square root of the dtype's rounding error, as in scikit-learn's ``log_loss``. float64 gets the
+    tolerance of float32, since probabilities in float64 often come from a float32 network.
     """
     if not value.is_floating_point():
         raise ValueError(f"`{name}` must be floating-point probabilities, got {value.dtype}.")
@@ -64,7 +64,7 @@ def class_inputs(probs: Numbers, y: Numbers) -> tuple[Tensor, Tensor]:
 
 
 def number_inputs(y: Tensor, **predictions: Tensor) -> None:
-    """Raise unless all are finite, and have the same shape and device."""
+    """Raise unless targets and predictions are finite, and have the same shape and device."""
     for name, value in predictions.items():
         if value.shape != y.shape or y.numel() == 0:
             raise ValueError(

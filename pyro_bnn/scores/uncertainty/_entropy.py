@@ -6,10 +6,10 @@ from torch import Tensor
 from ..._core import checks as _checks
 
 LOG_ZERO = -800.0
-"""In place of the logarithm of 0; its exponential is 0 in double precision."""
+"""Stands for the logarithm of 0. Its exponential is 0 in double precision."""
 
 SERIES_BELOW = 0.01
-"""Below this |u|, four terms of the series are more exact than logarithms: to a relative error of 1e-9."""
+"""If |u| is below this number, four terms of the series have a relative error of 1e-9, less than logarithms have."""
 
 
 def entropy(probs: Tensor) -> Tensor:
@@ -130,9 +130,9 @@ class RunningEntropies:
         return probs
 
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
-        """Include `count` draws, which alone have the mean `probs`, entropy and mutual information.
+        """Include `count` draws. `probs` is their own mean, and the other arguments are theirs, too.
 
-        `product` is the mean of p log p.
+        `product` is p log p for the mean p.
         """
         self.num_samples += count
         if self.num_samples == count:

@@ -173,7 +173,7 @@ class Prediction(Advised, Shown, ABC):
 
 
 def require_variance(variance: Tensor | None) -> Tensor:
-    """Return the variance, if there is one: a single draw has none."""
+    """Return the variance. Raise if it is None, as for a single draw."""
     if variance is None:
         require_two(1)
     assert variance is not None
@@ -252,7 +252,7 @@ def take(value: Any, index: Tensor, dim: int) -> Any:
 
 
 def are_few(distribution: Distribution, num_predictions: int) -> bool:
-    """Return whether the predictions of all draws are kept by default, with at most `MOST_KEPT` elements."""
+    """Return whether all draws' predictions have at most `MOST_KEPT` elements, so that they are kept by default."""
     if not isinstance(distribution, Sliced) and not _found_names(distribution):
         return False
     sizes: Any = getattr(distribution, "param_shape", None)  # with the axis of classes
@@ -316,8 +316,8 @@ class ValuePrediction(Prediction):
     """Values that your own Pyro model returns or observes, over draws of its latent variables.
 
     If the model returns a mean, `variance` is the epistemic part of the predictive variance. If the values are
-    observations, one for each draw, it is the total variance, and there is a log-density. Other arguments are those of
-    :class:`Prediction`.
+    observations, one for each draw, `variance` is the total variance, and there is a log-density. Other arguments are
+    those of :class:`Prediction`.
 
     Args:
         mean: Mean of the values, shape ``(N, *O)``.

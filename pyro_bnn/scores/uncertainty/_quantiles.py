@@ -28,7 +28,7 @@ def levels_of(q: object) -> Tensor:
 
 
 def has_cdf(components: Distribution) -> bool:
-    """Return whether components have a distribution function, and quantiles with known bounds."""
+    """Return whether components have a distribution function, and their quantiles have known bounds."""
     try:
         mean_cdf(components, components.mean[0])
     except NotImplementedError:
@@ -60,13 +60,13 @@ def mixture_quantile(components: Distribution, q: float) -> Tensor:
 
 
 def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
-    """Return the k-th smallest draw for each of Q levels q, where k is q S rounded up; ``(Q, N, *O)``."""
+    """Return the k-th smallest draw for each of Q levels q, where k is q S rounded up, shape ``(Q, N, *O)``."""
     ordered, num_draws = draws.sort(0).values, len(draws)
     return torch.stack([ordered[max(-int(-level * num_draws // 1), 1) - 1] for level in levels.tolist()])
 
 
 def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[Tensor, Tensor]:
-    """Return values that enclose the quantile; without closed form, by Cantelli's inequality."""
+    """Return values that enclose the quantile. Without a closed form, they come from Cantelli's inequality."""
     quantiles = None if are_counts else _quantiles(components, q)
     if quantiles is not None:
         return quantiles.amin(0), quantiles.amax(0)
