@@ -6,9 +6,9 @@ weights. The script prints accuracy, NLL, calibration error, detection of unknow
 
 The texts are docstrings in the source files of Python's standard library, torch, numpy, scikit-learn, matplotlib and
 Pyro, without the names of these libraries. Whole files are held out for the test. Docstrings of Pillow, rich, tqdm and
-typer are the unknown texts. A small `nn.TransformerEncoder` is trained with Adam, and fitted with natural gradients.
-The pictures `transformer_plain.png` and `transformer_posterior.png` show accuracy against confidence. The results
-depend on the installed versions.
+typer are the unknown texts. The network is a small `nn.TransformerEncoder`. Adam trains it as a plain network, and
+natural gradients fit a posterior over its weights. The pictures `transformer_plain.png` and `transformer_posterior.png`
+show accuracy against confidence. The results depend on the installed versions.
 """
 
 import argparse

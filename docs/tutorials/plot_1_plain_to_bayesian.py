@@ -125,7 +125,8 @@ plt.show()
 # green band, which hardly widens where there are no data, while the band of the exact posterior does.
 #
 # By default, ``fit`` draws Markov chains for a network of this size. They are often better, but have no guide.
-# ``method="svi"`` chooses a mean-field guide, Adam, and when to end, and reports these in the status.
+# With ``method="svi"``, ``fit`` chooses a mean-field guide and Adam, and decides when to end. The status reports these
+# choices.
 
 posterior = pb.fit(model, (x, y), method="svi", seed=0)
 print(posterior.status)

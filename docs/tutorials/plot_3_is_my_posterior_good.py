@@ -9,7 +9,7 @@ checks are ordered from cheap to expensive:
 3. Draw from the exact posterior with NUTS (the No-U-Turn sampler), on this or a smaller problem, and ``compare``
    predictions.
 
-Each check takes seconds. Without a C compiler, the third takes minutes.
+Each check takes seconds. Without a C compiler, the third check takes minutes.
 
 The data come from the same curve as in the first tutorial. There are fewer points than in that tutorial, they are
 noisier, and none of them is in the middle of the curve. A good posterior is uncertain in that gap.
