@@ -174,11 +174,12 @@ def fit(
 
     Args:
         model: A network with a prior and a likelihood.
-        data: A tuple (x, y) with all rows, or a loader. :func:`fit_svi` describes the data, and the arguments of a
-            variational fit.
+        data: A tuple (x, y) of tensors with all N rows: x of shape (N, ...), and y of shape (N, O) for numbers or (N,)
+            for classes. A loader of such batches is also possible, but only for variational fits and ensembles.
         method: ``"auto"`` draws weights with Markov chains if possible (see the notes), and otherwise makes a
             variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if this is
-            impossible. ``"ensemble"`` fits an ensemble.
+            impossible. ``"ensemble"`` fits an ensemble. The parameters from `guide` to `callbacks`, `execution`,
+            `checkpoint` and `resume` are for variational fits: if one of them is given, ``"auto"`` makes such a fit.
         time_limit: Seconds that the call may take, compilation included; not for an ensemble. With a limit, the result
             depends on the speed of the machine, and the status says what was cut short. Without a limit, the length of
             chains depends only on the numbers of rows and weights; a thousand rows take half a minute on two cores.
@@ -204,8 +205,8 @@ def fit(
         progress: Whether to show a progress bar; see :func:`fit_svi`.
         execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if all modules are
             of torch and this package, and there are no `callbacks`.
-        checkpoint: File of checkpoints; with it, the default method is ``"svi"``. To resume chains, use
-            :func:`fit_nuts` or :func:`fit_mcmc`. The files of members have endings like ``.0-of-5``.
+        checkpoint: File of checkpoints. To resume chains, use :func:`fit_nuts` or :func:`fit_mcmc`. The files of
+            members have endings like ``.0-of-5``.
         resume: Checkpoint from which the fit continues.
         seed: Seed of the fit.
 
@@ -245,9 +246,8 @@ def fit(
 
     Notes:
         *Chains.* :func:`fit` trains eight networks, and a chain in C explores the mode of each
-        (:class:`~pyro_bnn.MCLMC`), as in ``BNNRegressor()``. If chains are impossible, or an argument is only for
-        variational fits, the fit is variational: faster, with a guide and a history, but often further from the
-        posterior. The page :doc:`/understand/computation` lists all cases.
+        (:class:`~pyro_bnn.MCLMC`), as in ``BNNRegressor()``. If chains are impossible, the fit is variational: faster,
+        with a guide and a history, but often further from the posterior. The page :doc:`/understand/computation` lists all cases.
 
         *Variational fit.* :func:`fit_svi` runs until a plateau of the objective, where a straight line through the last
         epochs (about 400 steps) rises by less than its standard error, or by less than 0.1 nats. At the first two
