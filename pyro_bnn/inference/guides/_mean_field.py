@@ -370,7 +370,7 @@ class MeanFieldState(FlatState):
         return divergence
 
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
-        """Compute the gradient in the scale from the gradient in the draw, or in the noise that an estimator got."""
+        """Turn the gradient of a draw, or of an estimator's deviation or variance, into the gradient of the scale."""
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)
         elif self._noise_kind is Noise.DEVIATION:

@@ -45,7 +45,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             inversely proportional to the classes' numbers of rows. It multiplies `sample_weight`.
 
     Attributes:
-        classes_: The sorted labels, shape (C,), or with several labels per row their indices, shape (L,).
+        classes_: The C sorted labels. If each row has L labels of its own, their indices 0 to L - 1.
         model_: The fitted :class:`~pyro_bnn.BayesianModel`.
         posterior_: The :class:`~pyro_bnn.Posterior` of the model.
         status_: How the fit ended, and what to try if it failed.

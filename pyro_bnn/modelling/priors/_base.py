@@ -102,8 +102,8 @@ class HierarchicalPrior(WeightPrior):
     ) -> TorchDistributionMixin:
         """Return the prior of the elements of `parameter`, given its parents and learnable numbers.
 
-        In `values`, a number of event shape e is a tensor of shape ``(*draws, 1, ..., 1, *e)``, which broadcasts with
-        the parameter. The batch shape of the result must broadcast to ``(*draws, *parameter.shape)``.
+        In `values`, a value with the event shape e has the shape ``(*draws, 1, ..., 1, *e)``, which broadcasts with the
+        parameter. The batch shape of the result must broadcast to ``(*draws, *parameter.shape)``.
         """
 
     def given(

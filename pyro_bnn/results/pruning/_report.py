@@ -116,7 +116,7 @@ def snr_report(
     """Score a model after removing different fractions of its weights.
 
     The scores are accuracy or RMSE, and NLL, at the mean weights and for an ensemble of draws. Each fraction is removed
-    from the original `guide`. All rows use the same random numbers.
+    from the original `guide`. The scores of all fractions use the same random numbers.
 
     Args:
         model: The model.
