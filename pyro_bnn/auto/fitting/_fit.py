@@ -247,7 +247,8 @@ def fit(
     Notes:
         *Chains.* :func:`fit` trains eight networks, and a chain in C explores the mode of each
         (:class:`~pyro_bnn.MCLMC`), as in ``BNNRegressor()``. If chains are impossible, the fit is variational: faster,
-        with a guide and a history, but often further from the posterior. The page :doc:`/understand/computation` lists all cases.
+        with a guide and a history, but often further from the posterior. The page :doc:`/understand/computation` lists
+        all cases.
 
         *Variational fit.* :func:`fit_svi` runs until a plateau of the objective, where a straight line through the last
         epochs (about 400 steps) rises by less than its standard error, or by less than 0.1 nats. At the first two
