@@ -311,7 +311,7 @@ def estimators(out: Path, quick: bool) -> None:
 
 
 def trust(out: Path, quick: bool) -> None:
-    """NUTS, a mean-field Gaussian and Laplace's Gaussian on the same model."""
+    """NUTS, the default of `fit`, a mean-field Gaussian and Laplace's Gaussian on the same model."""
     model, fit, _, left_out = with_gap()
     num_draws = 40 if quick else 400
     with warnings.catch_warnings():
@@ -337,8 +337,7 @@ def trust(out: Path, quick: bool) -> None:
     for name, posterior in posteriors.items():
         predictions[name] = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
         print(f"{name:14s}{spread(predictions[name], fit)}", flush=True)
-    del predictions["default"]  # near to NUTS, and not drawn
-    axes = two_rows(3)
+    axes = two_rows(4)
     bands_and_deviations(axes, predictions, fit, left_out, "NUTS")
     one_legend(axes, -2.2, 5.6, range(-2, 5, 2))
     save_small(axes[0, 0], out / "trust.png", num_colors=26)
