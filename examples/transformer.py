@@ -75,7 +75,8 @@ def texts_of(path: Path) -> Iterator[list[str]]:
 def collect(library: str, num_texts: int, places: range) -> list[list[str]]:
     """Return texts of a library, at most 20 from a file.
 
-    Only the files whose number modulo 5 is in `places` are read.
+    The files are numbered from 0. Only those whose number modulo 5 is in
+    `places` are read.
     """
     files = [
         path

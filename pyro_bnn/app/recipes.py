@@ -98,7 +98,7 @@ OWN = RunConfig(
     test_fraction=0.2,
 )
 """Heuristic: default settings for tables and arrays. The default number of epochs and the default batch size depend on
-the number of rows. The batch size here is the largest default; the epochs here are not used."""
+the number of rows. `OWN.batch_size` is the largest default batch size, and `OWN.epochs` is not used."""
 
 CHOSEN = ("hidden", "activation", "prior", "likelihood")  # settings that `--method auto` chooses unless given
 BY_ROWS = ("epochs", "batch_size")  # settings whose defaults for tables and arrays follow from the number of rows

@@ -23,8 +23,8 @@ EXAMPLES = (
 
 NUM_STEPS, NUM_SAMPLES, NUM_SAMPLES_OF_RUN, FEWEST_SAMPLES = 3000, 500, 400, 40
 SHORT, LONG, FEWER = 10.0, 120.0, 4
-"""Heuristic: if NUTS takes less than `SHORT` seconds, the command tells no number, since preparations take most of the
-time. If NUTS takes more than `LONG` seconds, the command suggests to divide the number of draws by `FEWER`."""
+"""Heuristic: if NUTS takes less than `SHORT` seconds, the command does not say how long, since preparations take most
+of the time. If NUTS takes more than `LONG` seconds, the command suggests to divide the number of draws by `FEWER`."""
 
 
 def compare(

@@ -65,7 +65,7 @@ class Output:
                 self.say(rows, style="" if is_table else "dim", wraps=not is_table)
 
     def _width(self) -> int:
-        """Return the environment variable COLUMNS, or else the terminal's width. Without both, return 0: no limit."""
+        """Return the environment variable COLUMNS, or else the terminal's width, or else 0, which means no limit."""
         if os.environ.get("COLUMNS"):
             return shutil.get_terminal_size().columns
         if not self._stream.isatty():

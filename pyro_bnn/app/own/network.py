@@ -67,7 +67,7 @@ def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[Non
 
     If a line of the user's code raised the error, the message ends with `doing`. For another error, the message
     begins with `otherwise`. If `otherwise` is empty, the other error is raised unchanged. If `spec` is ``mlp``,
-    there is no code of the user, and every error counts as another error.
+    no error comes from the user's code, so `doing` is not used.
     """
     here = Path.cwd()
     try:

@@ -22,7 +22,7 @@ MOST_DRAWN = 100  # largest number of rows in a picture of intervals
 
 
 def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
-    """Return those pictures in `names` that are in the folder, with the ending of the folder's picture format."""
+    """Give the pictures in `names` the folder's picture format, and return the names that are in the folder."""
     pictures = [folder.in_format(name) for name in names if name.endswith(PNG)]
     return [name for name in pictures if name in folder]
 

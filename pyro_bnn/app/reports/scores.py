@@ -35,7 +35,7 @@ COLUMNS = {
     "crps": "CRPS",
     **{f"coverage_{100 * level:.0f}": f"in {percent(level, 0)}" for level in LEVELS},
 }
-"""Heading of the column of each score. Intervals have the levels that `pyro-bnn evaluate` uses."""
+"""Heading of the column of each score, also for the intervals that `pyro-bnn evaluate` measures."""
 
 LEGENDS = {
     False: "RMSE and CRPS (units of the target) and NLL (nats per row): lower is better. in 90 %: share of targets in "

@@ -156,7 +156,7 @@ class Change:
 
     @classmethod
     def of(cls, fraction: float, rises: Tensor) -> "Change":
-        """Return the mean of `rises`, by which the NLL of each row rises, and the standard error of this mean."""
+        """Return the mean of `rises`, the rise of the NLL of each row, and the standard error of this mean."""
         error = float(rises.std()) / math.sqrt(len(rises)) if len(rises) > 1 else math.nan
         return cls(fraction, float(rises.mean()), error)
 
@@ -213,7 +213,7 @@ def judged_share(report: pruning.PruningReport) -> float | None:
     """Return the largest share of the weights that can be removed without loss.
 
     A rise of the NLL by at most `SMALL_LOSS` is no loss. If the removal of any share is a loss, return the smallest
-    share. Return None if the report lacks the network with all weights, or has no other share.
+    share. Return None if the report has no row for all weights, or no other row.
     """
     whole, *others = sorted(report.rows, key=lambda row: row.fraction)
     kept = [*takewhile(lambda row: row.nll <= whole.nll + SMALL_LOSS, others)] or others[:1]

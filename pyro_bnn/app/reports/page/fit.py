@@ -43,7 +43,7 @@ LOWERED = 0.1  # heuristic: any loss settles if the learning rate falls below th
 SHORT = 0.5  # heuristic: with a lowered learning rate, a training needs this share of the default steps
 FEW_AT_PRIOR = 0.5  # heuristic: a posterior is good if less than this share of the weights is at the prior
 UNSET = {"time_limit": "none", "calibrate": "none", "test_fraction": "none", "features": "all", "split_by": "at random"}
-"""The report's words for settings that the user left out. Their value is empty or zero."""
+"""The report's words for settings that are empty or zero, since the user left them out."""
 
 GUESSED = ("likelihood", "epochs", "batch_size", "estimator")  # defaults depend on the rows or other settings
 

@@ -12,8 +12,8 @@ from ..calibrated import LEVEL
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear"]
 """What a verdict is about. A note about "unclear" says that there are too few rows to tell whether the predictions are
-of use. The first line of the report names all such notes. Of the faults about "baseline", "predictions" and "limit",
-the line names the first."""
+of use. The first line of the report names all such notes. It also names the first fault about "baseline", "predictions"
+or "limit"."""
 
 UNSURE = "Usable for its predictions, not for its uncertainty"
 UNUSABLE = "Not usable as it is"
