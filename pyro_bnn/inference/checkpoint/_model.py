@@ -220,7 +220,10 @@ def sites_of(model: Callable[..., object], data: object) -> list[Site]:
 
 
 class PresentModel:
-    """A model together with its record: `network` for a :class:`BayesianModel`, `own` for any other Pyro model."""
+    """A model and its record.
+
+    The attribute `network` is the record of a :class:`BayesianModel`, and `own` is that of any other Pyro model.
+    """
 
     def __init__(self, model: BayesianModel | Callable[..., object] | None, data: Sequence[object] | None) -> None:
         self.model: BayesianModel | None = None

@@ -26,8 +26,8 @@ class BatchEnsembleGuide(FlatGuide):
     .. math:: W_k = W \circ (r_k s_k^\top).
 
     In a convolution, these outputs and inputs are channels. Each member has its own copy of every other variable, such
-    as a bias or a noise scale. The parameters are `loc`, the shared weights, and a matrix `members`. Each row of the
-    matrix holds the factors and the other variables of one member.
+    as a bias or a noise scale. The parameters are the shared weights, called `loc`, and a matrix `members`. Each row of
+    the matrix holds the factors and the other variables of one member.
 
     Each step of a fit draws one member at random. So a fit takes about as long as that of one network, and each member
     sees one batch in K. With all weights :math:`w_k` of member k, the fit maximises

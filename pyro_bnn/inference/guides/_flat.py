@@ -87,7 +87,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
         """Make a `sample` statement for each site.
 
-        The log-density of each value is 0. If `jacobian` is true, it is minus the log Jacobian of the site's transform.
+        If `jacobian` is true, the log-density of a value is minus the log Jacobian of the site's transform, else 0.
         """
         values = self.constrained(free)
         for site in self.sites:

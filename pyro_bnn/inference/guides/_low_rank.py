@@ -149,8 +149,8 @@ class LowRankState(FlatState):
 
     .. math:: \mathrm{KL} = \sum_i \mathrm{KL}(N(\mu_i, m_i^2) \,\|\, p_i) + \sum_i \log r_i - \tfrac12 \log\det C.
 
-    The tensor `rows`, shape (2 + r, P), holds v in its first row, the gradient in v in its second, and F in the others.
-    So one matrix product uses all three.
+    The tensor `rows`, shape (2 + r, P), holds v in its first row, the gradient with respect to v in its second, and F
+    in the others. So one matrix product uses all three.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class LowRankState(FlatState):
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
-        """Compute the gradients in locations, scales, v and the stretch; return the piece's divergence."""
+        """Compute a piece's gradients with respect to locations, scales, v and stretch; return its divergence."""
         part, density, is_closed = piece.part, piece.density, piece.kind
         gradient, scale, scale_grad = self.value_grad[part], self._scale[part], self._scale_grad[part]
         slope, scale_slope, *scratch = self._scratch[:, : part.stop - part.start]

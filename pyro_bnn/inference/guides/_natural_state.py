@@ -23,7 +23,10 @@ SMALLEST_RISE = 1.001
 """Heuristic: a precision below this multiple of the prior's counts as equal to the prior's, because of rounding."""
 
 MOST_NUMBERS = 16
-"""Heuristic: second derivatives are computed for variables of at most so many elements; each takes a backward pass."""
+"""Heuristic: second derivatives are computed for variables of at most so many elements.
+
+Each element takes a backward pass.
+"""
 
 
 class NaturalState(FlatState):
@@ -94,7 +97,10 @@ class NaturalState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient in the draw. With several draws or processes, also this gradient times the draw's deviation."""
+        """A list with the gradient with respect to the draw.
+
+        With several draws or processes, the list also contains this gradient times the draw's deviation.
+        """
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:
@@ -313,7 +319,7 @@ def _add_scaled(target: Tensor, factor: float | Tensor, value: Tensor, weight: f
 
 
 class DiagonalHessian:
-    """Second derivatives of the loss in a variable outside of the network, such as the noise scale."""
+    """Second derivatives of the loss with respect to a variable outside of the network, such as the noise scale."""
 
     def __init__(self, name: str, part: slice) -> None:
         self.name, self.part = name, part
@@ -336,7 +342,7 @@ class DiagonalHessian:
                 self._sum[index] += row.reshape(-1)[index]
 
     def end(self, estimates: Tensor, precisions: Tensor) -> None:
-        """End a draw. `estimates` are its estimates of the second derivatives, divided by `precisions`."""
+        """End a draw. `estimates` are the draw's estimates of the second derivatives, divided by `precisions`."""
         self._leaf = None
         self._excess = self._sum / precisions - estimates
 

@@ -137,7 +137,7 @@ class DrawGradients:
             yield self._own[name].view(shape) if name in self._large else self._views[name]
 
     def of(self, part: slice) -> Tensor:
-        """Return the gradients in a contiguous part of the draw. Call :meth:`take` first."""
+        """Return the gradients with respect to a contiguous part of the draw. Call :meth:`take` first."""
         begin, name, offset = self._runs[bisect_right(self._begins, part.start) - 1]
         tensor = self._joined if name is None else self._own[name]
         return tensor[part.start - begin + offset : part.stop - begin + offset]
@@ -191,7 +191,7 @@ class FlatState(ABC):
     @property
     @abstractmethod
     def gradients(self) -> list[Tensor]:
-        """The gradients in the parameters, as vectors. Call :meth:`pull_back` first."""
+        """The gradients with respect to the parameters, as vectors. Call :meth:`pull_back` first."""
 
     @property
     def parameters(self) -> list[nn.Parameter]:

@@ -31,7 +31,7 @@ STEPS = (1e-4, 1e-5)
 """Steps of two finite differences, relative to the size of a site's weights. Both far exceed rounding errors."""
 
 SUSPICIOUS = 1e-3
-"""If gradient and finite difference for all sites together differ by more than this share, sites are checked alone."""
+"""Sites are checked one by one if gradient and finite difference for all sites differ by more than this share."""
 
 WRONG = 0.1
 """A gradient is wrong if it and the finite difference differ by more than this share.

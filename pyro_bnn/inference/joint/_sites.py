@@ -122,7 +122,7 @@ def _require_arguments(model: Callable[..., object], args: tuple[object, ...], k
 
 
 def _plain_sites(model: BayesianModel) -> list[Site]:
-    """Find the latent variables of a BayesianModel without tracing it. If this is impossible, return none."""
+    """Find the latent variables of a BayesianModel without tracing it. If this is impossible, return an empty list."""
     if overridden_names(type(model), BayesianModel):
         return []
     sites: list[Site] = []

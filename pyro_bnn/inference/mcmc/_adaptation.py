@@ -32,7 +32,7 @@ FindStep = Callable[[Tensor, Tensor], float]
 
 
 def windows(num_warmup: int) -> list[int]:
-    """Return after how many draws the mass matrix is updated, as in the Stan reference manual."""
+    """Return the numbers of draws after which the mass matrix is updated, as in the Stan reference manual."""
     if num_warmup < SHORTEST_WITH_MASS:
         return []
     if num_warmup < INITIAL_BUFFER + FIRST_WINDOW + FINAL_BUFFER:

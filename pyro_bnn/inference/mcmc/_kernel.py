@@ -32,7 +32,8 @@ class Draws:
     :class:`ChainStatistics` describes the other fields, which are None if the sampler does not report them.
 
     Args:
-        finished: Which chains have finished a draw. In the other fields, the rows of all other chains have no meaning.
+        finished: Which chains have finished a draw. In the other fields, the rows of unfinished chains have no
+            meaning.
         z: Positions, shape (K, P).
         diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite.
         energy_errors: Energy error of each of T steps, in nats, shape (K, T); NaN for a step that was not taken.
@@ -74,7 +75,7 @@ class ChainStatistics(Shown):
         inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
         seconds: Wall time of warm-up and sampling together.
         energy_error: Squared energy error of a step, in squared nats, averaged over the steps of a draw and divided by
-            the number P of latent numbers. Only from samplers whose warm-up uses energy errors.
+            the number P of latent numbers. Only samplers whose warm-up uses energy errors report it.
 
     Example:
         >>> import torch
@@ -261,6 +262,6 @@ class Sampler(ABC):
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
         """Make the kernel for one potential and K chains that begin at the positions z, shape (K, P).
 
-        Where C is not possible, it raises a `NotInCError` for ``compile=True``, and draws in torch for
-        ``compile="auto"``.
+        If C is not possible, this method raises a `NotInCError` for ``compile=True``. For ``compile="auto"``, it
+        returns a kernel that draws in torch.
         """

@@ -33,7 +33,10 @@ MOST_PRODUCTS = 2**20
 """Heuristic: with more multiplications in a potential, torch's matrix products are faster than loops in C."""
 
 MOST_PRODUCTS_OF_BLOCKS = 2**24
-"""Heuristic: the same limit for one block of rows. It is higher, since a block stays in the processor's cache."""
+"""Heuristic: the limit that replaces `MOST_PRODUCTS` if the C code has blocks of rows.
+
+It is higher, since a block stays in the processor's cache.
+"""
 
 MOST_LINES, MOST_CHARACTERS = 5000, 200_000
 """Heuristic: longer C texts take more than ten seconds to compile."""

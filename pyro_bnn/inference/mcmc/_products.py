@@ -127,7 +127,7 @@ def _add_across(writer: Writer, term: Term, reduced: Sequence[int], added: Value
 
 
 def _add_rows(writer: Writer, term: Term, added: Value, result: Value) -> None:
-    """Write a loop over the rows of a block, which adds one term to every element for each row."""
+    """Write a loop over the rows of a block. Each row adds one term to every element of the result."""
     _add_terms(writer, term, [], added, result)
     row = writer.name("row")
     writer.add(f"long {row} = 0;")

@@ -201,7 +201,7 @@ def _only_latent(model: BayesianModel) -> Iterator[None]:
 def _files(
     chain: int, num_chains: int, checkpoint: str | Path | Checkpoint | None, resume: str | Path | None
 ) -> tuple[Checkpoint | None, Path | None]:
-    """Return the checkpoint of a chain, and the file from which it continues, if there is one."""
+    """Return the checkpoint of a chain, and the file from which the chain continues, if there is one."""
 
     def own(path: str | Path) -> Path:
         return Path(path) if num_chains == 1 else Path(path).with_name(f"{Path(path).name}.{chain}")

@@ -183,8 +183,8 @@ class SGHMC(StochasticGradientSampler):
     minibatches causes an error that vanishes with the step size.
 
     Args:
-        lr: Step size :math:`\alpha`, relative to the sum U over N rows as in :class:`SGLD`: ``lr=0.01 / num_data``.
-            Steps along a constant gradient are about :math:`\alpha / (1 - \beta)` times the gradient.
+        lr: Step size :math:`\alpha`. U is a sum over N rows, so divide the usual learning rate by N: ``lr=0.01 /
+            num_data``. Steps along a constant gradient are about :math:`\alpha / (1 - \beta)` times the gradient.
         momentum: Share :math:`\beta` of the velocity that a step keeps, below 1; 0 gives Langevin dynamics.
         temperature: Temperature T. The draws follow the posterior to the power 1 / T.
 

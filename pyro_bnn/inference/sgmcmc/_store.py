@@ -124,7 +124,7 @@ class Store:
 
 
 def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
-    """Raise if `store` is the file `path`, which comes from the argument `name`."""
+    """Raise if `store` and `path` are the same file. The error message calls this file `name`."""
     if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
         raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
 

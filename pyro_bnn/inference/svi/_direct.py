@@ -84,8 +84,8 @@ def _of_network(model: BayesianModel, x: Inputs) -> str | None:
 class DirectStep(GradientStep):
     """A step that computes gradients without Pyro's effect handlers.
 
-    Backpropagation computes the gradients in the drawn weights. A `FlatState` turns them into gradients in the guide's
-    parameters.
+    Backpropagation computes the gradients with respect to the drawn weights. A `FlatState` turns them into gradients
+    with respect to the guide's parameters.
     """
 
     def __init__(

@@ -113,7 +113,10 @@ class Loop:
         return self.is_stopped or self.epoch >= self.num_epochs
 
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
-        """Make the remaining steps. After each, call `after_step`, but `after_epoch` if it was the last of an epoch."""
+        """Make the remaining steps.
+
+        Call `after_epoch` after the last step of each epoch, and `after_step` after every other step.
+        """
         while not self.is_done:
             begin = time.perf_counter() - self._seconds
             iterator = self._started()

@@ -302,7 +302,8 @@ def _contexts(
 ) -> Sequence[AbstractContextManager[None]]:
     """Return a context for steps with a KL weight below `SMALLEST_DIVISOR`, and one for all other steps.
 
-    If there is an estimator, both apply it. In the first, all weights are drawn, since the KL is estimated from draws.
+    If there is an estimator, both contexts apply it. In the first context, the KL is estimated from draws, so all
+    weights are drawn.
     """
     if estimator is None:
         return nullcontext(), nullcontext()
