@@ -140,7 +140,7 @@ def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 NO_COLUMNS = "the axis of columns is missing, so pass `x[:, None]`"
-"""Advice if the network takes inputs of shape (N,) only as a column."""
+"""Advice for inputs of shape (N,), if the network needs a column."""
 
 ONE_ROW = "Expected more than 1 value per channel"
 """Beginning of torch's message if batch normalisation in train mode gets one row."""

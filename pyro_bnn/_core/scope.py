@@ -115,7 +115,7 @@ def reseed(seed: int, device: torch.device | None) -> None:
 
 
 def _draws_on_cuda(device: torch.device | None) -> bool:
-    """Return whether computations on `device` draw on a GPU. None stands for any device used so far."""
+    """Return whether computations on `device` draw random numbers on a GPU. None stands for any device used so far."""
     return torch.cuda.is_initialized() if device is None else device.type == "cuda"
 
 
@@ -227,7 +227,10 @@ def allow_local_mode(module: PyroModule) -> None:
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """Return a parameter by a `pyro.param` statement without Pyro's store. A frozen one is returned without it."""
+    """Return a parameter through a `pyro.param` statement that does not use Pyro's store.
+
+    A frozen parameter is returned without a statement.
+    """
     if not parameter.requires_grad:  # Pyro's optimizers would give it the gradient 0, to which weight decay is added
         return parameter
     parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it

@@ -125,7 +125,7 @@ class Team(Generic[T]):
             return [self._results[index] for index in range(self._count)]
 
     def _lead(self, process: "subprocess.Popen[bytes]", message: bytes) -> None:
-        """Give calls to a worker process until none waits. Each process has a thread for this."""
+        """Give calls to a worker process until no call waits. Each worker process has a thread for this."""
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(OSError), process.stdin as commands, process.stdout as answers:  # a dead process reads nothing

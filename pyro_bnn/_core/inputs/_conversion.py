@@ -221,7 +221,7 @@ def _plain(name: str, array: np.ndarray) -> np.ndarray:
 
 
 Batch = tuple[Any, ...]
-"""The arguments of a model. Those of a `BayesianModel` are x, a tensor or nested tensors, and y."""
+"""The arguments of a model. A `BayesianModel` has two: x, which may be nested tensors, and the tensor y."""
 
 
 @dataclass(frozen=True)

@@ -316,7 +316,7 @@ def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether this is batch normalisation that changes its statistics. Some schemas do not declare that."""
+    """Return whether this is batch normalisation that changes its statistics. Some schemas omit this change."""
     if "batch_norm" not in func._schema.name:
         return False
     named = _named(func, args, kwargs)

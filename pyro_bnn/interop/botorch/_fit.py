@@ -37,7 +37,7 @@ PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "
 """Heuristic: priors of the default network: of the factors of inputs, the first layer, and further layers."""
 
 NOISE = dist.LogNormal(-5.0, 0.5)
-"""Heuristic: prior of a noise scale. With a wider prior, the fit would take differences of good points for noise."""
+"""Heuristic: prior of a noise scale. With a wider prior, a fit would take differences between good values for noise."""
 
 
 class Relevance(nn.Module):

@@ -327,6 +327,6 @@ def _dense(inputs: Any) -> Tensor:
 
 
 def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, Tensor]:
-    """Return the columns' weighted means and standard deviations. That of a constant column is set to 1."""
+    """Return the columns' weighted means and standard deviations. A constant column gets the standard deviation 1."""
     scaler = StandardScaler().fit(values.numpy(), sample_weight=weights)
     return torch.from_numpy(scaler.mean_).to(values), torch.from_numpy(scaler.scale_).to(values)

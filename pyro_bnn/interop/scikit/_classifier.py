@@ -24,7 +24,10 @@ from ._base import ALPHA, BNNEstimator
 Floats = NDArray[np.float64]
 
 FEWEST_ROWS, MOST_CLASSES = 20, 0.5
-"""Heuristic, as in scikit-learn's warning: y is refused if its rows and its share of distinct numbers exceed these."""
+"""Heuristic, as in scikit-learn's warning.
+
+y is refused if its number of rows and its share of distinct numbers exceed these limits.
+"""
 
 
 FOR_NUMBERS = "use BNNRegressor for numbers, or cut them into classes"
@@ -189,7 +192,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     @explained("classifier.predict_set(X, level=0.9)", {"alpha": ALPHA})
     def predict_set(self, X: ArrayLike, level: float = 0.9) -> NDArray[np.bool_]:
-        """Return a set of classes for each row that contains its label with a given probability.
+        """Return for each row a set of classes that contains the row's label with a given probability.
 
         The estimator needs a `calibration_fraction`. Random numbers from a seed bring the coverage close to the level
         (see :class:`~pyro_bnn.calibration.ConformalSets`). No set is empty.

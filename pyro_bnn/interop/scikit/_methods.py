@@ -47,10 +47,10 @@ LEARNING_RATE, NATURAL_RATE = 0.02, 0.1
 """Heuristic: learning rates of Adam, and of natural gradients as a fraction of a Newton step."""
 
 HESSIAN_DECAY, CLIP = 0.99, 0.1
-"""Heuristic: decay of the averaged Hessian, and limit of a step, for thousands of natural-gradient steps."""
+"""Heuristic: decay of the averaged Hessian, and limit of a step, for fits of thousands of natural-gradient steps."""
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""Settings of natural gradients for a further part of the data. Otherwise they would start with the prior's scales."""
+"""Settings of natural gradients for a further part of the data. Without them, the first scales would be the prior's."""
 
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
 """Heuristic for SWAG: rank; the path's learning rate, epochs and batches per epoch; most rows of a batch."""

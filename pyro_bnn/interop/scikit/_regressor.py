@@ -74,9 +74,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             speed of the machine, and `status_` says what was cut short. Without a limit, ``"auto"`` makes the same
             steps on every machine; a thousand rows take about half a minute on two cores.
         max_iter: Largest number of epochs, by default as in :func:`~pyro_bnn.fit`. A fit ends earlier at a plateau. For
-            ``"nuts"`` and ``"mclmc"``, the number of draws of each chain and of its warm-up draws; by default 200
-            draws, after 200 warm-up draws for ``"nuts"`` and 600 for ``"mclmc"``. For ``"auto"``, the limit of both
-            numbers.
+            ``"nuts"`` and ``"mclmc"``, the number of draws of each chain, and the number of its warm-up draws; by
+            default 200 draws, after 200 warm-up draws for ``"nuts"`` and 600 for ``"mclmc"``. For ``"auto"``, the limit
+            of both numbers.
         batch_size: Rows in a batch; with ``None``, chosen from the number of rows. Chains use no batches.
         learning_rate: Initial learning rate; with ``None``, 0.02 for Adam, and for natural gradients 0.1, as a fraction
             of a Newton step.

@@ -232,7 +232,10 @@ class AdaptiveIntervals(Shown, Calibration):
 
     @property
     def level_now(self) -> float:
-        """Level of the next interval. At 1 or more, the interval is the whole line; at 0 or less, it is empty."""
+        """Level of the next interval.
+
+        If it is 1 or more, the interval is the whole line. If it is 0 or less, the interval is empty.
+        """
         return 1 - self._own.miss
 
     def start(self, prediction: RegressionPrediction, y: Tensor) -> "AdaptiveIntervals":

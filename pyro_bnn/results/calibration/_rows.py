@@ -13,7 +13,7 @@ from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 def set_aside(name: str, num_rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
     """Split rows at random, and return the sorted indices of both parts: for the fit, and for the calibration.
 
-    The second part has a `share` of all rows.
+    The second part is the fraction `share` of all rows.
     """
     count = round(_checks.between_zero_and_one(name, share) * num_rows)
     if not 1 <= count <= num_rows - 2:

@@ -16,7 +16,10 @@ from ...scores.uncertainty import ClassificationPrediction
 from ._rows import check_scores, conformal_quantile, prediction_labels, require_classes
 
 MIXING = 1e7
-"""Scale of random factors. U is the fractional part of the sum of all class probabilities times their factors."""
+"""Scale of random factors, one for each class.
+
+U is the fractional part of a sum over all classes, of each class's probability times its factor.
+"""
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,8 @@ class ConformalSets(Shown, Calibration):
     .. math:: s_r = \sum_{k < r} p_{(k)} + U p_{(r)} + \lambda \max(r - r_0, 0),
 
     where U is 1, or uniform between 0 and 1. A set has the classes whose scores do not exceed the conformal quantile of
-    the calibration labels' scores, as for :class:`ConformalIntervals`. The method is called APS with a penalty of 0,
-    otherwise RAPS, whose sets are smaller if there are many improbable classes.
+    the calibration labels' scores, as for :class:`ConformalIntervals`. With a penalty of 0, the method is called
+    APS, otherwise RAPS. RAPS gives smaller sets if there are many improbable classes.
 
     Args:
         prediction: Prediction of calibration rows, which took no part in the fit.

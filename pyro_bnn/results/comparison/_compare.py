@@ -39,7 +39,10 @@ NUM_NODES = 200
 """Heuristic: values per point at which distributions are compared. Wasserstein distances then have four digits."""
 
 NUM_OBSERVATIONS = 1000
-"""Heuristic: simulated observations per method. Nodes, and distribution functions without closed form, need them."""
+"""Heuristic: simulated observations per method.
+
+Their quantiles are the nodes. They also replace distribution functions that have no closed form.
+"""
 
 COVERAGES = (0.5, 0.9)
 """Central intervals whose coverage is measured."""

@@ -33,8 +33,8 @@ class Estimate:
     Args:
         value: The estimate.
         standard_error: For a pair of methods, the Monte Carlo error due to the finite number of draws. For a single
-            method, the error of a mean over points, if these are independent; for a grid, it shows how much the score
-            varies.
+            method, the standard error of a mean over independent points. If the points are a grid, it shows how much
+            the score varies over them.
         quantile_10: For a ratio of standard deviations, its 10 % quantile over points; otherwise NaN.
         quantile_90: The same for the 90 % quantile.
     """
@@ -171,7 +171,7 @@ class Comparison(Advised, Shown):
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
         status: Status of the first method.
-        others: Statuses of all others, ``{name of the method: status}``.
+        others: Statuses of the other methods, ``{name of the method: status}``.
     """
 
     methods: list[Scores]
@@ -185,8 +185,9 @@ class Comparison(Advised, Shown):
     def verdict(self) -> str:
         """The result in words: a line for each method whose status is not ok, then a line for each region.
 
-        Among several methods, a region's line is about the one closest to the first method. If the first method is in
-        more than slight trouble, there are no lines about regions. `status` and `others` have the complete statuses.
+        Among several methods, a region's line is about the one closest to the first method. If the status of the first
+        method shows more than a slight problem, there are no lines about regions. `status` and `others` have the
+        complete statuses.
         """
         return "\n".join([*self._doubts, *([self.differences] if self._is_told else [])])
 

@@ -226,7 +226,7 @@ def detection_curves(
         known: Prediction of known inputs, or their scores, ``{name: shape (N,)}``, which should be larger for unknown
             inputs. The scores of a prediction are the entropy (total uncertainty) and, with several draws, the mutual
             information (epistemic uncertainty).
-        unknown: The same of unknown inputs, ``{name: shape (M,)}``.
+        unknown: The same for unknown inputs, ``{name: shape (M,)}``.
         width: Width of a new figure. Panels are side by side on a "page", and stacked in a "column".
         axes: One axes for each score, and one for the ROC curves.
 

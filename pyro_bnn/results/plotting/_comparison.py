@@ -33,8 +33,8 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
             more.
 
     Returns:
-        Array of axes. With a panel for each method, it has one more for the last panel, shape (number of methods + 1,).
-        With matrices, it has one for each of them, shape (number of regions, number of scores).
+        Array of axes. If each method has a panel, its shape is (number of methods + 1,). If there are matrices, its
+        shape is (number of regions, number of scores).
 
     Example:
         >>> import torch

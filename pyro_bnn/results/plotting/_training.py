@@ -16,7 +16,7 @@ FEW = 40
 """Curves with fewer epochs have markers."""
 
 FEWEST_CUT, FAR_WIDER = 10, 5
-"""Heuristic: fewest epochs of a curve that is cut off, and how much wider its range is than that of its second half."""
+"""Heuristic: a curve with this many epochs is cut off if its range is this many times that of its second half."""
 
 
 @explained("loss_curves(posterior)")

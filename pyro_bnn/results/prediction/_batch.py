@@ -57,7 +57,7 @@ def predicted_draws(
 T = TypeVar("T")
 
 MOST_DRAWS = 64
-"""Heuristic: most draws in a block. Larger ones would not be faster."""
+"""Heuristic: most draws in a block. Larger blocks would not be faster."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class Limits:
 
 
 ON_CPU = Limits(numbers=2**20, work=2**24, num_bytes=2**24, work_of_draw=2**20, weights=2**15)
-"""Limits on a CPU. In smaller runs, most time is overhead; in larger ones, joining weights costs more than it saves."""
+"""Limits on a CPU. Below them, most time is overhead; above them, joining weights costs more than it saves."""
 
 ON_GPU = Limits(numbers=2**25, work=2**38, num_bytes=2**28, work_of_draw=2**34, weights=2**22)
-"""Limits on a GPU. They are larger, since a GPU computes faster, and small runs only wait for Python."""
+"""Limits on a GPU. They are larger: since a GPU computes faster, even larger runs mostly wait for Python."""
 
 
 class Block:

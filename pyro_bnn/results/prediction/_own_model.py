@@ -79,7 +79,7 @@ def may_be_model(value: object) -> bool:
 
 
 KINDS = {"model": may_be_model, "posterior": lambda value: isinstance(value, Posterior) or callable(value)}
-"""Functions that say whether a value suits an argument of `predict`, to find out which one a call lacks."""
+"""Functions that say whether a value suits an argument of `predict`, to find out which argument a call lacks."""
 
 
 def require_model(model: object) -> None:

@@ -179,7 +179,7 @@ def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel |
 
 
 def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the ratios. Raise unless the weights of their sites can be removed."""
+    """Return `ratios`. Raise unless the weights of all its sites can be removed."""
     for site in (site for site in guide.sites if site.name in ratios):
         elementwise(site.name, site.prior, site.start.shape)
         if not site.is_fixed:

@@ -34,7 +34,7 @@ class PruningRow:
         mean_nll: NLL at the mean weights, in nats.
         mean_rmse: Root mean squared error at the mean weights; None for classification.
         nll_standard_error: Standard error of `nll` over the data; NaN for a single data point.
-        mean_nll_standard_error: The same of `mean_nll`.
+        mean_nll_standard_error: The same for `mean_nll`.
     """
 
     fraction: float

@@ -33,7 +33,7 @@ def batch_bald(
     Args:
         pool: Prediction of classes with `keep_draws`, or logits of shape (S, N, C).
         num_rows: Number of rows to choose, B.
-        num_combinations: Most combinations of labels. Time and memory are proportional to it.
+        num_combinations: Most combinations of labels. Time and memory are proportional to this number.
         seed: Seed of the sampled combinations; with ``None``, a seed is drawn.
 
     Returns:

@@ -299,7 +299,7 @@ class OODScores:
 
 
 def ood_scores(in_domain: Numbers, out_of_domain: Numbers) -> OODScores:
-    """Measure how well a score separates unknown from known inputs. It should be larger for unknown ones.
+    """Measure how well a score separates unknown from known inputs. The score should be larger for unknown ones.
 
     Args:
         in_domain: Scores of known inputs, shape (N,).

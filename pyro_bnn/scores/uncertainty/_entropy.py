@@ -130,9 +130,9 @@ class RunningEntropies:
         return probs
 
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
-        """Include `count` draws. `probs` is their own mean, and the other arguments are theirs, too.
+        """Include `count` draws. The other arguments describe these draws alone.
 
-        `product` is p log p for the mean p.
+        `probs` is their mean p, and `product` is p log p.
         """
         self.num_samples += count
         if self.num_samples == count:

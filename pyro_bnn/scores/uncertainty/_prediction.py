@@ -181,7 +181,7 @@ def require_variance(variance: Tensor | None) -> Tensor:
 
 
 def concatenate(predictions: Sequence[P]) -> P:
-    """Join predictions of batches by the same weight draws."""
+    """Join predictions of several batches, all made with the same weight draws."""
     first = predictions[0]
     if len(predictions) == 1:
         return first

@@ -182,10 +182,10 @@ class RegressionPrediction(Prediction):
     def crps(self, y: Tensor) -> float:
         """Return the continuous ranked probability score at targets y, averaged over rows and outputs.
 
-        The score is in the units of y; lower is better. It needs `keep_draws`. For Gaussians and their mixtures it is
-        exact, and its time grows with the square of their number (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`).
-        Otherwise it is estimated from 1000 draws, always with the same seed
-        (:func:`~pyro_bnn.metrics.crps_from_draws`).
+        The score is in the units of y; lower is better. It needs `keep_draws`. For Gaussians and mixtures of
+        Gaussians it is exact, and the time grows with the square of the number of Gaussians
+        (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). Otherwise it is estimated from 1000 draws, always with the
+        same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
 
         Args:
             y: Targets, shape ``(N, *O)``.

@@ -65,7 +65,7 @@ class MixtureDensityPrediction(RegressionPrediction):
 
 @dataclass(frozen=True, repr=False)
 class CensoredPrediction(RegressionPrediction):
-    """A prediction of values before censoring, as without limits or after full follow-up.
+    """A prediction of uncensored values: those that would be observed without limits, or after full follow-up.
 
     Only `log_density` describes the censored targets. The probability of survival beyond a time t is ``1 -
     prediction.cdf(t)``. The error of a censored target is unknown, so `score` returns only the ``nll``, and `crps` and
