@@ -105,7 +105,7 @@ class History(Shown):
         self.kl_weight.append(kl_weight)
 
     def end_epoch(self, batch_sizes: list[int], learning_rate: float, seconds: float) -> EpochRecord:
-        """Record the last steps as one epoch. In its means, each step counts by its number of rows."""
+        """Record the last steps as one epoch. Its means weight each step by the number of rows in the batch."""
 
         def mean(column: list[float]) -> float:
             steps = zip(column[-len(batch_sizes) :], batch_sizes, strict=True)

@@ -32,7 +32,7 @@ class ScaleMap(ABC):
     """A map from a free parameter to a standard deviation."""
 
     name: ClassVar[str]
-    """Prefix of the parameters' names in a guide, an identifier."""
+    """Prefix of the parameters' names in a guide. It must be a Python identifier."""
 
     moderate: ClassVar[float] = 0.0
     """Value of the free parameter of removed weights."""

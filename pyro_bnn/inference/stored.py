@@ -31,7 +31,7 @@ class StoredPosterior(Posterior):
     """A fixed set of draws, which may have their own values of the network's learned parameters and buffers.
 
     :meth:`of` makes one from any posterior. All predictions use the same draws. This saves time if draws are expensive,
-    as from a :class:`~pyro_bnn.RefreshedPosterior`. The file contains no training data.
+    as from a :class:`~pyro_bnn.RefreshedPosterior`. A file of this posterior contains no training data.
 
     Args:
         samples: The draws of the latent variables, ``{site: shape (S, *event)}``.

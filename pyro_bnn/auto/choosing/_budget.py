@@ -22,8 +22,8 @@ NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4  # number of chains in the fit, and in each
 def energy_error(*, is_longest: bool) -> float:
     """Return the energy error of MCLMC.
 
-    Chains with the largest number of steps can take smaller steps, and then have little bias. Shorter chains need the
-    larger steps to explore their modes.
+    A smaller energy error means smaller steps and less bias. The longest chains explore their modes even with small
+    steps. Shorter chains need larger steps.
     """
     return FINE_ENERGY_ERROR if is_longest else MCLMC.energy_error
 
@@ -86,11 +86,11 @@ class Deadline:
         return cls(seconds, time.perf_counter())
 
     def at(self, share: float) -> float:
-        """Return the time by the clock at which the fraction `share` of the limit has passed."""
+        """Return the clock's value when the fraction `share` of the limit has passed."""
         return self.begin + share * self.seconds
 
     def left(self, share: float = 1.0) -> float:
-        """Return how many seconds remain until the time :meth:`at`; the number is negative after it."""
+        """Return how many seconds remain until the time that :meth:`at` returns; negative if this time has passed."""
         return self.at(share) - time.perf_counter()
 
     @property

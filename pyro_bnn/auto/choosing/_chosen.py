@@ -31,7 +31,7 @@ Folds = list[tuple[Tensor, Tensor]]
 """For each trial, the indices of the rows to fit, and of the held-out rows."""
 
 Candidate = Callable[[int], BayesianModel]
-"""Makes a model for a given number of rows. Its initial weights are the same at each call."""
+"""Makes a model for a given number of rows, with the same initial weights at each call."""
 
 
 @dataclass(frozen=True)

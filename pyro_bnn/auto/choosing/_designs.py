@@ -67,7 +67,8 @@ OF_NUMBERS = (
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "heteroscedastic"),
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "gaussian"),
 )
-"""Heuristic: designs for targets that are standardised numbers. Each was the best of a dozen on some public table."""
+"""Heuristic: designs for targets that are standardised numbers. For each design, there is a public table on which it
+was the best of a dozen designs."""
 
 OF_CLASSES = (
     Design((), nn.ReLU, FanInNormalPrior(2.0), "categorical"),

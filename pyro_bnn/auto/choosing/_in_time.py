@@ -170,7 +170,7 @@ def _run(
 
 
 def _affordable(chains: TimedChains, num_models: int, num_folds: int, deadline: Deadline) -> tuple[int, int]:
-    """Return how many models can be compared in time, and on how many folds; (0, 0) if only one fits in."""
+    """Return how many models can be compared in time, and on how many folds; (0, 0) if not even two can."""
     trial = _trial_seconds(chains)
     for models in range(num_models, 1, -1):
         for folds in sorted({num_folds, 1} - {0}, reverse=True) if num_folds else []:

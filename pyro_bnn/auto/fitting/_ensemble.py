@@ -244,7 +244,11 @@ def _learned(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def _members(model: BayesianModel, found: list[Fit]) -> list[Posterior]:
-    """Return the members' posteriors. If a fit changed values of the network, each posterior stores its own values."""
+    """Return the members' posteriors.
+
+    If the learned parameters or buffers of a member's network differ from those of `model`, each posterior stores those
+    of its member.
+    """
     before = network_values(model)
     if all(torch.equal(before[name], value) for values, _, _ in found for name, value in values.items()):
         return [posterior for _, _, posterior in found]

@@ -45,7 +45,8 @@ OTHERS = {
     "map": 'fit(model, data, method="svi", guide=DeltaGuide(model))',
     "swag": "fit_svi(model, guide, data, callbacks=[SWAG(guide)], ...)",
 }
-"""Calls for methods under other names. These names are in lower case."""
+"""Names of methods in lower case that :func:`fit` does not take, each with the call that an error suggests
+instead."""
 
 
 @overload
@@ -205,8 +206,8 @@ def fit(
         progress: Whether to show a progress bar; see :func:`fit_svi`.
         execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if all modules are
             of torch and this package, and there are no `callbacks`.
-        checkpoint: File of checkpoints. To resume chains, use :func:`fit_nuts` or :func:`fit_mcmc`. The files of
-            members have endings like ``.0-of-5``.
+        checkpoint: File of checkpoints. To resume chains, use :func:`fit_nuts` or :func:`fit_mcmc`. Each member of an
+            ensemble has its own file, with an ending like ``.0-of-5``.
         resume: Checkpoint from which the fit continues.
         seed: Seed of the fit.
 
@@ -256,9 +257,9 @@ def fit(
         `validation` rows, the fit also ends after ten checks in a row without a new best log-density of these rows, and
         the best posterior is kept.
 
-        *Ensemble.* Each member is such a variational fit, with new initial weights and another order of batches. It is
-        a plain network (:class:`DeltaGuide`) unless you pass `guide`. The page :doc:`/how_to/ensembles` describes what
-        members share, how processes divide the work, and how one step on a GPU updates all members.
+        *Ensemble.* Each member is such a variational fit, with new initial weights and another order of batches. The
+        members are plain networks (:class:`DeltaGuide`) unless you pass `guide`. The page :doc:`/how_to/ensembles`
+        describes what members share, how processes divide the work, and how one step on a GPU updates all members.
     """
     require_bayesian(model, ", which has a network, a prior and a likelihood")
     _require_method(method)
@@ -306,7 +307,7 @@ def fit(
 
 
 def _require_method(method: object) -> None:
-    """Raise unless `method` is in :data:`METHODS`. For another known method, the error names its function."""
+    """Raise unless `method` is in :data:`METHODS`. For a name in :data:`OTHERS`, the error suggests a call."""
     name = str(method).lower()
     near = name if name in OTHERS else nearest(name, [*METHODS, *OTHERS])
     if method not in METHODS and near in OTHERS:

@@ -226,8 +226,8 @@ class StackedPrior(WeightPrior):
 class StackedLikelihood(Likelihood[Any]):
     """A likelihood for the outputs of K members, shape (N, K, ...).
 
-    The likelihood of a single member is applied to them: it treats axis N as an axis of draws, and axis K as the rows.
-    Each target serves all members.
+    The likelihood of a single member is applied to these outputs. It treats axis N as an axis of draws, and axis K as
+    the rows. Each target serves all members.
     """
 
     def __init__(self, of_member: Likelihood[Any]) -> None:

@@ -65,7 +65,10 @@ def is_flat(trend: svi.Trend) -> bool:
 
 
 class Plateau:
-    """Ends a fit at the last plateau of its objective. At earlier ones, it lowers `factor` for the learning rate."""
+    """Ends a fit at the last plateau of its objective.
+
+    At each earlier plateau, it lowers `factor`, which multiplies the learning rate.
+    """
 
     def __init__(self) -> None:
         self.decays: tuple[float, ...] = DECAYS

@@ -89,7 +89,8 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        The network runs on `num_rows` rows. `random` maps the `id` of a tensor to the random parameter with this value.
+        The network runs on `num_rows` rows. `random` has the random parameters, each under the `id` of the tensor that
+        the network uses as its value.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 
@@ -161,7 +162,7 @@ class Applied(AbstractContextManager[None]):
         self._gaussians.clear()
 
     def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
-        """Return the distribution from which the guide draws a site; if the site is a weight, keep the distribution."""
+        """Return the distribution from which the guide draws a site, and store it if the site is a weight."""
         if site.name not in self._model.site_names:
             return base
         gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)

@@ -294,9 +294,10 @@ def kronecker_curvature(net: nn.Module, batches: Iterable[Pair], likelihood: Lik
     .. math:: G \approx B \otimes A, \qquad B = \sum_{n, t, r} g_{ntr} g_{ntr}^\top, \qquad
               A = \frac{1}{N T} \sum_{n, t} a_{nt} a_{nt}^\top.
 
-    Here :math:`a_{nt}` is the vector that the weight matrix multiplies at position t of row n, one of T positions. The
-    gradient in the layer's output at this position is :math:`g_{ntr}`, for column r of :func:`root_of`. A bias has B as
-    its only factor. If rows or classes have weights, A is a weighted mean. The scale of Gaussian noise counts as 1.
+    Here :math:`a_{nt}` is the vector that the weight matrix multiplies at position t of row n. A row has T positions.
+    The gradient in the layer's output at this position is :math:`g_{ntr}`, for column r of :func:`root_of`. A bias has
+    B as its only factor. If rows or classes have weights, A is a weighted mean. The scale of Gaussian noise counts
+    as 1.
 
     References:
         Martens and Grosse (2015), https://arxiv.org/abs/1503.05671, for linear layers. Eschenhagen et al. (2023),

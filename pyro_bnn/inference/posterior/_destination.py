@@ -20,8 +20,8 @@ BOUNDS = (
     constraints.interval,
     constraints.half_open_interval,
 )
-"""Supports in which loaded values must lie. In others, such as a simplex, rounding can move values out of the
-support."""
+"""Kinds of supports for which loaded values are checked. Other supports, such as a simplex, are not checked, since
+rounding can move values out of them."""
 
 
 @dataclass

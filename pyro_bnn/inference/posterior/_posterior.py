@@ -148,7 +148,7 @@ class Posterior(Advised, Shown, ABC):
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
         """Return the points around which predictions linearise the network. The draws use these points in turn.
 
-        Where the point is None, the prediction is not linearised.
+        If the point of a draw is None, the prediction with this draw is not linearised.
 
         Args:
             everywhere: Whether to return the points even for a posterior whose :attr:`is_linearised` is false.

@@ -6,8 +6,8 @@ from ..._core.remedies import Advised
 from ..._core.scope import warn_of_fit
 
 MOST_CHARACTERS = 250
-"""Heuristic: a warning contains the facts if it then has at most so many characters. Otherwise it only says where they
-are."""
+"""Heuristic: a warning ends with the rest of the status's message if it then has at most so many characters. Otherwise
+it only names the attribute that contains the message."""
 
 
 class ConvergenceWarning(UserWarning):
@@ -24,8 +24,8 @@ class Status(Advised):
         detail: The last part of the message, about how the result was computed.
         remedy: Advice on what to try, with the argument names of the function that made the fit.
         verdict: What is wrong, by default the part of the message before the first semicolon.
-        is_slight: Whether the trouble is small. Then a comparison with another result is uncertain only if the two
-            differ little.
+        is_slight: Whether the trouble is small. If it is, comparisons with other results are uncertain only where the
+            results differ little.
 
     Example:
         >>> import pyro_bnn as pb
@@ -60,7 +60,7 @@ class Status(Advised):
     def warning(self, name: str = "posterior.status") -> str:
         """Return the text of a warning.
 
-        It says what is wrong and what to try, and ends with the facts if they are short.
+        It says what is wrong and what to try. If the rest of the message is short, the text ends with it.
 
         Args:
             name: Name of the attribute that contains the whole status.

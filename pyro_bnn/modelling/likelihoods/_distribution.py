@@ -114,8 +114,8 @@ class DistributionLikelihood(MadeLikelihood):
 
     Args:
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``
-            or ``(*draws, N, O)``. Count axes from the end, as in ``out[..., 0]``, since there may be many draws.
-            ``make`` must not draw random numbers.
+            or ``(*draws, N, O)``. Count axes from the end, as in ``out[..., 0]``, since axes of draws may come
+            first. ``make`` must not draw random numbers.
         num_parts: Number of parts into which the last axis of the output is split. If there are several, ``make`` gets
             each as a tensor of shape ``(*draws, N, O)``, and the network needs `num_parts` outputs for each target.
         latent: Priors of latent variables, ``{name: prior}``, without batch shape. They are inferred with the weights,

@@ -81,7 +81,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         effect, so its posterior is the prior.
 
         *Pyro modules.* Each `PyroSample` attribute of a Pyro module in the network is a site, named after its path. Its
-        declared distribution is the prior, regardless of `where` and `prior`. It is drawn once per call.
+        declared distribution is the prior, regardless of `where` and `prior`. The site is drawn once per call.
     """
 
     @explained(
@@ -178,7 +178,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         """Return the elementwise distribution of the targets given all latent variables.
 
         Args:
-            values: ``{site: shape (*draws, *event)}``. Entries of other sites are ignored.
+            values: Values of all latent variables, ``{site: shape (*draws, *event)}``. Other entries are ignored.
             x: Inputs, shape (N, ...).
 
         Returns:
@@ -258,7 +258,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return respond(self.network, likelihood, self._paths, values, x, self.interception)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
-        """Remove the axis of vectorised particles: ``(S, 1, *parameter)`` becomes ``(S, *parameter)``."""
+        """Remove the data axis after vectorised particles: ``(S, 1, *parameter)`` becomes ``(S, *parameter)``."""
         num_lead = value.dim() - self.initial_value(name).dim()
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
 

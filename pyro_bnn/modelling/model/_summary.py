@@ -21,7 +21,7 @@ CALLS = "predictions: predict(model, posterior, x); model(x) only draws from the
 """A note for users of torch, who would call ``model(x)`` for predictions."""
 
 VARIATIONAL = ", so fit(...) is variational"
-"""What follows a likelihood with learned numbers, such as ``GaussianLikelihood()``, in its line."""
+"""End of the line about the likelihood if it has learned numbers, as ``GaussianLikelihood()`` has."""
 
 RANDOM, LEARNED, FROZEN = STATES = ("random", "learned", "frozen")
 

@@ -28,7 +28,8 @@ class HierarchicalNormalPrior(HierarchicalPrior):
 
     .. math:: s \sim p(s), \qquad w_i \mid s \sim N(0, s^2).
 
-    The scale is the site ``prior.0.scale`` for the layer ``net.0``, or ``prior.0.weight.scale`` for its weight.
+    The scale of the layer ``net.0`` is the site ``prior.0.scale``. With ``per="parameter"``, the scale of its weight is
+    the site ``prior.0.weight.scale``.
 
     Args:
         scale_prior: Prior p(s), a Pyro distribution of one positive number; by default HalfNormal(1).
@@ -81,8 +82,9 @@ class HorseshoePrior(HierarchicalPrior):
     horseshoe, a slab of scale c limits the Gaussian's scale to :math:`c \tau\lambda / \sqrt{c^2 + \tau^2\lambda^2} <
     c`.
 
-    The global scale is the site ``prior.0.global_scale`` for the layer ``net.0``, or ``prior.0.weight.global_scale``
-    for its weight. The local scales of the weight are the site ``prior.0.weight.local_scales``.
+    The global scale of the layer ``net.0`` is the site ``prior.0.global_scale``. With ``per="parameter"``, the global
+    scale of its weight is the site ``prior.0.weight.global_scale``. The local scales of the weight are the site
+    ``prior.0.weight.local_scales``.
 
     Args:
         global_scale: Median b of the global scale; with a smaller value, fewer weights are large.
@@ -151,8 +153,9 @@ class LearnedNormalPrior(HierarchicalPrior):
     .. math:: \hat s = \arg\max_s \max_q \mathrm{ELBO}(q, s).
 
     If the guide is exact, :math:`\hat s` maximises the evidence :math:`\log p(y \mid s)`. The fit learns :math:`\log
-    s`: ``model.prior_parameters.0.log_scale`` for the layer ``net.0``, or ``model.prior_parameters.0.weight.log_scale``
-    for its weight. MCMC and Laplace's method do not change s.
+    s`, which is the parameter ``model.prior_parameters.0.log_scale`` for the layer ``net.0``. With ``per="parameter"``,
+    it is ``model.prior_parameters.0.weight.log_scale`` for the layer's weight. MCMC and Laplace's method do not change
+    s.
 
     With a mean-field guide and an overparametrised network, s can collapse towards 0, together with the weights.
     :class:`HierarchicalNormalPrior` infers the scale with its uncertainty.
