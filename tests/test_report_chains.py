@@ -91,6 +91,15 @@ def test_predict_says_how_many_chains_are_too_short(modes, clause):
     assert fault_of(posterior) == ("note", clause)
 
 
+def test_short_chains_whose_halves_agree_have_no_fault():
+    chains, status = {"w": torch.zeros(2, 9)}, Status(False, "short.", is_slight=True)
+    modes = Modes(torch.tensor([1.0, 1.5]), 2.5, 0.25)
+    posterior = MCMCPosterior(chains, ChainStatistics(), status, sampler="MCLMC", modes=modes)
+    verdict = of_chains(OWN, posterior, modes)
+    assert fault_of(posterior)[0] == verdict.level == "good"
+    assert "is too short to explore its mode, but longer sampling should hardly change" in verdict.text
+
+
 @pytest.mark.parametrize("has_one_mode", [False, True])
 def test_chains_of_a_linear_model_must_agree(has_one_mode):
     posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
@@ -230,7 +239,8 @@ SOMEWHAT = f"The network is trained. Longer sampling would change its prediction
 )
 def test_train_begins_with_a_sentence_without_jargon(diverged, within, change, said):
     diverging = (torch.arange(200) < diverged).reshape(2, 100)
-    status = Status(True, "well.", remedy="Longer." if within[1] > 1.1 or change is None else "")
+    remedy = "Longer." if within[1] > 1.1 or change is None else ""
+    status = Status(True, "well.", remedy=remedy, is_slight=change == 0.04)
     posterior = MCMCPosterior(
         {"w": torch.zeros(2, 100)},
         ChainStatistics(diverging=diverging),

@@ -68,7 +68,10 @@ def fit_chains(
         seed=config.seed,
     )
     found = replace(configs[chosen.name], method="mclmc")
-    chosen.posterior.status = with_verdict(chosen, found)
+    status, modes = with_verdict(chosen, found), chosen.posterior.modes
+    if modes is not None and modes.num_unexplored:
+        status = replace(status, is_slight=is_small(drift(chosen.model, chosen.posterior, data.x_train), data))
+    chosen.posterior.status = status
     made = [name for name in CHOSEN if name not in fixed] if len(configs) > 1 else []
     return found, Choice(chosen.choice, tuple(made)), chosen.model, chosen.posterior
 
@@ -151,6 +154,11 @@ def drift(model: BayesianModel, posterior: MCMCPosterior, x: Tensor) -> float:
     return float((first - second).square().mean().sqrt() / found.total.double().mean().sqrt())
 
 
+def is_small(change: float, data: Dataset) -> bool:
+    """Return whether a :func:`drift` is so small that longer chains should predict the same."""
+    return change <= (CLOSE_CLASSES if data.classes else CLOSE_NUMBERS)
+
+
 def in_plain_words(posterior: MCMCPosterior, change: float, *, is_class: bool = False) -> str:
     """Say how the fit went and what may improve it, in words for everybody. `change` is the :func:`drift`."""
     said = "The network is trained, and the sampler ran long enough."
@@ -161,7 +169,7 @@ def in_plain_words(posterior: MCMCPosterior, change: float, *, is_class: bool = 
     elif posterior.modes.num_unexplored:
         size = percent(change, 0 if change >= 0.1 else 1) + ("" if is_class else " of their standard deviation")
         halves = f"those of the two halves of the draws differ by {size}"
-        if change <= (CLOSE_CLASSES if is_class else CLOSE_NUMBERS):
+        if posterior.status.is_slight:
             return f"The network is trained. Longer sampling should hardly change its predictions: {halves}."
         said = f"The network is trained. Longer sampling would change its predictions somewhat: {halves}."
     elif posterior.status.remedy:
@@ -173,7 +181,7 @@ def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good
     """Return how serious a fault of chains is, and a clause that names the fault; ("good", "") means no fault."""
     if posterior.statistics.has_many_diverging:
         return "problem", "many steps of the chains diverged"
-    if posterior.status:
+    if posterior.status or posterior.status.is_slight:
         return "good", ""
     if posterior.modes is not None and posterior.modes.num_unexplored:
         return "note", posterior.modes.unexplored  # no problem, since such chains often predict well

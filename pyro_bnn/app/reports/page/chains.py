@@ -95,9 +95,9 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
     """Judge whether draws diverged, and whether every chain has explored its mode."""
     rule = (
         f"Problem: more than {percent(MOST_DIVERGING, 0)} of the draws diverged. Note: R-hat between the two halves of "
-        f"a chain is above {LARGEST_WITHIN} for the prediction of some training row, by however much; or R-hat between "
-        "the chains of a linear model is, since such a model has one mode. How well such chains predict is seen from "
-        "the scores on the test rows."
+        f"a chain is above {LARGEST_WITHIN} for the prediction of some training row, and the predictions of all first "
+        "halves differ from those of all second halves; or R-hat between the chains of a linear model is too large, "
+        "since such a model has one mode. The scores on the test rows tell how well such chains predict."
     )
     count, share = counted(posterior.num_chains, "chain"), posterior.statistics.share_diverging
     diverged = "the sampler does not report divergences" if share is None else f"{percent(share)} of the draws diverged"
@@ -116,7 +116,8 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
         rule,
         (level == "problem", "problem", "the chains are in trouble", posterior.status.message),
         (finding == "unknown", "note", unknown, f"{sentence(unknown)}. {more}"),
-        (finding == "short", "note", few, f"{few}. {more}"),
+        (finding == "short" and not posterior.status.is_slight, "note", few, f"{few}. {more}"),
+        (finding == "short", "good", "", f"{few}, but longer sampling should hardly change the predictions."),
         (finding == "disagreeing", "note", apart, f"{sentence(apart)}{between}. {more}"),
         (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode."),
     )
