@@ -147,7 +147,7 @@ class RefreshedPosterior(CarryingPosterior):
 
     For each draw the network runs over x once, with batch normalisation in train mode. So each call of
     :func:`~pyro_bnn.predict` also takes the time of a prediction at x. A :class:`~pyro_bnn.StoredPosterior` computes
-    the statistics only once. Predictions must use the same model, whose own statistics do not change.
+    the statistics only once. Predictions must use the same model. The model's own statistics do not change.
 
     Args:
         model: The model.

@@ -1,4 +1,4 @@
-"""Checks of a model, and its prior, its log-likelihood and the inputs of its last layer."""
+"""What a Gauss-Newton fit needs of a model: checks, the prior, the log-likelihood, and inputs of the last layer."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

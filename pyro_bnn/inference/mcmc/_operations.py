@@ -1,7 +1,8 @@
 """Table of the torch operations that can be written in C. A density with any other operation runs in torch.
 
 The entry of an elementwise operation is C text, with `{0}`, `{1}` and so on for the arguments. Other entries are
-functions of the writer, a tensor like the result, and the arguments, with a :class:`Value` in place of each tensor.
+functions. Their arguments are the writer, a tensor like the result, and the operation's own arguments, in which a
+:class:`Value` replaces each tensor.
 """
 
 import operator

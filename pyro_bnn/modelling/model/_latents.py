@@ -153,7 +153,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return local_param(f"prior_parameters.{path}", parameter) if self._pyro_context.active else parameter
 
     def plain_prior(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | None:
-        """Return the prior of a latent variable without Pyro statements; None if it is no distribution.
+        """Return the prior of a latent variable, computed without a `pyro.sample`; None if it is no distribution.
 
         `values` has the latent variables that are drawn before this one, ``{site: shape (*event)}``.
         """
