@@ -50,7 +50,7 @@ def compare_with_chains(
     expect: Callable[[float], None],
     report: Callable[[str, Status], None],
 ) -> Comparison:
-    """Sample the exact posterior of a run with four chains, and compare their predictions with those of the run.
+    """Draw four chains from the exact posterior of a run, and compare their predictions with those of the run.
 
     Before the first draw, `expect` is called with a number of seconds. The chains take at most this time at the present
     speed of the machine. After the last draw, `report` is called once for each fit, with its name and its status.

@@ -91,7 +91,7 @@ class PlainFlags:
     """Base class of commands whose help omits the types of flags, and shows defaults in words without parentheses."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the command's parameters, with their defaults in the help and without the types of flags."""
+        """Return the command's parameters. The help shows their defaults, but no types of flags."""
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the command
         for parameter in parameters:
             if getattr(parameter, "is_flag", False):

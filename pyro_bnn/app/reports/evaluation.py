@@ -1,4 +1,4 @@
-"""The report on a trained classifier, with its accuracy, its calibration, and how well it detects unknown images."""
+"""Reports the accuracy and the calibration of a trained classifier, and how well it detects unknown images."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace

@@ -156,7 +156,7 @@ class Change:
 
     @classmethod
     def of(cls, fraction: float, rises: Tensor) -> "Change":
-        """Return the mean of `rises`, the rise of the NLL of each row, and the standard error of this mean."""
+        """Return the mean of `rises` and its standard error. `rises` has the rise of the NLL of each row."""
         error = float(rises.std()) / math.sqrt(len(rises)) if len(rises) > 1 else math.nan
         return cls(fraction, float(rises.mean()), error)
 

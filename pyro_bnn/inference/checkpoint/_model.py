@@ -84,7 +84,7 @@ def _checksum(value: Tensor) -> str:
 def _is_used(model: BayesianModel, site: str) -> bool:
     """Whether the model uses the initial value of a site.
 
-    It does so if this value is the mean of the site's prior, or contains a padding row of the network.
+    The model uses it as the mean of the site's prior, or for a padding row of the network.
     """
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):

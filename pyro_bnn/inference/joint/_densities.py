@@ -1,4 +1,4 @@
-"""Prior densities: their logarithms, their gradients, and KL divergences between Gaussians and priors.
+"""Log-densities of priors, gradients of these log-densities, and KL divergences between Gaussians and priors.
 
 All latent variables are in one flat vector, in unconstrained space. Common densities have explicit gradients;
 :class:`AnyDensity` uses autograd.
@@ -61,7 +61,10 @@ class Density(ABC):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Whether the formulas work for these arguments of a prior: numbers, or vectors with one for each weight."""
+        """Whether the formulas work for these arguments of a prior.
+
+        Each argument is a number, or a vector with a number for each weight.
+        """
         return True
 
     @staticmethod
@@ -349,7 +352,7 @@ class Joint:
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """Cut a piece on a CPU into pieces of at most `longest` numbers.
+    """On a CPU, cut a piece into pieces of at most `longest` numbers.
 
     A density without a `key` may have parameters for each weight, so its piece is not cut.
     """

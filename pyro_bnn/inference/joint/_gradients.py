@@ -36,7 +36,7 @@ SUSPICIOUS = 1e-3
 WRONG = 0.1
 """A gradient is wrong if it and the finite difference differ by more than this share.
 
-A kink that `SMOOTH` allows makes them differ by at most half of `SMOOTH`.
+A kink that is too small for `SMOOTH` makes the two differ by at most half of `SMOOTH`.
 """
 
 SMOOTH = 0.05
@@ -178,7 +178,7 @@ def _example(value: Tensor) -> Tensor:
 
 
 class _WrongGradientError(Exception):
-    """A wrong gradient; any other exception is an error of the check itself."""
+    """Raised for a wrong gradient. Any other exception is an error of the check itself."""
 
 
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:

@@ -22,7 +22,7 @@ SHORTEST_WITH_MASS = 50
 """Heuristic: a warm-up with fewer draws learns no mass matrix, since it cannot learn a new step size afterwards."""
 
 FEWEST_UPDATES = 10
-"""Heuristic: with fewer updates, the initial step size is kept; dual averaging starts at ten times this size."""
+"""Heuristic: with fewer updates, the initial step size is kept, since dual averaging starts at ten times this size."""
 
 SHRINKAGE = 1e-3
 """Stan shrinks a variance towards this value, which has the weight of 5 draws."""

@@ -135,7 +135,10 @@ class _Windows:
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the gradient with respect to x, given the gradients with respect to :meth:`of` for all places."""
+        """Return the gradient with respect to x.
+
+        `parts` has a gradient for each place, with respect to the elements at this place.
+        """
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:

@@ -268,7 +268,10 @@ def diagnose(
 
 
 def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
-    """Return the predictive moments, shape (K, S, M). If there are more than `at_most`, return evenly spaced ones."""
+    """Return the predictive moments, shape (K, S, M).
+
+    If there are more than `at_most` moments, return only evenly spaced ones.
+    """
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 

@@ -59,7 +59,7 @@ class TimedChains:
     """Chains of MCLMC that start at trained networks, draw in C and in single precision, and may end early.
 
     The constructor compiles the C code in at most `timeout` seconds. It then measures two wall times:
-    `seconds_of_descent` of a step of Adam, and `seconds_of_step` of a step of a chain. Both are divided by the number
+    `seconds_of_descent` for a step of Adam, and `seconds_of_step` for a step of a chain. Both are divided by the number
     of chains, which run at the same time. `compile_seconds` is the time of the C compiler, about 0 for code that was
     compiled before. `seconds` is the rest of the constructor's wall time. `num_warmup` is the number of warm-up draws
     of each chain in the last run.

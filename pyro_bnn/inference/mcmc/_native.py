@@ -48,7 +48,7 @@ FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-f
 """With these options, infinities and NaN keep their meaning, and only sums with a pragma are reordered."""
 
 FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}
-"""Files with exponentials and logarithms in each dtype."""
+"""The C file that defines the exponential and the logarithm for each dtype."""
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Heuristic: largest relative difference between C and torch, for a potential and its gradient."""
@@ -129,7 +129,7 @@ class NativeChain(ABC):
         """Make a draw in any thread, and return the new `point`."""
 
     def state(self) -> dict[str, Any]:
-        """Return what determines the next draw, except the numbers from warm-up."""
+        """Return what determines the next draw, except the settings from warm-up."""
         return {"point": self.point, "generator": self.generator.get_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -152,7 +152,7 @@ class NativeKernel(Kernel):
 
     @abstractmethod
     def setting(self, chain: int) -> Any:
-        """Return a chain's numbers from warm-up, for `NativeChain.draw`."""
+        """Return a chain's settings from warm-up, which `NativeChain.draw` needs."""
 
     @abstractmethod
     def report(self, finished: Tensor, points: Tensor) -> Draws:

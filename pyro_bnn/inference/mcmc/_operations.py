@@ -216,7 +216,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Return zeros with the source in a slice.
+    """Return a tensor with `source` in a slice and zeros elsewhere.
 
     Only torch 2.4 records this operation; later versions record padding.
     """
@@ -243,7 +243,7 @@ def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: V
 
 
 def _picked(source: Value, indices: Sequence[Value | None]) -> Value:
-    """Return slices along one axis. Only one of `indices` is not None, and it has the positions of the slices."""
+    """Return slices along one axis. One of `indices` has the positions of the slices, and the others are None."""
     axes = [axis for axis, which in enumerate(indices) if which is not None]
     which = indices[axes[0]]
     if len(axes) != 1 or which is None or which.example is None:

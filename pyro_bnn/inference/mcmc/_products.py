@@ -22,7 +22,7 @@ MOST_TERMS = 256
 """Heuristic: a convolution with more terms in a sum loops over the terms, unless the result has an axis of rows."""
 
 Term = Callable[[Index, Index], str]
-"""Function from the index of a sum, and the index of a term in it, to the C code of the term."""
+"""Function that returns the C code of a term, given the index of a sum and the index of the term in this sum."""
 
 
 def product(writer: Writer, result: Tensor, *arguments: Value) -> Value:

@@ -201,7 +201,7 @@ class Run:
         return self._seconds_before + time.perf_counter() - self._begin
 
     def recorded(self) -> dict[str, Tensor]:
-        """Return the recorded fields of `Draws`, shape (K, S, ...), with step sizes and inverse masses."""
+        """Return the recorded fields of `Draws`, shape (K, S, ...), and each chain's step size and inverse mass."""
         steps = [chain.adaptation.step_size for chain in self._chains]
         fields = {name: [chain.recorded(name) for chain in self._chains] for name in RECORDED}
         known = {name: [value for value in values if value is not None] for name, values in fields.items()}

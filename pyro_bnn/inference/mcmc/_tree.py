@@ -199,7 +199,10 @@ def turn(
 
 
 def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
-    """Return a subtree without points, which will grow from z. The checkpoints of `old` stay, without effect."""
+    """Return a subtree without points, which will grow from z.
+
+    It keeps the checkpoints of `old`, which have no effect.
+    """
     zero, count, no = torch.zeros_like(old.log_weight), torch.zeros_like(old.leaf), torch.zeros_like(old.turning)
     return Subtree(
         *(z, r, gradient, z, gradient, zero, zero, zero - math.inf, torch.zeros_like(z), zero, count, no, no),

@@ -85,7 +85,7 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield pairs of groups of axes, one from each shape, with the same number of elements.
+    """Divide the axes of two shapes into groups, and yield pairs of groups with equal numbers of elements.
 
     The groups have as few axes as possible. Axes of size 1 are left out.
     """
@@ -256,7 +256,7 @@ class Writer:
 
 
 Operation = Callable[..., Any]
-"""Function of the writer, the result in the example run, and the arguments."""
+"""A function whose arguments are the writer, a tensor like the result, and the operation's own arguments."""
 
 
 def elementwise(text: str, *, is_slow: bool = False) -> Operation:

@@ -163,7 +163,7 @@ def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
 
 
 class Record:
-    """The draws of one chain: a callback with a state, so that checkpoints contain the draws."""
+    """A callback that keeps the draws of one chain. The draws are its state, so checkpoints contain them."""
 
     def __init__(self, point: DeltaGuide, store: Store, chain: int, layout: Layout, kept_steps: list[int]) -> None:
         self._point, self._store, self._chain, self._layout = point, store, chain, layout
