@@ -198,15 +198,15 @@ def _aligned(views: Mapping[str, Tensor], site: str, num_axes: int) -> tuple[Ten
 
 
 def chosen(members: Tensor) -> Tensor:
-    """Draw the index of a row, shape (1,), on the device of `members`, so that no step waits for a copy."""
+    """Draw the index of a row of `members`, shape (1,), on the same device."""
     return torch.randint(len(members), (1,), device=members.device)
 
 
 class BatchEnsembleState(FlatState):
     r"""Computes the gradients of one member, and sets the gradients of the other members to zero.
 
-    With the gradient :math:`G` of :math:`L - \lambda \log p(w)` in the member's weight :math:`W \circ (r s^\top)`,
-    where L is minus the log-likelihood,
+    Let L be minus the log-likelihood, and :math:`G` the gradient of :math:`L - \lambda \log p(w)` with respect to the
+    member's weight :math:`W \circ (r s^\top)`. Then
 
     .. math:: \nabla_W = G \circ (r s^\top), \qquad \nabla_r = (G \circ W)\, s, \qquad \nabla_s = (G \circ W)^\top r.
     """
@@ -277,7 +277,7 @@ class BatchEnsembleState(FlatState):
 
 
 class _SharedWeight:
-    """A shared weight, its factors in the member that was drawn, and the product of weight and factors."""
+    """A shared weight, and its factors in the member that was drawn."""
 
     def __init__(
         self,

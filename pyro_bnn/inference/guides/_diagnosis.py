@@ -44,7 +44,7 @@ SHARPEST_ROW = 0.003
 COLUMNS = ("weights", "KL (nats)", "per weight", "at prior", "collapsed", "median sd", "|mean|/sd")
 
 NUM_OFFSETS, LARGEST_OFFSET = 1001, 8.0
-"""A grid for precise integrals over a Gaussian: its number of points, and its half width in standard deviations."""
+"""Integrals over a Gaussian use so many grid points, up to so many standard deviations from the mean."""
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def _is_silent(layer: Iterable[Counts], num_data: int) -> bool:
 
 @torch.no_grad()
 def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[Marginals], dict[str, str]]:
-    """Return the marginals of the weights that were not removed, and the reason for each site that is left out."""
+    """Return the marginals of the weights that were not removed, and why each other site is left out."""
     locations, scales = _locations_and_scales(guide)
     priors = _priors_of_guide(guide) if model is None else _priors_of_model(guide, model)
     found, left_out = [], {}

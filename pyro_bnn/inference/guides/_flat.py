@@ -29,8 +29,8 @@ Choice = Callable[[Site, dist.Normal], dist.Normal]
 class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     """A guide whose ELBO can be differentiated without effect handlers.
 
-    A subclass defines its distribution twice: in `forward`, as any Pyro guide does, and in :meth:`flat`, for fast fits,
-    with all parameters in long vectors. Each parameter has the name of its site.
+    A subclass defines its distribution twice: in `forward`, as any Pyro guide does, and in :meth:`flat`, which moves
+    all parameters into long vectors for fast fits. Each parameter has the name of its site.
     """
 
     sites: tuple[Site, ...]
@@ -149,7 +149,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return None if any(p.requires_grad for p in named.values()) else "all parameters of the guide are frozen"
 
     def shape_of(self, parameter: str, joint: Joint) -> torch.Size | None:
-        """Return the shape of the site of a parameter, such as `loc.net.weight`."""
+        """Return the shape of a parameter's site, given the parameter's name, such as `loc.net.weight`."""
         return joint.layout.shapes.get(parameter.partition(".")[2])
 
 
@@ -167,7 +167,7 @@ class GaussianGuide(FlatGuide):
     ) -> None:
         """Make the parameters, site by site to save memory.
 
-        A low-rank part multiplies standard deviations by `stretch`, so the scales of `init` are divided by it.
+        A low-rank part multiplies standard deviations by `stretch`, so the scales of `init` are divided by `stretch`.
         """
         init = init_or_default(init)
         self.sites = tuple(sites)

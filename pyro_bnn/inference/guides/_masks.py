@@ -1,4 +1,4 @@
-"""Gaussians whose removed elements are exactly zero, and masks of removed weights in flat vectors."""
+"""Distributions and masks for guides with removed weights."""
 
 from collections.abc import Mapping
 
@@ -15,8 +15,8 @@ from ..joint import LOG_ROOT_TAU, Joint, Site
 class PrunedNormal(TorchDistribution):
     """Independent Gaussians for the elements in the mask `keep`; the removed elements are exactly 0.
 
-    The density of a removed element is the prior's density at zero, so it adds nothing to the divergence, and gets no
-    gradient. The ELBO is that of a network without the removed elements.
+    The density of a removed element is the prior's density at zero, so the element adds nothing to the divergence, and
+    gets no gradient. The ELBO is that of a network without the removed elements.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -55,7 +55,7 @@ def _divergence(q: PrunedNormal, p: Distribution) -> Tensor:
 
 
 def masks_of(guide: nn.Module) -> dict[str, Tensor]:
-    """Return a mask of the remaining elements for each site with removed elements."""
+    """For each site with removed elements, return a mask of the remaining elements."""
     keep = guide._modules.get("keep")
     return {} if keep is None else dict(keep.named_buffers())
 

@@ -17,7 +17,7 @@ LARGE_ON_GPU = 2**22
 """Heuristic: smallest number of elements for which an operation on a GPU takes longer than its launch."""
 
 SMALLEST_WEIGHT = 1e-12
-"""Heuristic: smallest weight of the divergence. Precisions grow with its inverse, and float32 ends at 3e38."""
+"""Heuristic: smallest weight of the divergence. Precisions grow with the inverse weight, and float32 ends at 3e38."""
 
 SMALLEST_RISE = 1.001
 """Heuristic: a precision below this multiple of the prior's counts as equal to the prior's, because of rounding."""
@@ -40,17 +40,17 @@ class NaturalState(FlatState):
     the part of S that comes from the data is divided by this factor.
 
     The update of S contains the square of a noisy term, which raises S above its optimum by about
-    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, g varies with the draws of all weights, which
-    would raise S to many times its optimum. So for latent variables of the likelihood, the second derivative of L
-    replaces :math:`g\,(w - m)\,S`. To compute it, no pass through the network is needed.
+    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, g varies with the draws of all weights. This
+    variance would raise S to many times its optimum. So for latent variables of the likelihood, the second derivative
+    of L replaces :math:`g\,(w - m)\,S`. To compute it, no pass through the network is needed.
 
     With `gauss_newton_every` k, :math:`B\,s^2 / N` replaces :math:`g\,(w - m)\,S` in every k-th step, and S stays the
     same in the other steps. Here s is the gradient of minus the log-likelihood of the whole data set, estimated from B
     rows with simulated targets.
 
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
-    The first step computes S from `initial_hessian`, the Hessian of the loss of one row, if it is given. `adds_up` says
-    that a step sums :math:`g\,(w - m)` over several draws or processes.
+    If `initial_hessian`, the Hessian of the loss of one row, is given, the first step computes S from it. `adds_up`
+    says that a step sums :math:`g\,(w - m)` over several draws or processes.
 
     References:
         See :func:`natural_gradient`. The factor by which a step multiplies S is from Lin et al. (2020),
@@ -97,7 +97,7 @@ class NaturalState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """A list with the gradient with respect to the draw.
+        """The gradient with respect to the draw, as a list of vectors.
 
         With several draws or processes, the list also contains this gradient times the draw's deviation.
         """
@@ -265,7 +265,7 @@ class NaturalState(FlatState):
         precision.mul_(factor)
 
     def _multiply(self, part: slice, out: Tensor) -> None:
-        """Write the estimated Hessian of each element, divided by the precision S, to `out`."""
+        """Write the estimated second derivatives for the weights in `part`, divided by their precisions, to `out`."""
         self._estimate(part, out)
         for hessian in self._hessians:
             hessian.add_to(out, part)
@@ -347,7 +347,10 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """In `products`, which has an element for each weight in `part`, replace estimates by exact values."""
+        """Replace this variable's estimates in `products` by exact values.
+
+        `products` has an element for each weight in `part`.
+        """
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

@@ -63,7 +63,7 @@ FAMILIES: dict[type[nn.Module], Callable[[BayesianModel, GuideRecord], nn.Module
     BatchEnsembleGuide: lambda model, record: BatchEnsembleGuide(model, num_members=_num_members(record)),
     **{kind: lambda model, r, kind=kind: auto_guide(kind, model, rank=r.rank) for kind in KINDS},  # type: ignore[misc]
 }
-"""Functions that rebuild a guide from its model and its record. Other classes cannot be rebuilt."""
+"""Functions that rebuild a guide from its model and its record. Guides of other classes cannot be rebuilt."""
 
 
 def _num_members(record: GuideRecord) -> int:
@@ -167,7 +167,7 @@ def _packed(state: dict[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, 
 
 
 def _named_after(site: str, state: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of a site's entries in `state`, such as ``loc.net.0.weight``, without the mask."""
+    """Return the names of a site's entries in `state`, such as ``loc.net.0.weight``, except that of its mask."""
     return [name for name in state if name.partition(".")[2] == site and name != f"keep.{site}"]
 
 

@@ -71,7 +71,7 @@ class ParameterVector:
             parameter.grad = None if parameter.grad is None else parameter.grad.clone()
 
     def close(self) -> None:
-        """Give each parameter its own memory again, in its former format."""
+        """Give each parameter its own memory again."""
         for parameter, view, example in zip(self.parameters, self._views, self._formats, strict=True):
             if parameter.data_ptr() == view.data_ptr():
                 parameter.data = torch.empty_like(example, device=view.device).copy_(view)
@@ -79,7 +79,7 @@ class ParameterVector:
 
 
 class DrawGradients:
-    """Gradients of the negative log-likelihood with respect to drawn values, which are views of `draw`.
+    """Gradients of the negative log-likelihood with respect to a draw.
 
     The backward pass makes a new gradient tensor for each large site. Small sites share a vector, to which the backward
     pass adds their gradients. The shared vector takes more memory and time, but a single operation then updates all
@@ -213,7 +213,7 @@ class FlatState(ABC):
         """Draw a value of each site. The gradients of the values start at zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (most states do not need it)
-        """Receive the negative log-likelihood of all or some rows before its backward pass."""
+        """Receive the negative log-likelihood of a batch, or of a part of it, before the backward pass."""
 
     @property
     def simulates(self) -> bool:
@@ -221,7 +221,7 @@ class FlatState(ABC):
         return False
 
     def observe_simulated(self, log_likelihood: Tensor, num_rows: int, share: float) -> None:  # noqa: B027
-        """Receive the log-likelihood of simulated targets of `num_rows` rows, if :attr:`simulates` is true.
+        """If :attr:`simulates` is true, receive the log-likelihood of targets that are simulated for `num_rows` rows.
 
         `share` is the weight of this log-likelihood in the sum over all draws and parts of the batch.
         """

@@ -98,7 +98,7 @@ class Batches:
         return map(self._chosen, [order[begin:end] for begin, end in self.bounds[skip:]])
 
     def _chosen(self, rows: Tensor) -> Batch:
-        """Return this process's part of a batch with the given row indices."""
+        """Return this process's part of the batch that consists of the given rows."""
         assert self.tensors is not None
         self.rows = rows.tensor_split(self._processes.count)[self._processes.rank] if self._processes.are_many else rows
         return tuple(take(part, self.rows) for part in self.tensors)

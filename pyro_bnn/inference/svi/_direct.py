@@ -1,4 +1,4 @@
-"""The direct path: the ELBO of a flat guide, and its gradients, without Pyro's effect handlers."""
+"""The direct path, which computes the ELBO of a flat guide and its gradients without Pyro's effect handlers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -219,7 +219,7 @@ class DirectStep(GradientStep):
 
 
 def _cut(batch: Batch, num_parts: int) -> list[tuple[Batch, float]]:
-    """Cut a batch into nearly equal parts, each with its share of the rows."""
+    """Cut a batch into nearly equal parts; return each part with its fraction of the rows."""
     if num_parts == 1:
         return [(batch, 1)]
     rows = num_rows(batch[0])

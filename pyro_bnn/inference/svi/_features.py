@@ -1,4 +1,4 @@
-"""Tables of the outputs of frozen layers, which a fit then computes only once for each row."""
+"""Tables of the outputs of frozen layers, so that these layers run only once for each row of data."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

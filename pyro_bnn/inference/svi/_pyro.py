@@ -1,4 +1,4 @@
-"""Pyro's own models and guides: checks, functions as modules, and a step with one of Pyro's ELBOs."""
+"""Steps with Pyro's ELBOs, for any Pyro model and guide."""
 
 import copy
 import inspect
@@ -139,7 +139,7 @@ def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
 
 
 def traced_guide(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch) -> Any:
-    """Trace a call of a guide. Raise if it lacks a latent variable of the model; Pyro would only warn of this."""
+    """Trace a call of a guide. Raise if the guide lacks a latent variable of the model; Pyro would only warn."""
     check_signature("model", model, batch)
     check_signature("guide", guide, batch)
     example = next(guide.parameters(), None)  # if there are none, this call makes them, with the seed of the fit
