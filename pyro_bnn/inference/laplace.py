@@ -27,7 +27,7 @@ from .posterior import Destination, Draw, Posterior, Status, warn_unless_ok, wit
 __all__ = ["LaplacePosterior", "fit_laplace"]
 
 MAX_DIMENSIONS = 5000
-"""Largest number of latent numbers. The Hessian then takes 200 MB in double precision."""
+"""Largest number of latent numbers. With so many, the Hessian takes 200 MB in double precision."""
 
 SMALL_GRADIENT = 1e-3
 """Heuristic: a point counts as the mode if the root mean square of its gradient, in nats per standard deviation, is at

@@ -140,7 +140,7 @@ class LogVariance(ScaleMap):
 
 
 FIRST_SHARE = 0.9
-"""Heuristic: largest initial scale as a share of the cap; the slope there is a hundredth of that of softplus."""
+"""Heuristic: largest initial scale, as a share of the cap. There the map's slope is a hundredth of softplus's."""
 
 
 @dataclass(frozen=True)

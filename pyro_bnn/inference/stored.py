@@ -153,5 +153,5 @@ class StoredPosterior(Posterior):
 
 
 def _is_same(value: Tensor) -> bool:
-    """Whether all rows are equal. If the last row differs from the first, no other is read."""
+    """Whether all rows are equal."""
     return torch.equal(value[0], value[-1]) and bool((value == value[:1]).all())

@@ -1,4 +1,4 @@
-"""Chooses the network, prior and likelihood that predict held-out rows of a table best, for a fit by chains."""
+"""Chooses the network, prior and likelihood that best predict held-out rows of a table, and fits them by chains."""
 
 from ._budget import Budget as Budget
 from ._budget import Deadline as Deadline

@@ -195,7 +195,7 @@ def _compared(
     seed: int,
     progress: bool | None,
 ) -> tuple[dict[str, float], int]:
-    """Return each model's mean log-density of held-out rows, and how many models cannot run in C."""
+    """Return each model's mean log-density of held-out rows, and the number of models that chains in C cannot fit."""
     scores: dict[str, float] = {}
     num_not_in_c = 0
     num_fits = len(candidates) * len(folds)

@@ -39,7 +39,7 @@ LARGEST_GROUPED = 2000  # heuristic: largest batch of members in one step on a C
 MakeGuide = Callable[[BayesianModel], nn.Module]
 
 Fit = tuple[dict[str, Tensor], dict[str, Tensor], GuidePosterior]
-"""A member: values of its network, learned parameters of its likelihood, and its posterior."""
+"""A fitted member: parameters and buffers of its network, learned parameters of its likelihood, and its posterior."""
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,7 @@ OTHERS = {
     "map": 'fit(model, data, method="svi", guide=DeltaGuide(model))',
     "swag": "fit_svi(model, guide, data, callbacks=[SWAG(guide)], ...)",
 }
-"""Names of methods in lower case that :func:`fit` does not take, each with the call that an error suggests
-instead."""
+"""Methods that :func:`fit` does not take, in lower case, each with the call that an error suggests instead."""
 
 
 @overload
@@ -171,7 +170,8 @@ def fit(
 ) -> GuidePosterior | MCMCPosterior | EnsemblePosterior:
     """Fit a model to data by chains if possible, and otherwise by variational inference.
 
-    Optimizers, learning rates and numbers of steps need no tuning. Choose the scale of the prior on held-out rows.
+    Optimizers, learning rates and numbers of steps need no tuning. Choose the prior's scale that predicts held-out
+    rows best.
 
     Args:
         model: A network with a prior and a likelihood.

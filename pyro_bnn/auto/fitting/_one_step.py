@@ -37,7 +37,7 @@ ELEMENTWISE = {
     *(torch.optim.Adadelta, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam),
     torch.optim.RAdam,
 }
-"""Optimizers that update each number by its own gradients only."""
+"""Optimizers that update each element of a parameter by its own gradients only."""
 
 NUM_TRIED = 8  # number of rows with which the network is tried out
 MEMBER = f"{SITE_PREFIX}.member"  # prefix of the sites of the stacked model, in place of that of a member's sites

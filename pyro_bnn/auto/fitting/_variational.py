@@ -266,7 +266,7 @@ def fit_variational(
 
 
 def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data: svi.Data) -> bool:
-    """Return whether the network is a plain sequence whose weights are in linear layers, each used once per row."""
+    """Return whether all weights are in linear layers of a plain sequence, and each layer runs once per row."""
     if not isinstance(guide, MeanFieldGuide) or isinstance(guide.scale_map, Precision):
         return False  # precisions are for natural gradients, which need weight draws
     layers = list(_layers(model.network))

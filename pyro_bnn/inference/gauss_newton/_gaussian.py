@@ -59,7 +59,7 @@ class AlongAxes(Covariance):
     """
 
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Yield for each parameter its `left`, its `right`, and its part of each vector, shape (m, n)."""
+        """For each parameter, yield `left`, `right`, and the part of each vector that belongs to it, shape (m, n)."""
         names = range(len(self.tensors) // 2)
         axes = [(self.tensors[f"left.{i}"], self.tensors[f"right.{i}"]) for i in names]
         shapes = [(len(left), len(right)) for left, right in axes]

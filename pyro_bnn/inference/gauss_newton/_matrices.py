@@ -102,7 +102,7 @@ def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
     r"""Return L, shape (N, C, C), such that :math:`L L^\top` is the curvature of each row with respect to the outputs.
 
     The curvature of a row is the expected Hessian of its negative log-likelihood, times the weights of the row and of
-    its class, which depend on y. The scale of Gaussian noise counts as 1.
+    its class. Only these weights depend on y. The scale of Gaussian noise counts as 1.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:

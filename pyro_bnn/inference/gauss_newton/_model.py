@@ -1,4 +1,4 @@
-"""What a Gauss-Newton fit needs of a model: checks, the prior, the log-likelihood, and inputs of the last layer."""
+"""Checks a model for a Gauss-Newton fit, and computes the prior, the log-likelihood, and inputs of the last layer."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

@@ -15,7 +15,8 @@ from ._posterior import Posterior
 P = TypeVar("P", bound=Posterior)
 
 NUM_DRAWS = 100
-"""Heuristic: default number of draws. Their mean has a standard error of 10 % of the draws' standard deviation."""
+"""Heuristic: default number of draws. The mean of so many draws has a standard error of 10 % of their standard
+deviation."""
 
 TOLERANCE = 0.01
 """Heuristic: a relative change of a learned parameter up to this size counts as rounding, as by a move to bfloat16."""

@@ -154,7 +154,7 @@ class EnsemblePosterior(Posterior):
 
 
 MOST_MESSAGES = 2
-"""Largest number of members' messages in a status."""
+"""Largest number of members whose messages the ensemble's status quotes."""
 
 
 def _combined(statuses: list[Status]) -> Status:

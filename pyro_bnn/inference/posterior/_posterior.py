@@ -24,7 +24,8 @@ from ._destination import Destination
 from ._status import Status
 
 MOST_DRAWS = 1000
-"""Default number of draws for ArviZ and moments. Their mean has a standard error of 3 % of the standard deviation."""
+"""Default number of draws for ArviZ and moments. The mean of so many draws has a standard error of 3 % of their
+standard deviation."""
 
 
 class Moments(NamedTuple):
@@ -181,7 +182,7 @@ class Posterior(Advised, Shown, ABC):
         return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
 
     def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
-        """Return draws as one tensor for each site. Each draw is made in the context `unit`."""
+        """Return draws as one tensor for each site."""
         if num_samples is None:
             num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)
         num_samples = _checks.at_least("num_samples", num_samples, least)
@@ -298,7 +299,7 @@ class Posterior(Advised, Shown, ABC):
 
     @property
     def guides(self) -> tuple[nn.Module, ...]:
-        """The guides that are modules. Those of an ensemble are in the order of its members."""
+        """The posterior's guides that are modules. The guides of an ensemble are in the order of its members."""
         return ()
 
     @property

@@ -6,8 +6,8 @@ from ..._core.remedies import Advised
 from ..._core.scope import warn_of_fit
 
 MOST_CHARACTERS = 250
-"""Heuristic: a warning ends with the rest of the status's message if it then has at most so many characters. Otherwise
-it only names the attribute that contains the message."""
+"""Heuristic: most characters of a warning that ends with the rest of the status's message. If there would be more, the
+warning only names the attribute that contains the message."""
 
 
 class ConvergenceWarning(UserWarning):
@@ -24,7 +24,7 @@ class Status(Advised):
         detail: The last part of the message, about how the result was computed.
         remedy: Advice on what to try, with the argument names of the function that made the fit.
         verdict: What is wrong, by default the part of the message before the first semicolon.
-        is_slight: Whether the trouble is small. If it is, comparisons with other results are uncertain only where the
+        is_slight: Whether the trouble is small. If true, comparisons with other results are uncertain only where the
             results differ little.
 
     Example:

@@ -46,7 +46,7 @@ class Weighted(TorchDistribution):
 
 @dataclass(frozen=True)
 class MovedPrior:
-    """A function for `PyroSample`: a fixed prior, on the device and in the dtype of the likelihood."""
+    """A function for `PyroSample` that returns a fixed prior, on the device and in the dtype of the likelihood."""
 
     prior: Distribution
 
@@ -84,7 +84,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         super().__init__()  # without the argument `name` of `PyroModule`
 
     def keep_exact(self, name: str, value: Tensor | None) -> None:
-        """Register a buffer in double precision, which survives a move to single precision and back."""
+        """Register a buffer whose value in double precision survives a move to single precision and back."""
         self.register_buffer(name, value)
         if value is not None:
             vars(self).setdefault("_exact", {})[name] = value.clone()
@@ -203,7 +203,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """Return a copy without Pyro that has given values of the latent variables, and shares the parameters.
+        """Return a copy that has given values of the latent variables, shares the parameters, and does not use Pyro.
 
         Args:
             values: ``{name of the attribute: shape (*draws, *event)}``, for all latent variables.
@@ -211,7 +211,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return without_pyro(self, values)
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
-        """Return the prior of a latent variable given the `values` of others, without Pyro statements.
+        """Return the prior of a latent variable, given the `values` of others; no Pyro statement runs.
 
         If the variable is computed from others, return its value.
         """
@@ -243,7 +243,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
 
 class NumberLikelihood(Likelihood[RegressionPrediction]):
-    """A likelihood of floating-point numbers, unless a subclass allows other dtypes."""
+    """A likelihood of numbers. Targets must be floating-point, unless a subclass allows other dtypes."""
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         require_real(type(self).__name__, y)

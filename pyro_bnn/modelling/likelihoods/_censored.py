@@ -94,7 +94,7 @@ def _uncensored(distribution: Any) -> Distribution:
 
 
 class _CensoredLikelihood(MadeLikelihood):
-    """A likelihood of censored targets. The `base` of their distribution is the distribution of uncensored values."""
+    """A likelihood of censored targets. The `base` of the targets' distribution is that of uncensored values."""
 
     def accumulator(self) -> Accumulator[CensoredPrediction]:
         return CensoredAccumulator()

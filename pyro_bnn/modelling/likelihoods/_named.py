@@ -48,7 +48,7 @@ LIKELIHOODS: dict[str, _Choice] = {
     "mixture": _Choice(lambda components=3.0: MixtureDensityLikelihood(components), "COMPONENTS", "numbers"),
     "poisson": _Choice(PoissonLikelihood, "", "counts"),
 }
-"""Bernoulli has one output for two classes, categorical one for each class."""
+"""With ``bernoulli``, a network has one output for two classes. With ``categorical``, it has one for each class."""
 
 
 CALLS = {

@@ -24,8 +24,7 @@ class NumbersLikelihood(Likelihood[P_co]):
     """
 
     free_names: ClassVar[Mapping[str, str]] = {}
-    """Names of parameters, ``{learned number: parameter}``, for all learned numbers whose parameter is not
-    ``free_NAME``."""
+    """``{learned number: name of its parameter}``, for all numbers whose parameter is not called ``free_NAME``."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -299,7 +299,7 @@ def own_paths(model: BayesianModel) -> dict[str, str]:
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Return ``{name: path}`` for the values of a draw that are no latent variables; raise if the network lacks one."""
+    """Return ``{name: path}`` for names other than latent variables; raise if the network has no tensor of a name."""
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}
     unknown = [name for name in others if name not in own]

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _NoStatements(Messenger):
-    """Raises an error at a Pyro statement in a prior, which would run only once."""
+    """Raises an error at a Pyro statement in a prior, since the statement would run only once."""
 
     def _pyro_sample(self, msg: Any) -> NoReturn:
         raise ValueError(
@@ -33,13 +33,13 @@ class _NoStatements(Messenger):
 
 
 def _asked(method: Callable[..., T], *args: object) -> T:
-    """Call a method of a prior, which may not run Pyro statements."""
+    """Call a method of a prior; raise if it runs a Pyro statement."""
     with EXCLUSIVE, poutine.block(), _NoStatements():
         return method(*args)
 
 
 def first_value(net: nn.Module, site: str, path: str) -> Tensor:
-    """Return the initial value of a random parameter, which a buffer of `net` stores."""
+    """Return the initial value of a random parameter, from its buffer in `net`."""
     try:
         return net.get_buffer(path)
     except AttributeError as error:
@@ -50,7 +50,7 @@ def first_value(net: nn.Module, site: str, path: str) -> Tensor:
 
 
 class NetworkPriors:
-    """The priors of random parameters, which are buffers of `net`.
+    """The priors of random parameters, whose initial values are buffers of `net`.
 
     The network declares the priors of the sites `declared`. All other sites have `prior`.
     """

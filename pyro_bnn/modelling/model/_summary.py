@@ -12,7 +12,8 @@ from ..priors import WeightPrior
 from ._selection import SITE_PREFIX, owned
 
 MOST_ROWS = MOST_LINES - 5
-"""Up to so many parameters have a row each. A larger model has a row for each kind, such as ``Linear.weight``."""
+"""Largest number of parameters that have a row each. A larger model has a row for each kind, such as
+``Linear.weight``."""
 
 NAMES_WIDTH = 40
 """Largest number of characters for the names of layers in the last column."""
@@ -35,8 +36,8 @@ def summary_of(
 ) -> Summary:
     """Summarise a model of a network, a prior and a likelihood.
 
-    `latents` has the shapes of latent variables, except the likelihood's. The network itself declares the priors of the
-    sites `declared`.
+    `latents` has the shapes of all latent variables but those of the likelihood. The network itself declares the priors
+    of the sites `declared`.
     """
     network, prior, likelihood = parts
     others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}

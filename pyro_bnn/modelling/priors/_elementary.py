@@ -1,4 +1,4 @@
-"""Fixed priors with the same settings for every parameter, which are checked when the prior is made."""
+"""Fixed priors with the same settings for every parameter. The settings are checked when a prior is made."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ._base import Prior, scale_like
 
 
 def _no_mean(call: str) -> dict[str, str]:
-    """Return advice for users who pass the arguments of torch's distributions, of which the first is a mean."""
+    """Return advice for users who pass a mean first, as to torch's distributions."""
     return dict.fromkeys(["", "loc", "mean"], f"{call} has mean 0") | dict.fromkeys(["sd", "std"], f"write {call}")
 
 
