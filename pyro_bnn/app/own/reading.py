@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ..._core.extras import optional
 from .cells import Cells, listed, training_without
 
 MOST_NAMED = 5  # largest number of rows or columns in a note
@@ -147,6 +146,8 @@ def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
 
 def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
     """Return the column names, the cells, and "" in place of the separator, since a Parquet file has none."""
+    from ..._core.extras import optional  # imported late: it loads torch
+
     optional("pyarrow", "PyArrow", "parquet")
     try:
         frame = pd.read_parquet(path)
