@@ -174,7 +174,7 @@ def shape(value: Any) -> tuple[int, ...]:
 
 
 def reshaped(y: Tensor, expected: Sequence[int]) -> str:
-    """Return advice for targets that differ from the expected shape in axes of length 1 only; otherwise ""."""
+    """Return advice if the shape of targets differs from the expected one in axes of length 1 only; otherwise ""."""
     if y.numel() != math.prod(expected) or y.dim() == len(expected):
         return ""
     return "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; pass `y[:, None]`, or `y.to_frame()` of a Series"

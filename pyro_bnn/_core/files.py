@@ -1,4 +1,4 @@
-"""Files of states: written completely or not at all, with a checksum, and without code.
+"""Files of states, which are written completely or not at all, have a checksum, and contain no code.
 
 A state consists of None, numbers, texts and tensors, in lists, tuples and dictionaries. The file has the safetensors
 format. Its header holds the values other than tensors as JSON, and a SHA-256 checksum of all values.

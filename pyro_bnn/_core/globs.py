@@ -47,7 +47,7 @@ def advice(glob: str, names: Sequence[str]) -> str:
 
 
 def _corrected(glob: str, names: Sequence[str]) -> str:
-    """Replace each misspelt component by the most similar one of the names."""
+    """Replace each misspelt component by the most similar component of the names."""
     known = sorted({part for name in names for part in name.split(".")})
     parts = []
     for part in glob.split("."):

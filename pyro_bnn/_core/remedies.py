@@ -150,7 +150,7 @@ INSTEAD = {
         "predict_std": f"{DISTRIBUTION}, which has the uncertainties of classes",
     },
 }
-"""Advice by class and missing attribute, which subclasses inherit."""
+"""Advice by class and missing attribute. Subclasses inherit the advice."""
 
 
 def explain_missing(module: str) -> None:

@@ -74,7 +74,7 @@ class Stream:
         EXCLUSIVE.__exit__()
 
     def state(self) -> list[Tensor]:
-        """Return the state at the end of the last block."""
+        """Return the states of the generators at the end of the last block."""
         return list(self._state)
 
     def restore(self, state: list[Tensor]) -> None:
@@ -181,7 +181,7 @@ def own_parameters(*modules: object) -> Iterator[None]:
 
 
 class _NoContext(nullcontext[None]):
-    """Pyro context of a `PyroModule` for reading attributes without Pyro statements."""
+    """Pyro context in which a `PyroModule` reads its attributes without Pyro statements."""
 
     active, used = 0, True
 
@@ -202,8 +202,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
     """Return a copy that shares the parameters, but uses neither Pyro's handlers nor its store.
 
-    `values` has values of `PyroSample` attributes by name. An attribute without one gives a new random value at each
-    read.
+    `values` has values of `PyroSample` attributes by name. Other such attributes give a new random value at each read.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))

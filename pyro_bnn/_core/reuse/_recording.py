@@ -130,7 +130,7 @@ class RecordedOutput:
             self.value = tensor.detach()
 
     def protect(self) -> None:
-        """Keep a copy, before the network changes the tensor in place."""
+        """Keep a copy of the tensor before the network changes it in place."""
         tensor = self.reference()
         if not self.is_copied and not self.is_lost and tensor is not None:
             self.value, self.is_copied = tensor.detach().clone(), True
@@ -316,7 +316,7 @@ def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether this is batch normalisation that changes its statistics. Some schemas omit this change."""
+    """Return whether this is batch normalisation that changes its statistics. The operation's schema may not say so."""
     if "batch_norm" not in func._schema.name:
         return False
     named = _named(func, args, kwargs)

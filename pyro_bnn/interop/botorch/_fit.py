@@ -34,7 +34,7 @@ CENTER, SPREAD = -0.5, 1.5
 """Heuristic: mean (for a network with one input) and standard deviation of the prior of an input's log-factor."""
 
 PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "**": FanInNormalPrior(2.0)})
-"""Heuristic: priors of the default network: of the factors of inputs, the first layer, and further layers."""
+"""Heuristic: priors for the default network's input factors, for its first layer, and for further layers."""
 
 NOISE = dist.LogNormal(-5.0, 0.5)
 """Heuristic: prior of a noise scale. With a wider prior, a fit would take differences between good values for noise."""

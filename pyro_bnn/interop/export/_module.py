@@ -188,8 +188,8 @@ class PredictiveModule(nn.Module):
         self._store(model, draws)
         self.requires_grad_(False).eval()
         self.computation = self._exportable_computation(x)
-        """How the network runs: "vmap" for all draws at once, "scan" in a loop of the graph, or "loop" if torch can
-        export neither. With "loop", an exported graph has a copy of the network for each draw, and cannot have
+        """How the network runs: for all draws at once ("vmap"), or in a loop of the graph ("scan"). If torch can export
+        neither, this is "loop": an exported graph then has a copy of the network for each draw, and cannot have
         recurrent layers."""
         self._require_agreement(x, expected)
 

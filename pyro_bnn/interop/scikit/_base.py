@@ -254,7 +254,7 @@ class BNNEstimator(Advised, Settings):
         return f'<details style="{OF_FIT}"><summary>{line}</summary>{facts}</details>'
 
     def _fit_summary(self) -> Summary | None:
-        """Return the network and the status; None before a fit."""
+        """Return a summary of the network and the status; None before a fit."""
         if "posterior_" not in vars(self):
             return None
         layers = [layer for layer in self.model_.network.modules() if isinstance(layer, nn.Linear)]

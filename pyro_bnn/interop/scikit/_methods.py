@@ -53,7 +53,7 @@ NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
 """Settings of natural gradients for a further part of the data. Without them, the first scales would be the prior's."""
 
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
-"""Heuristic for SWAG: rank; the path's learning rate, epochs and batches per epoch; most rows of a batch."""
+"""Heuristic for SWAG: rank, learning rate, number of epochs, batches per epoch, and most rows of a batch."""
 
 SEED_STEP = 1_000_003
 """Difference of the seeds of successive members. It is large and prime, so that similar estimators share no member."""

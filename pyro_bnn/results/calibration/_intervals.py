@@ -22,7 +22,7 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 class IntervalRecord:
     """The scores of the calibration rows, shape ``(n, *O)``.
 
-    The score "quantile" has no record, since its scores depend on the level.
+    With ``score="quantile"``, there is no record, since the scores depend on the level.
     """
 
     score: str

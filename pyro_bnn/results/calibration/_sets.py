@@ -18,7 +18,7 @@ from ._rows import check_scores, conformal_quantile, prediction_labels, require_
 MIXING = 1e7
 """Scale of random factors, one for each class.
 
-U is the fractional part of a sum over all classes, of each class's probability times its factor.
+U is the fractional part of the sum of all class probabilities, each multiplied by the factor of its class.
 """
 
 

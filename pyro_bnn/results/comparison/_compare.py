@@ -158,7 +158,7 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """Return a score with its standard error. The first value is from all draws; each other one lacks one group."""
+    """Return a score with its standard error. The first value is from all draws; the others each leave out a group."""
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
@@ -190,7 +190,7 @@ def _points_last(values: Tensor) -> Tensor:
 def _cdf_sums(
     components: Distribution, prediction: RegressionPrediction, nodes: Tensor, groups: Tensor, seed: int
 ) -> Tensor:
-    """Return the sum of the distribution functions of each group of draws at the nodes, shape (G, K, O, N)."""
+    """Return, for each group of draws, the sum of its distribution functions at the nodes, shape (G, K, O, N)."""
     sums = nodes.new_zeros(NUM_GROUPS, *nodes.shape)
     shape = prediction.mean.shape
     observations = None if has_cdf(components) else _observations(prediction, seed)

@@ -318,7 +318,7 @@ def _wrapped(lines: Sequence[str]) -> str:
 
 
 def _table(rows: Sequence[Scores]) -> str:
-    """Return a table as text, with a row for the ranges of ratios below each row."""
+    """Return a table as text. Below the row of a method with ratios, a line shows their ranges."""
     columns = cells_of(rows)
     lines = [["", *columns]]
     for row, *texts in zip(rows, *columns.values(), strict=True):

@@ -72,10 +72,10 @@ class Limits:
 
 
 ON_CPU = Limits(numbers=2**20, work=2**24, num_bytes=2**24, work_of_draw=2**20, weights=2**15)
-"""Limits on a CPU. Below them, most time is overhead; above them, joining weights costs more than it saves."""
+"""Limits on a CPU. Smaller runs are mostly overhead; in larger ones, joining weights costs more than it saves."""
 
 ON_GPU = Limits(numbers=2**25, work=2**38, num_bytes=2**28, work_of_draw=2**34, weights=2**22)
-"""Limits on a GPU. They are larger: since a GPU computes faster, even larger runs mostly wait for Python."""
+"""Limits on a GPU. They are larger than on a CPU, since a GPU computes faster, and mostly waits for Python."""
 
 
 class Block:
@@ -237,13 +237,13 @@ MOST_BYTES = 2**28
 """Heuristic: largest memory of kept results, 0.27 GB. If batches need more, some of them are predicted later."""
 
 NUM_FIRST = 2
-"""Number of draws in the first block. The network runs for each of them, so that faster ways can be checked."""
+"""Number of draws in the first block. The network runs once for each, and the outputs serve to check faster ways."""
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
     """Add the draws of all seeds to the first batches, and return the number of these batches.
 
-    The kept results of these batches fit into memory.
+    The other batches get the same draws later; see :data:`MOST_BYTES`.
     """
     done = 0
     while done < len(seeds):

@@ -218,7 +218,7 @@ def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed
 
 
 def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
-    """Return targets with the dtype of the site's values. Raise if the site cannot have such values."""
+    """Return targets with the dtype of the site's values. Raise if they are no possible values of the site."""
     distribution, value = node["fn"], node["value"]
     if y.shape != distribution.shape():
         raise ValueError(

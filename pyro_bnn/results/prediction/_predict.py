@@ -198,7 +198,7 @@ def _require_own_model(model: object, x: object, *, linearised: bool) -> None:
 
 
 def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
-    """Return the points of :meth:`Posterior.centers`, without values that `Posterior.carried` names."""
+    """Return the points of :meth:`Posterior.centers`, but leave out the values that `Posterior.carried` names."""
     try:
         centers = posterior.centers(everywhere=everywhere)
     except ValueError as error:

@@ -179,7 +179,7 @@ def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel |
 
 
 def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return `ratios`. Raise unless the weights of all its sites can be removed."""
+    """Return `ratios`. Raise unless weights of all sites in it can be removed."""
     for site in (site for site in guide.sites if site.name in ratios):
         elementwise(site.name, site.prior, site.start.shape)
         if not site.is_fixed:
@@ -207,7 +207,7 @@ def count(guide: MeanFieldGuide) -> tuple[int, int]:
 
 
 def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """Return the ratios in each layer, ``{site: ratios}``."""
+    """Return a dictionary ``{site: ratios}`` for each layer."""
     layers: dict[str, dict[str, Tensor]] = {}
     for site, ratio in ratios.items():
         layers.setdefault(site.rpartition(".")[0], {})[site] = ratio

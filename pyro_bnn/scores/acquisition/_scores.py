@@ -227,7 +227,7 @@ def _one_label(pool: ClassificationPrediction) -> ClassificationPrediction:
 
 
 def _of_variance(variance: Tensor, pool: RegressionPrediction) -> Tensor:
-    """Return half the logarithm of a variance, or of a ratio of variances, shape (N,)."""
+    """Return half the logarithm of `variance`, which may be a ratio of variances, shape (N,)."""
     return (variance.log() / 2).view(len(pool)).to(pool.mean.dtype)
 
 

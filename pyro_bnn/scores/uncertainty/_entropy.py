@@ -9,7 +9,10 @@ LOG_ZERO = -800.0
 """Stands for the logarithm of 0. Its exponential is 0 in double precision."""
 
 SERIES_BELOW = 0.01
-"""If |u| is below this number, four terms of the series have a relative error of 1e-9, less than logarithms have."""
+"""If |u| is below this number, :class:`RunningEntropies` sums four terms of a series instead of taking logarithms.
+
+Their relative error is 1e-9, less than that of logarithms.
+"""
 
 
 def entropy(probs: Tensor) -> Tensor:

@@ -265,7 +265,7 @@ def _found_names(distribution: Distribution) -> list[str]:
 
 
 def _names(distribution: Distribution) -> list[str]:
-    """Return the arguments from which a distribution was built, such as logits."""
+    """Return the names of the arguments from which a distribution was built, such as "logits"."""
     names = _found_names(distribution)
     if not names:
         raise ValueError(
