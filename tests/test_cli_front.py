@@ -117,7 +117,10 @@ def test_mistakes_that_arguments_alone_show_are_reported_before_torch_is_loaded(
     start = FRESH.partition("HEAVY")[0]
     checks = [f"assert run(*{line.split()}) == 2, {line!r}" for line in EARLY]
     code = "\n".join([start, *checks, 'assert not {"torch", "pyro", "sklearn"} & sys.modules.keys()'])
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=place, check=False)
+    wide = os.environ | {"COLUMNS": "400"}  # so that no message is broken
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=place, env=wide, check=False
+    )
     assert result.returncode == 0, result.stderr
     said = result.stderr.splitlines()
     assert len(said) == len(EARLY)
