@@ -91,7 +91,7 @@ class Team(Generic[T]):
             leader.join()
 
     def hire(self, message: bytes) -> None:
-        """Start a worker process, and a thread that sends it first the job (`message`) and then calls."""
+        """Start a worker process, and a thread that sends the job (`message`) to it, and later each call."""
         process = subprocess.Popen(
             [sys.executable, "-c", START],
             stdin=subprocess.PIPE,

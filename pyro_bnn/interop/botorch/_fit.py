@@ -37,7 +37,7 @@ PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "
 """Heuristic: priors for the default network's input factors, for its first layer, and for further layers."""
 
 NOISE = dist.LogNormal(-5.0, 0.5)
-"""Heuristic: prior of a noise scale. With a wider prior, a fit would take differences between good values for noise."""
+"""Heuristic: prior of a noise scale. With a wider prior, a fit could explain small differences as noise."""
 
 
 class Relevance(nn.Module):
