@@ -56,8 +56,8 @@ def train(
         typer.Option(
             help="A recipe has values for all options that you do not give. The recipes 'default' and 'fast' train "
             "cold posteriors, with a KL weight below 1. The recipe 'article' follows Blundell et al. (2015): mixture "
-            "prior, KL weight 1, 20 epochs. The recipes 'tutorial' and 'tutorial-mixture' follow an MXNet tutorial: SGD, "
-            "10 epochs. Recipes are for image sets. This help shows the values of the recipe 'default'. The file "
+            "prior, KL weight 1, 20 epochs. The recipes 'tutorial' and 'tutorial-mixture' follow an MXNet tutorial: "
+            "SGD, 10 epochs. Recipes are for image sets. This help shows the values of the recipe 'default'. The file "
             "config.json in the run's folder contains the values of the run.",
             show_default="default",
             autocompletion=options.one_of(*recipes.NAMES),
