@@ -255,8 +255,7 @@ IN_WORDS = {
     "net": "fully connected layers of --hidden units",
     "features": "all but the target",
     "drop_missing": "one more input says which values are missing",
-    "method": "images svi; tables and arrays auto, or svi if you give a setting of this panel other than --seed and "
-    "--time-limit",
+    "method": "images svi; tables and arrays auto, or svi if you give a setting that only svi has, such as --epochs",
     "split_by": "a choice at random",
     "time_limit": "by the number of rows",
     "test_fraction": "0.2",
@@ -297,6 +296,7 @@ def test_the_help_of_train_shows_at_most_a_dozen_options_and_help_all_the_others
 
 def test_the_help_of_train_says_what_is_required(pyro_bnn, wide):
     printed = pyro_bnn("train", "--help")[1]
+    assert "KL weight" not in printed  # this is for image sets; `--help-all` tells it
     assert "Folder to write to. Required, except with --resume." in printed
     assert "Column to predict. Required for a table." in printed
 

@@ -39,6 +39,7 @@ TABLES = {
     "one row": (text("area,price", "1,2.5"), (), "there are too few rows to learn from: at least 4 are needed, got 1"),
     "no such target": (GOOD, ("--target", "rent"), "has no column 'rent'; its columns are 'area', 'rooms', 'city'"),
     "a typing error": (GOOD, ("--target", "pirce"), "has no column 'pirce'; did you mean 'price'?"),
+    "a short form": (GOOD, ("--target", "pri"), "has no column 'pri'; did you mean 'price'?"),
     "capital letters": (GOOD, ("--target", "PRICE"), "has no column 'PRICE'; did you mean 'price'?"),
     "no such feature": (GOOD, ("--features", "area,size"), "has no column 'size'"),
     "no such ignored": (GOOD, ("--ignore", "size"), "has no column 'size'"),

@@ -363,3 +363,19 @@ def test_columns_may_be_separated_by_white_space(tmp_path):
     assert columns_of(read_table(tmp_path / "t.txt")) == {"a": ["1.5", "4"], "b c": ["2", "x y"], "y": ["3", "6"]}
     (tmp_path / "t.txt").write_text("engine size\n1\n2\n")  # a column with a name of two words
     assert columns_of(read_table(tmp_path / "t.txt")) == {"engine size": ["1", "2"]}
+
+
+@pytest.mark.parametrize(
+    ("renamed", "hint"),
+    [
+        (("freq", "price"), "rename the column 'freq' if it is meant."),
+        (("frequency_hz", "price"), "rename the column 'frequency_hz' if it is meant."),
+        (("freq", "freque"), "rename the column 'freque' if it is meant."),  # the nearest
+        (("f", "fr"), "its columns are 'frequency_angle', 'f', 'fr'."),  # either may be meant
+        (("hertz", "price"), "its columns are 'frequency_angle', 'hertz', 'price'."),  # a column of the run has no hint
+    ],
+)
+def test_a_renamed_column_is_found_by_its_beginning(tmp_path, renamed, hint):
+    table = read_table(write_table(tmp_path / "t.csv", [[1, 2, 3]], ("frequency_angle", *renamed)))
+    with pytest.raises(ValueError, match=f"has no column 'frequency'; {hint}$"):
+        table.require(["frequency", "frequency_angle"], is_typed=False)

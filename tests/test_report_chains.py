@@ -150,7 +150,7 @@ def test_the_remedy_for_short_chains_is_a_whole_command(limit, seconds, longer):
     subject = SimpleNamespace(config=config, run=Path("some/run"), choice=Choice("Chosen: this.", made))
     command = command_with(subject, verdict.changes)
     options = f" --time-limit {longer}" if longer else ""
-    assert command == f"pyro-bnn train a.csv --method auto{options} --target y --out some/run-2"
+    assert command == f"pyro-bnn train a.csv{options} --target y --out some/run-2"
     assert f"such as{options}" in verdict.text or not longer
     command = command_with(subject, {"likelihood": "poisson"})  # although the likelihood was chosen automatically
     assert "--likelihood poisson" in command
@@ -164,20 +164,24 @@ def test_the_picture_of_chains_shows_what_each_chain_predicts(is_class):
     found = None if is_class else regressed().regressed
     run = {"posterior": posterior, "modes": None, "choice": None, "config": OWN, "regressed": found}
     (picture,) = chains_section(SimpleNamespace(**run, by_chain=(rows, means))).values["pictures"]
-    assert [line.get_ydata().tolist() for line in picture.ax.lines] == means.tolist()
-    if found is not None:
-        ends = [segment[:, 1] for segment in picture.ax.collections[0].get_segments()]
-        np.testing.assert_allclose(ends, found.interval(0.9)[:, rows, 0].T)
+    dots = np.stack([line.get_xydata() for line in picture.ax.lines])
+    average = means.mean(0)
+    assert dots[..., 1].tolist() == (means if is_class else means - average).tolist()
+    places = np.sort(dots[..., 0].ravel())
+    assert np.diff(places).min() > 0.1  # no dot lies on another
+    ends = [(bar.get_y(), bar.get_y() + bar.get_height()) for bar in picture.ax.patches]
+    of_all = torch.stack([0 * average, average]) if found is None else found.interval(0.9)[:, rows, 0] - average
+    np.testing.assert_allclose(ends, of_all.T, rtol=1e-6)
     names = [text.get_text() for text in picture.ax.get_legend().get_texts()]
-    assert names == ["90 % interval of the average", "mean of one chain"][is_class:]
+    assert names == ["one chain", "average of the chains" if is_class else "90 % interval of all chains"]
 
 
 @pytest.mark.parametrize(
     ("made", "chosen"),
     [
-        (("hidden", "activation", "prior", "likelihood"), "--method auto"),
-        (("hidden", "prior"), "--likelihood categorical --method auto"),
-        ((), "--hidden '' --likelihood categorical --method mclmc"),
+        (("hidden", "activation", "prior", "likelihood"), "--time-limit 20"),
+        (("hidden", "prior"), "--likelihood categorical --time-limit 20"),
+        ((), "--hidden '' --likelihood categorical --method mclmc --time-limit 20"),
     ],
 )
 def test_the_command_to_repeat_chains_with_a_time_limit_repeats_the_choice(made, chosen):
@@ -189,7 +193,7 @@ def test_the_command_to_repeat_chains_with_a_time_limit_repeats_the_choice(made,
     values = about_section(subject).values
     assert values["is_timed"]
     assert values["is_compared"] == bool(made)
-    assert values["commands"][0] == (f"pyro-bnn train a.csv {chosen} --time-limit 20 --target y --out run-again")
+    assert values["commands"][0] == (f"pyro-bnn train a.csv {chosen} --target y --out run-again")
 
 
 @pytest.mark.parametrize(("made", "method"), [(("hidden",), "auto, which chose mclmc"), ((), "mclmc")])

@@ -201,12 +201,12 @@ class RunConfig:
     )
     method: Literal["auto", "mclmc", "svi"] = setting(
         FIT,
-        "Inference. auto: held-out rows choose the network, the prior and the kind of noise, unless you give them, and "
-        "chains in C explore several modes of the best network. If there are too many rows or no C compiler, auto uses "
-        "svi. mclmc: chains in C for the given settings. svi: variational inference.",
+        "Method of inference. auto: scores on held-out rows choose the network, the prior and the kind of "
+        "noise, unless you give them, and then chains in C draw weights of the best network. With too many rows or no "
+        "C compiler, auto uses svi. mclmc: chains in C for the given settings. svi: a variational fit, the only method "
+        "for images.",
         default="svi",
-        shown="images svi; tables and arrays auto, or svi if you give a setting of this panel other than --seed and "
-        "--time-limit",
+        shown="images svi; tables and arrays auto, or svi if you give a setting that only svi has, such as --epochs",
         kinds=ROWS,
     )
     time_limit: Annotated[float, Bounds(ge=0, lt=LARGEST)] = setting(

@@ -62,5 +62,7 @@ def _clause(fault: Any, names: Sequence[str]) -> str:
     words = fault["msg"]
     for old, new in IN_PLAIN_WORDS.items():
         words = words.replace(old, new)
-    got = repr(fault["input"])
-    return f"{name} {words}, got {got if len(got) <= 80 else type(fault['input']).__name__}"
+    value, got = fault["input"], repr(fault["input"])
+    is_percent = fault["type"] == "less_than" and fault["ctx"]["lt"] == 1 and 1 < value < 100
+    hint = f" (did you mean {value / 100:g}?)" if is_percent else ""
+    return f"{name} {words}, got {got if len(got) <= 80 else type(value).__name__}{hint}"

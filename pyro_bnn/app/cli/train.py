@@ -54,10 +54,11 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="A recipe has values for all options that you do not give. The recipe 'article' follows Blundell et "
-            "al. (2015): mixture prior, KL weight 1, 20 epochs. The recipes 'tutorial' and 'tutorial-mixture' follow "
-            "an MXNet tutorial: SGD, 10 epochs. Recipes are for image sets. This help shows the values of the recipe "
-            "'default'. The file config.json in the run's folder contains the values of the run.",
+            help="A recipe has values for all options that you do not give. The recipes 'default' and 'fast' train "
+            "cold posteriors, with a KL weight below 1. The recipe 'article' follows Blundell et al. (2015): mixture "
+            "prior, KL weight 1, 20 epochs. The recipes 'tutorial' and 'tutorial-mixture' follow an MXNet tutorial: "
+            "SGD, 10 epochs. Recipes are for image sets. This help shows the values of the recipe 'default'. The file "
+            "config.json in the run's folder contains the values of the run.",
             show_default="default",
             autocompletion=options.one_of(*recipes.NAMES),
         ),
@@ -84,9 +85,9 @@ def train(
     The settings, the history and the posterior are written to a folder. Tables and arrays are fitted with chains by
     default. An interrupted run of chains keeps no draws; a variational run continues with --resume.
 
-    Settings that you do not give come from the recipe. The default recipes of image sets train cold posteriors, which
-    means that the KL weight is below 1. For tables and arrays, the network, its prior and the kind of noise are chosen
-    by scores on held-out training rows, unless you give them (see --method).
+    For tables and arrays, the network, its prior and the kind of noise are chosen by scores on held-out training rows,
+    unless you give them (see --method). For image sets, settings that you do not give come from a recipe (see
+    --help-all).
 
     Numbers and dates in a table are standardised, and each category becomes an input. All results are in the units of
     the target.

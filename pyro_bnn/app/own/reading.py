@@ -45,10 +45,12 @@ class Table:
         """Raise ValueError if a name is no column of the table. `is_typed` says whether the user typed the names."""
         missing = [name for name in names if name not in self.frame]
         if missing:
-            lower = {name.lower(): name for name in self.names}
-            found = {name: get_close_matches(name.lower(), lower, n=1, cutoff=0.7) for name in missing}
-            if len(missing) == 1 and found[missing[0]]:
-                near = lower[found[missing[0]][0]]
+            lower = {name.lower(): name for name in self.names if name not in names}
+            name = missing[0].lower()
+            longer = [known for known in lower if known.startswith(name) or name.startswith(known)]
+            found = get_close_matches(name, lower, n=1, cutoff=0.7) or longer
+            if len(missing) == len(found) == 1:
+                near = lower[found[0]]
                 hint = f"did you mean {near!r}?" if is_typed else f"rename the column {near!r} if it is meant."
                 raise ValueError(f"{self.shown} has no column {missing[0]!r}; {hint}")
             raise ValueError(

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from ...._core.summary import counted
 from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Modes
 from ....results import plotting
@@ -36,18 +38,24 @@ def chains_section(subject: Subject) -> Section | None:
 
 
 def _chains_apart(subject: Subject) -> Drawing | None:
-    """Draw what each chain predicts for a few test rows, and the intervals that all chains together predict."""
+    """Draw what each chain predicts for a few test rows, beside the average or the intervals of all chains."""
     if subject.by_chain is None:
         return None
     rows, means = (part.cpu() for part in subject.by_chain)
-    ax, places, found = panel(), range(len(rows)), subject.regressed
-    if found is not None:
-        low, high = found.interval(LEVEL)[:, rows, 0].cpu().numpy()
-        ax.vlines(places, low, high, color="0.8", linewidth=6, label=f"{percent(LEVEL, 0)} interval of the average")
-    ax.plot(places, means.T.numpy(), "o", markersize=3, color=plotting.PALETTE[0], alpha=0.6)
-    ax.lines[0].set_label("mean of one chain")
-    name = "probability of the\nmost probable class" if found is None else f"predicted {found.names[0]}"
-    ax.set(xlabel="test rows, by their prediction", ylabel=name, xticks=[])
+    ax, places, found, average = panel(), torch.arange(len(rows)), subject.regressed, means.mean(0)
+    if found is None:
+        low, high, shown = 0 * average, average, "average of the chains"
+        ax.set(ylabel="probability of the\nmost probable class", ylim=(0, 1.02))
+    else:  # without the average, dots stay apart even where predictions of the rows differ much
+        low, high = (end - average for end in found.interval(LEVEL)[:, rows, 0].cpu())
+        means, shown = means - average, f"{percent(LEVEL, 0)} interval of all chains"
+        ax.set_ylabel(f"predicted {found.names[0]}\nminus the average")
+        ax.use_sticky_edges = False  # there is space below the bars
+    ax.bar(places, high - low, 0.8, low, color="0.85", label=shown)
+    beside = torch.linspace(-0.32, 0.32, len(means))  # the dots of a test row stand beside each other
+    ax.plot(places[:, None] + beside, means.T, "o", markersize=2, color=plotting.PALETTE[0])
+    ax.lines[0].set_label("one chain")
+    ax.set(xlabel="test rows, by their prediction", xticks=[])
     with plotting.style():
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # above the data
     return Drawing(ax)

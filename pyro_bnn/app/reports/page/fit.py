@@ -291,7 +291,8 @@ def training_command(config: RunConfig, run: Path, made: Collection[str] = ()) -
     """Return the shortest command that trains with the settings in `config`, except those named in `made`."""
     candidates: list[list[str]] = []
     if config.kind != "images":
-        candidates.append(_options(config, replace(recipes.OWN, target=""), always=GUESSED, never=made))
+        usual = replace(recipes.OWN, target="", method="auto" if config.method == "auto" else "svi")
+        candidates.append(_options(config, usual, always=GUESSED, never=made))
     for dataset, recipe in recipes.RECIPES:
         if dataset == config.dataset:
             name = [] if recipe == "default" else ["--recipe", recipe]

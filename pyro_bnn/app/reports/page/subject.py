@@ -23,7 +23,7 @@ from ..evaluation import Evaluation, evaluate_classifier
 from ..scores import in_units
 from ..trained import Trained
 
-MOST_ROWS = 12  # test rows in the picture of chains
+MOST_ROWS = 8  # test rows in the picture of chains
 
 
 @dataclass(frozen=True)
