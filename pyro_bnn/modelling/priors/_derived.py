@@ -86,8 +86,8 @@ class PriorByName(Prior):
     """A prior that gives each parameter the prior of the first glob that matches its site.
 
     Args:
-        priors: Priors by glob. ``*`` stands for one component of a name, and ``**`` for any number. A distribution of
-            one real number is the prior of each element.
+        priors: Priors by glob. ``*`` stands for one component of a name, and ``**`` for any number. If the
+            prior is a distribution of one real number, every element has this prior.
 
     Raises:
         ValueError: If `priors` is not a dict of priors, or, in a model, if a parameter matches no glob.
