@@ -141,7 +141,7 @@ def row(method, seed, accuracy, seconds):
 def test_tables_have_means_over_seeds_with_standard_errors_and_costs_beside_the_same_seed():
     some = [row("deterministic", 0, 0.8, 2.0), row("deterministic", 1, 0.9, 4.0), row("natural", 1, 0.7, 8.0)]
     text = _methods_tables.report(some, [])
-    assert "| one network | 0, 1 | 85.00 ± 5.00 | 0.5000 ± 0.0000 |" in text
+    assert "| plain network (MAP) | 0, 1 | 85.00 ± 5.00 | 0.5000 ± 0.0000 |" in text
     assert re.search(r"\| natural gradients \| 1 \| 70.00 \| .* \| 2.00 \| 2.0 \| 1 \|", text)
     assert "| natural gradients | 50.00 | 40.00 | 30.00 | 20.00 | 10.00 |" in text
 
@@ -160,7 +160,8 @@ def test_methods_of_a_picture_are_in_the_order_of_the_first_number(tmp_path, mon
     some[0]["scores"]["nll"] = 0.4
     _methods_tables.picture(some, "a network on some data", tmp_path / "cost.png")
     (figure,) = drawn
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["natural gradients", "one network"]
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names == ["natural gradients", "plain network (MAP)"]
     assert figure.legends[0].get_title().get_text() == "a network on some data; smaller is better"
     assert [ax.lines[-1].get_xdata()[0] for ax in figure.axes] == pytest.approx([0.5, 20.0, 1.0])  # the dashed lines
     for ax in figure.axes:
@@ -171,7 +172,7 @@ def test_methods_of_a_picture_are_in_the_order_of_the_first_number(tmp_path, mon
 def test_bars_of_a_picture_are_whole(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(_dots, "save_small", lambda ax, path, table: drawn.append(ax))
-    points = {"SWAG": [(1.0, 0.5)], "SGHMC": [(2.0, 3.0)], "one network": [(3.0, None)]}
+    points = {"SWAG": [(1.0, 0.5)], "SGHMC": [(2.0, 3.0)], "plain network (MAP)": [(3.0, None)]}
     _dots.draw(points, [_dots.Panel("NLL")], tmp_path / "cost.png", title="three methods", reference="SWAG")
     low, high = drawn[0].get_xlim()
     assert low < -1.0
