@@ -149,7 +149,7 @@ def search(rows: Sequence[Row], titles: Mapping[str, str] = TITLES) -> str:
 
 
 def picture(rows: Sequence[Row], title: str, path: Path) -> None:
-    """NLL, error and cost of training, with standard errors over seeds. Dashed lines show those of the plain network."""
+    """NLL, error and cost of training, with standard errors over seeds. Dashed lines: the plain network."""
     values = (of_score("nll"), lambda row: 100 - 100 * row["scores"]["accuracy"], relative_cost(rows))
     points: dict[str, list[MeanAndError]] = {}
     for name, every in by_method(rows).items():
