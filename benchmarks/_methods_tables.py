@@ -66,7 +66,7 @@ TITLES = {
 
 def several(names: Iterable[str]) -> set[str]:
     """Those of some methods that average several networks."""
-    return {name for name in names if re.match("(batch )?ensemble|three|four", name)}
+    return {name for name in names if re.match("(batch )?ensemble|three|four|chains", name)}
 
 
 def by_method(rows: Sequence[Row], titles: Mapping[str, str] = TITLES) -> dict[str, list[Row]]:
