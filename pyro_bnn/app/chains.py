@@ -38,6 +38,8 @@ CLOSE_CLASSES, CLOSE_NUMBERS = 0.05, 0.2
 """Heuristic: predicted classes agree if their total variation is at most `CLOSE_CLASSES`. Predicted numbers agree if
 their means differ by at most `CLOSE_NUMBERS` of the total standard deviation."""
 
+HARDLY = "longer sampling should hardly change the predictions"
+
 NUM_CHECKED, NUM_DRAWS = 200, 800  # heuristic: rows at which the halves of chains are compared, and most draws for it
 
 OF_NET = ("hidden", "activation")  # settings of fully connected networks, which a user's own network ignores
@@ -170,7 +172,7 @@ def in_plain_words(posterior: MCMCPosterior, change: float, *, is_class: bool = 
         size = percent(change, 0 if change >= 0.1 else 1) + ("" if is_class else " of their standard deviation")
         halves = f"those of the two halves of the draws differ by {size}"
         if posterior.status.is_slight:
-            return f"The network is trained. Longer sampling should hardly change its predictions: {halves}."
+            return f"The network is trained. Some chains are short, but {HARDLY}: {halves}."
         said = f"The network is trained. Longer sampling would change its predictions somewhat: {halves}."
     elif posterior.status.remedy:
         said = "The network is trained. The sampler would need longer to be exact."
@@ -181,10 +183,11 @@ def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good
     """Return how serious a fault of chains is, and a clause that names the fault; ("good", "") means no fault."""
     if posterior.statistics.has_many_diverging:
         return "problem", "many steps of the chains diverged"
-    if posterior.status or posterior.status.is_slight:
+    if posterior.status:
         return "good", ""
     if posterior.modes is not None and posterior.modes.num_unexplored:
-        return "note", posterior.modes.unexplored  # no problem, since such chains often predict well
+        slight = f", but {HARDLY}" if posterior.status.is_slight else ""
+        return "note", f"{posterior.modes.unexplored}{slight}"  # no problem, since such chains often predict well
     return "note", "some chains are too short to explore their modes"
 
 

@@ -8,7 +8,7 @@ import torch
 from ...._core.summary import counted
 from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Modes
 from ....results import plotting
-from ...chains import fault_of, finding_on, has_one_mode
+from ...chains import HARDLY, fault_of, finding_on, has_one_mode
 from ...config import RunConfig
 from ...remedies import longer_chains, longer_limit
 from ...runs import is_chains
@@ -124,12 +124,12 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
         rule,
         (level == "problem", "problem", "the chains are in trouble", posterior.status.message),
         (finding == "unknown", "note", unknown, f"{sentence(unknown)}. {more}"),
-        (finding == "short" and not posterior.status.is_slight, "note", few, f"{few}. {more}"),
-        (finding == "short", "good", "", f"{few}, but longer sampling should hardly change the predictions."),
+        (finding == "short" and posterior.status.is_slight, "note", few, f"{few}, but {HARDLY}."),
+        (finding == "short", "note", few, f"{few}. {more}"),
         (finding == "disagreeing", "note", apart, f"{sentence(apart)}{between}. {more}"),
         (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode."),
     )
-    if verdict.level != "note":
+    if verdict.level != "note" or posterior.status.is_slight:
         return verdict
     limit = longer_limit(config, posterior.seconds)
     return replace(verdict, is_cause=True, changes={"time_limit": limit} if limit else {})
