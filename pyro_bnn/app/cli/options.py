@@ -179,7 +179,7 @@ Number = TypeVar("Number", int, float)
 def read_numbers(kind: type[Number], text: str, name: str) -> tuple[Number, ...]:
     """Return the numbers in a text such as ``400,400``."""
     try:
-        return tuple(kind(part) for part in text.split(",") if part.strip())
+        return tuple(kind(part) for part in text.split(",")) if text.strip() else ()
     except ValueError:
         expected = "whole numbers" if kind is int else "numbers"
         raise ValueError(f"`{name}` must be {expected} separated by commas, got {text!r}.") from None
