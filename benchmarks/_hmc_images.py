@@ -189,12 +189,13 @@ def grid(method: type[Method], point: PointSetting) -> Sequence[Method]:
         MeanFieldLocal: [MeanFieldLocal(1.0, 0.03)],
         Natural: [Natural(1.0, 0.1)],
         Sghmc: [Sghmc(0.1, 1.0)],
+        Chains: [Chains()],
     }
     near_a_point = {
         method: [method(PRIOR_SCALE, point.lr)]
         for method in (listed.SmallEnsemble, posteriors.LastLayerLaplace, posteriors.KroneckerLaplace)
     }
-    return (settings | near_a_point | {Chains: [Chains()]})[method]
+    return (settings | near_a_point)[method]
 
 
 METHODS: tuple[type[Method], ...] = (

@@ -5,12 +5,10 @@ loads neither torch nor Pyro.
 """
 
 import threading
-from pathlib import Path as _Path
 
-from ._core.lazy import attach as _attach
-from ._core.lazy import names_in as _names_in
+import lazy_loader
 
-_load, __dir__, __all__ = _attach(__name__, _names_in(_Path(__file__).with_suffix(".pyi")))
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 _one_at_a_time = threading.RLock()  # Pyro's imports are circular: two threads at once would see half-loaded modules
 
 

@@ -15,7 +15,7 @@ from pyro_bnn import plotting
 
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURES = DOCS / "pictures"
-LARGEST_FILE = 70_000
+LARGEST_FILE = 60_000
 """Pictures are in the repository and on every page that is loaded: bytes."""
 
 MADE_ELSEWHERE = ("active_learning",)

@@ -102,9 +102,9 @@ def spread(prediction: pb.uncertainty.RegressionPrediction, fit: Patients) -> st
     return "".join(f"{float(sd[rows].mean()):16.2f}" for rows in (inside, gap, beyond))
 
 
-def two_rows(columns: int) -> np.ndarray:
-    """Axes for bands, and lower ones for their standard deviations."""
-    axes = plotting.new_axes(2, columns, size=("page", 3.55))
+def two_rows(columns: int, height: float = 3.55) -> np.ndarray:
+    """Axes for bands, and lower ones for their standard deviations; the height is in inches."""
+    axes = plotting.new_axes(2, columns, size=("page", height))
     axes[0, 0].get_gridspec().set_height_ratios((1.8, 1))
     return axes
 
@@ -337,7 +337,7 @@ def trust(out: Path, quick: bool) -> None:
     for name, posterior in posteriors.items():
         predictions[name] = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
         print(f"{name:14s}{spread(predictions[name], fit)}", flush=True)
-    axes = two_rows(4)
+    axes = two_rows(4, 3.0)
     bands_and_deviations(axes, predictions, fit, left_out, "NUTS")
     one_legend(axes, -2.2, 5.6, range(-2, 5, 2))
     save_small(axes[0, 0], out / "trust.png", num_colors=26)

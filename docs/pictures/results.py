@@ -46,8 +46,7 @@ def of_methods(page: str, title: str, path: Path) -> None:
         accuracy, error = pair(row["accuracy, %"])
         found[row["method"]] = [pair(row["NLL"]), (100 - accuracy, error), pair(row["training"])]
     panels, several = _methods_tables.panels(), _methods_tables.several(found)
-    plain = next((name for name in found if name.startswith("plain network")), ONE)
-    _dots.draw(found, panels, path, title=title, reference=plain, several=several, table=lines)
+    _dots.draw(found, panels, path, title=title, reference=ONE, several=several, table=lines)
 
 
 def cost(out: Path, _quick: bool) -> None:

@@ -71,7 +71,7 @@ def fit_chains(
     )
     found = replace(configs[chosen.name], method="mclmc")
     status, modes = with_verdict(chosen, found), chosen.posterior.modes
-    if modes is not None and modes.num_unexplored:
+    if are_short(modes):
         status = replace(status, is_slight=is_small(drift(chosen.model, chosen.posterior, data.x_train), data))
     chosen.posterior.status = status
     made = [name for name in CHOSEN if name not in fixed] if len(configs) > 1 else []
@@ -138,6 +138,11 @@ def has_failed(posterior: MCMCPosterior) -> bool:
     return posterior.statistics.has_many_diverging or posterior.modes is None
 
 
+def are_short(modes: Modes | None) -> bool:
+    """Return whether a chain is too short to explore its mode."""
+    return modes is not None and modes.num_unexplored > 0
+
+
 def drift(model: BayesianModel, posterior: MCMCPosterior, x: Tensor) -> float:
     """Return how much the predictions at rows of `x` change from the first to the second half of each chain.
 
@@ -162,13 +167,13 @@ def is_small(change: float, data: Dataset) -> bool:
 
 
 def in_plain_words(posterior: MCMCPosterior, change: float, *, is_class: bool = False) -> str:
-    """Say how the fit went and what may improve it, in words for everybody. `change` is the :func:`drift`."""
+    """Say how the fit went and what may improve it, in words for everybody. `change` is the drift of short chains."""
     said = "The network is trained, and the sampler ran long enough."
     if posterior.statistics.has_many_diverging:
         said = "The network is trained, but many steps of the sampler failed."
     elif posterior.modes is None:
         said = "The network is trained, but there are too few draws to check the sampler."
-    elif posterior.modes.num_unexplored:
+    elif are_short(posterior.modes):
         size = percent(change, 0 if change >= 0.1 else 1) + ("" if is_class else " of their standard deviation")
         halves = f"those of the two halves of the draws differ by {size}"
         if posterior.status.is_slight:
@@ -185,7 +190,7 @@ def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good
         return "problem", "many steps of the chains diverged"
     if posterior.status:
         return "good", ""
-    if posterior.modes is not None and posterior.modes.num_unexplored:
+    if posterior.modes is not None and are_short(posterior.modes):
         slight = f", but {HARDLY}" if posterior.status.is_slight else ""
         return "note", f"{posterior.modes.unexplored}{slight}"  # no problem, since such chains often predict well
     return "note", "some chains are too short to explore their modes"

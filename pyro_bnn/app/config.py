@@ -6,6 +6,8 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Gt, Lt, MinLen
+
 from .specs import (
     DATA_SETS,
     LARGEST,
@@ -22,7 +24,7 @@ from .specs import (
     parts_of,
     unknown_data,
 )
-from .validation import Bounds, checked, parsed
+from .validation import checked, parsed
 
 PICTURE_FORMATS = ("png", "pdf", "svg")
 LEVEL = 0.9  # default probability of prediction intervals, in `predict`, in pictures and in reports
@@ -66,9 +68,9 @@ def _inputs(spec: str) -> None:
 NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your own"  # headings in the help
 KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}  # as named in messages
 IMAGES, TABLE, ROWS = ("images",), ("table",), ("table", "arrays")
-Whole = Annotated[int, Bounds(ge=0, lt=2**63)]  # the limit is that of torch's seeds
-Count = Annotated[int, Bounds(ge=1, lt=2**63)]
-Name = Annotated[str, Bounds(min_length=1)]
+Whole = Annotated[int, Ge(0), Lt(2**63)]  # the limit is that of torch's seeds
+Count = Annotated[int, Ge(1), Lt(2**63)]
+Name = Annotated[str, MinLen(1)]
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class RunConfig:
     hidden: tuple[Count, ...] = setting(NETWORK, 'Units of each hidden layer, such as 400,400; "" for a linear model.')
     epochs: Count = setting(FIT, "Passes over the training set.")
     batch_size: Count = setting(FIT, "Rows per step.")
-    lr: Annotated[float, Bounds(gt=0, lt=LARGEST)] = setting(
+    lr: Annotated[float, Gt(0), Lt(LARGEST)] = setting(
         FIT,
         "Learning rate. With sgd it multiplies the gradient of a batch's loss, which is the summed NLL plus KL / "
         "number of batches.",
@@ -209,7 +211,7 @@ class RunConfig:
         shown="images svi; tables and arrays auto, or svi if you give a setting that only svi has, such as --epochs",
         kinds=ROWS,
     )
-    time_limit: Annotated[float, Bounds(ge=0, lt=LARGEST)] = setting(
+    time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
         "Seconds from the start of the command to the end of the fit, imports and compilation included. Scores and "
         "files then take a few seconds more. The status says what was cut short. The result depends on the speed of "
@@ -247,14 +249,14 @@ class RunConfig:
         shown="one more input says which values are missing",
         kinds=TABLE,
     )
-    test_fraction: Annotated[float, Bounds(ge=0, lt=1)] = setting(
+    test_fraction: Annotated[float, Ge(0), Lt(1)] = setting(
         OWN,
         "Share of the rows that is kept out of training for `evaluate`. Leave it out for arrays with x_test.",
         default=0.0,
         shown="0.2",
         kinds=ROWS,
     )
-    calibrate: Annotated[float, Bounds(ge=0, lt=1)] = setting(
+    calibrate: Annotated[float, Ge(0), Lt(1)] = setting(
         OWN,
         "Share of the training rows, such as 0.2, that is kept out of the fit. These rows correct the intervals of "
         "numbers, or determine sets of classes, so that the promised share of new targets lies in them (conformal "

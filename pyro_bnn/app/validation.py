@@ -24,13 +24,6 @@ IN_PLAIN_WORDS = {
 """Phrases in Pydantic's messages, and simpler phrases that replace them."""
 
 
-class Bounds(dict[str, float]):
-    """Limits of a number or of the length of a text, by the names that Pydantic gives to them."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return {**handler(source), **self}
-
-
 def parsed(text: str | bytes) -> Any:
     """Read plain data from JSON."""
     from pydantic_core import from_json

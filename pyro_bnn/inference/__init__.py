@@ -1,5 +1,5 @@
 """Inference: methods that compute a posterior from a model and data."""
 
-from .._core.lazy import attach
+import lazy_loader
 
-__getattr__, __dir__, __all__ = attach(__name__, dict.fromkeys(["kl", "scale_maps"], "."))
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["kl", "scale_maps"])

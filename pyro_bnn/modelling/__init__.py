@@ -1,5 +1,5 @@
 """Distributions, priors and likelihoods, and the model that combines them."""
 
-from .._core.lazy import attach
+import lazy_loader
 
-__getattr__, __dir__, __all__ = attach(__name__, dict.fromkeys(["distributions", "likelihoods"], "."))
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["distributions", "likelihoods"])

@@ -1,5 +1,5 @@
 """Uses of a posterior: prediction, comparison, calibration, pruning and pictures."""
 
-from .._core.lazy import attach
+import lazy_loader
 
-__getattr__, __dir__, __all__ = attach(__name__, dict.fromkeys(["calibration", "plotting", "pruning"], "."))
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["calibration", "plotting", "pruning"])

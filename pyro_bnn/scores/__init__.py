@@ -1,5 +1,5 @@
 """Uncertainty and scores of predictions."""
 
-from .._core.lazy import attach
+import lazy_loader
 
-__getattr__, __dir__, __all__ = attach(__name__, dict.fromkeys(["acquisition", "metrics", "uncertainty"], "."))
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["acquisition", "metrics", "uncertainty"])

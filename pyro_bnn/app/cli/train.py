@@ -122,7 +122,7 @@ def train(
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
-        from ..chains import drift, has_failed, in_plain_words
+        from ..chains import are_short, drift, has_failed, in_plain_words
         from ..folders import resuming, updating
         from ..manifest import CHECKPOINT
         from ..own.network import own_code
@@ -202,7 +202,8 @@ def train(
             output.say(length.text, style="yellow" if length.level != "good" else "green")
     else:
         with own_code(config.net):
-            said = in_plain_words(posterior, drift(model, posterior, known.x_train), is_class=bool(known.classes))
+            change = drift(model, posterior, known.x_train) if are_short(posterior.modes) else 0.0
+        said = in_plain_words(posterior, change, is_class=bool(known.classes))
         output.say(said, style="yellow" if has_failed(posterior) else "green")
     if last is not None:
         nll, kl, cost = (value / len(known.x_train) for value in (-last.expected_log_likelihood, last.kl, -last.elbo))

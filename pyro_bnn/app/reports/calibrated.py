@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ...results.calibration import ConformalIntervals, ConformalSets
 from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
-from ..config import LEVEL as LEVEL
 from ..runs import RunCalibration
 from .numbers import number, percent
 

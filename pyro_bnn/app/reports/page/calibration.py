@@ -9,7 +9,8 @@ from torch import Tensor
 from ....results import plotting
 from ....results.calibration import rank_of
 from ....scores import metrics
-from ..calibrated import CHANCE, LEVEL, BeforeAndAfter, before_and_after
+from ...config import LEVEL
+from ..calibrated import CHANCE, BeforeAndAfter, before_and_after
 from ..numbers import percent, with_error
 from ..pictures import Drawing
 from .section import FEWEST, Section, Tile, Verdict, judged

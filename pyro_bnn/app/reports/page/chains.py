@@ -9,10 +9,9 @@ from ...._core.summary import counted
 from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Modes
 from ....results import plotting
 from ...chains import HARDLY, fault_of, finding_on, has_one_mode
-from ...config import RunConfig
+from ...config import LEVEL, RunConfig
 from ...remedies import longer_chains, longer_limit
 from ...runs import is_chains
-from ..calibrated import LEVEL
 from ..numbers import percent
 from ..pictures import Drawing, panel
 from .section import Section, Verdict, judged, sentence

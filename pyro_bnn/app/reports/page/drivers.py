@@ -7,7 +7,7 @@ from contextlib import suppress
 import pandas
 
 from ....results import plotting
-from ..calibrated import LEVEL
+from ...config import LEVEL
 from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, Driver
 from ..numbers import in_series, number, percent
 from ..pictures import Drawing, panels

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ....results import plotting
 from ....scores import metrics
-from ..calibrated import CHANCE, LEVEL
+from ...config import LEVEL
+from ..calibrated import CHANCE
 from ..numbers import in_series, number, percent, with_error
 from ..pictures import Drawing, observed_against_predicted, panel
 from ..scores import LEVELS

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 from scipy.stats import binomtest
 
 from ...._core.summary import counted
-from ..calibrated import LEVEL
+from ...config import LEVEL
 
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear"]
