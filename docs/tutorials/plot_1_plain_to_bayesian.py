@@ -1,18 +1,18 @@
 r"""From a plain network to a Bayesian one
-=========================================
+======================================
 
-A plain network does not say how certain its predictions are. A Bayesian neural network predicts with many networks that
-agree with the data. Where these networks disagree, the prediction is uncertain.
+If you can train a network in PyTorch, this tutorial shows you how to make it say how certain its predictions are. A
+Bayesian neural network predicts with many networks that agree with the data, and is uncertain where they disagree.
 
-To make a network Bayesian, choose a **prior** (what weights are plausible before the data are seen), a **likelihood**
-(how targets scatter around the network's output) and a **guide** (what shapes the posterior may have). This tutorial
-chooses prior, likelihood and guide one by one, for 200 noisy points of a sine.
+To make a network Bayesian, you choose a **prior** (which weights are plausible before the data are seen), a
+**likelihood** (how targets scatter around the network's output) and a **guide** (which shapes the posterior may have).
+We choose them one by one, for 200 noisy points of a sine.
 """
 
 # %%
 # The problem
 # -----------
-# The data are between -0.5 and 0.5. We predict from -1 to 1: outside of the data, the network should be uncertain.
+# The data lie between -0.5 and 0.5, but we predict from -1 to 1. Outside of the data, the network should be uncertain.
 
 import functools
 
@@ -31,8 +31,8 @@ truth = 10 * torch.sin(2 * torch.pi * grid)
 # %%
 # A plain network, three times
 # ----------------------------
-# The same network is trained from three random starts. (``nets.mlp`` builds an ``nn.Sequential``; any module works.
-# ``nets.Standardize`` gives the inputs mean 0 and scale 1; the trap about scales below explains why.)
+# We train the same network from three random starts. ``nets.mlp`` builds an ``nn.Sequential``, but any module works.
+# Its first layer, ``nets.Standardize``, gives the inputs mean 0 and scale 1, for a reason explained below.
 
 
 def build_net(seed: int) -> nn.Module:
@@ -66,8 +66,9 @@ with plotting.style():
 plt.show()
 
 # %%
-# All three fit the data equally well, and disagree outside. The data do not show which one is right. With a single
-# network we lose this information. Bayes' rule keeps all networks, with probabilities that depend on the data:
+# All three networks fit the data equally well, but outside of the data they disagree, and nothing shows which one is
+# right. A single network hides this. Bayes' rule instead keeps all networks, with probabilities that depend on the
+# data:
 #
 # .. math:: p(w \mid y) \propto p(y \mid w)\, p(w).
 #
@@ -86,12 +87,12 @@ model = pb.BayesianModel(
 print("random weights:", ", ".join(model.site_names))
 
 # %%
-# **Trap: num_data.** It is the number of rows of the whole data set, not of a batch. It balances data and prior: with
-# too small a number the prior has too much influence. `fit` refuses a wrong number if you pass all data at once; in
-# your own loop, with your own loader, nothing checks it.
+# **Trap: num_data.** This is the number of rows in the whole data set, not in a batch. It balances the data against the
+# prior, so if it is too small, the prior has too much influence. ``fit`` refuses a wrong number if you pass all data at
+# once, but in your own loop, with your own loader, nothing checks it.
 #
-# A prior over weights is a prior over *functions*. Draw some before you use it: the model is a Pyro model, so
-# calling it draws weights and returns the network's output.
+# A prior over weights is also a prior over *functions*, so look at some of them before you use it. Because the model is
+# a Pyro model, calling it draws weights and returns the network's output.
 
 torch.manual_seed(1)
 with plotting.style():
@@ -104,36 +105,36 @@ with plotting.style():
 plt.show()
 
 # %%
-# The functions have the size of the data: with a prior scale of 0.1 all of them would be flat lines near 0; with 10
-# they would reach thousands. None of them looks like the sine, but 200 points will be enough to pull them into its
-# shape. Outside of the data nothing pulls them, so the fit goes on in a straight line there.
-# This picture is the cheapest check of a prior. (These targets lie between -12 and 12. For standardised targets, start
-# with ``FanInNormalPrior``; the page on priors says why.)
+# The functions have about the size of the data. With a prior scale of 0.1 they would all be flat lines near 0, and with
+# 10 they would reach thousands. None of them looks like the sine, but 200 points will be enough to pull them into its
+# shape. Outside of the data nothing pulls them, so the fit will continue in a straight line there.
 #
-# **Trap: scales.** The effect of a prior scale depends on the scales of the inputs and of the targets. Standardise
-# both. (Here the first layer standardises the inputs. The targets keep their scale, for which the picture shows that
-# this prior is wide enough.)
+# This picture is the cheapest check of a prior. Here the targets lie between -12 and 12. For standardised targets,
+# start with ``FanInNormalPrior`` (:doc:`/understand/priors`).
+#
+# **Trap: scales.** The effect of a prior scale depends on the scales of the inputs and targets, so standardise both.
+# Here the first layer standardises the inputs, while the targets keep their scale, for which this prior is wide enough.
 #
 # Decision three: the guide
 # -------------------------
-# The posterior of 2701 weights has no formula. Variational inference looks for the closest distribution of a simple
-# shape, the *guide*. ``MeanFieldGuide`` is an independent Gaussian per weight: a mean and a standard deviation, twice
-# the number of parameters of the plain network. Closest means largest ELBO: the expected log-likelihood under the guide
-# minus the divergence of the guide from the prior, in nats.
+# The posterior of 2701 weights has no formula, so variational inference looks for the closest distribution of a simple
+# shape, the *guide*. ``MeanFieldGuide`` is an independent Gaussian for each weight. With a mean and a standard
+# deviation each, it has twice as many parameters as the plain network. The closest guide is the one with the largest
+# ELBO, which is the expected log-likelihood under the guide minus the divergence of the guide from the prior, in nats.
 #
-# Independent Gaussians are cheap, but only a rough approximation. In the first picture of the landing page they are the
-# green band, which hardly widens where there are no data, while the band of the exact posterior does.
+# Independent Gaussians are cheap, but only a rough approximation. In a gap between two groups of data, their band may
+# hardly widen while that of the exact posterior does, as the :ref:`third tutorial
+# <sphx_glr_gallery_tutorials_plot_3_is_my_posterior_good.py>` shows.
 #
-# By default, ``fit`` draws Markov chains for a network of this size. They are often better, but have no guide.
-# With ``method="svi"``, ``fit`` chooses a mean-field guide and Adam, and decides when to end. The status reports these
-# choices.
+# By default, ``fit`` draws Markov chains for a network of this size. They are often better, but have no guide. With
+# ``method="svi"``, ``fit`` uses a mean-field guide and Adam, and decides when to end. The status reports these choices.
 
 posterior = pb.fit(model, (x, y), method="svi", seed=0)
 print(posterior.status)
 
 # %%
-# **Trap: stopping too early.** The standard deviations converge long after the means. Look at the curves before the
-# predictions: the ELBO must no longer rise.
+# **Trap: stopping too early.** The standard deviations converge long after the means. Before you look at predictions,
+# check in these curves that the ELBO no longer rises.
 
 axes = plotting.new_axes(1, 3, size=(7.4, 2.4))[0]
 plotting.loss_curves(posterior.history, axes)
@@ -142,8 +143,8 @@ plt.show()
 # %%
 # Predictions
 # -----------
-# ``predict`` draws weights from the posterior, runs the network with each draw, and averages. The variance of a new
-# target has two parts:
+# ``predict`` draws weights from the posterior, runs the network with each draw, and averages. It divides the variance
+# of a new target into two parts:
 #
 # - **aleatoric**: the noise of the data, which more data do not reduce;
 # - **epistemic**: the disagreement of the drawn networks, which more data would remove.
@@ -175,17 +176,15 @@ with plotting.style():
 plt.show()
 
 # %%
-# The inner band shows two standard deviations of the curves of the drawn networks; the outer band includes the noise.
-# Inside the data these curves nearly coincide, and most of the outer band is noise. Outside they diverge, and the inner
-# band becomes wider.
+# The inner band shows two standard deviations of the drawn curves, and the outer band adds the noise. Inside the data
+# the curves nearly coincide, so most of the outer band is noise. Outside they diverge, and the inner band widens.
 #
-# Why does the mean-field band widen here, and hardly in the first picture of the landing page? How much it widens
-# depends on the network and its prior: here the curves continue as straight lines with different slopes, while that
-# network has tanh units, whose curves level off. And here all data lie in one interval, while that picture has a gap
-# between two. That a band widens does not mean that it is wide enough: the third tutorial measures this, for data with
-# a gap.
+# How much a mean-field band widens depends on the network and its prior. Here the curves continue as straight lines
+# with different slopes, whereas those of tanh units would level off. The data matter too: here they lie in one
+# interval, without a gap. So a band that widens need not be wide enough. The third tutorial measures this, for data
+# with a gap.
 #
-# How often does the band of two standard deviations contain the truth?
+# How often does the outer band contain the truth?
 
 outside = grid.flatten().abs() > 0.5
 inside_band = ((prediction.mean - truth).abs() <= 2 * prediction.sd).flatten()
@@ -196,12 +195,12 @@ for name, rows in (("inside the data", ~outside), ("outside", outside)):
     )
 
 # %%
-# Outside the data, the band contains the truth less often than it should: under the prior, functions continue in a
-# straight line, and the sine turns back. **A posterior depends on its prior.** Here its uncertainty is larger outside
-# of the data, but the band need not contain the truth there.
+# Outside the data, the band contains the truth less often than it should, because functions from this prior continue in
+# a straight line, while the sine turns back. **A posterior depends on its prior.** It is less certain outside of the
+# data, but its band need not contain the truth there.
 #
-# **Trap: the KL weight.** Much code reduces the weight of the divergence, for better accuracy. The extreme case is
-# weight 0:
+# **Trap: the KL weight.** Much code reduces the weight of the divergence, for better accuracy. In the extreme case, the
+# weight is 0:
 
 point = pb.fit_svi(
     model,
@@ -228,9 +227,9 @@ with plotting.style():
 plt.show()
 
 # %%
-# With weight 0 the standard deviations shrink, and the network is too certain again. A weight between 0 and 1 can be a
-# good compromise for large networks. But state the weight where you report results: with a weight below 1 the fit does
-# not approximate the posterior under the stated prior.
+# With weight 0 the standard deviations shrink, and the network is overconfident again. For large networks, a weight
+# between 0 and 1 can be a good compromise. But then state it with your results, because the fit no longer approximates
+# the posterior under the stated prior.
 #
 # Exercises
 # ---------
@@ -238,6 +237,6 @@ plt.show()
 # 2. Draw functions from ``NormalPrior(0.25)`` and ``NormalPrior(1.0)``, then fit both. Which has the larger last ELBO
 #    in ``posterior.history``?
 # 3. Learn the noise, with ``GaussianLikelihood()``. Is it close to 1?
-# 4. Open a gap, ``data.regression_problem(200, noise=1.0, gap=0.5)``. Is the network less certain in the gap? The
-#    third tutorial measures whether it is uncertain *enough*.
+# 4. Open a gap, ``data.regression_problem(200, noise=1.0, gap=0.5)``. Is the network less certain in the gap? The third
+#    tutorial measures whether it is uncertain *enough*.
 # 5. Draw Markov chains, ``pb.fit(model, (x, y), seed=0)``. Where do their bands differ from those of the guide?

@@ -1,12 +1,12 @@
 r"""Detect the unknown
-=====================
+==================
 
-A classifier that was trained on the digits 0 to 6 names one of them for every image, even for a 7. This tutorial
-detects such inputs.
+A classifier that was trained on the digits 0 to 6 names one of them for every image, even for a 7. In this tutorial,
+you detect such images.
 
-The probabilities of a plain network sum to 1 over the classes that it knows; it has no output for "none of these". In
-a Bayesian neural network, each draw of the weights is another classifier. These classifiers agree on inputs like the
-training data, and disagree on other inputs. We can measure this disagreement.
+The probabilities of a plain network sum to 1 over the classes that it knows, so it cannot answer "none of these". A
+Bayesian neural network is a set of classifiers, one for each draw of the weights. They agree on inputs like the
+training data, but disagree on others, and this disagreement can be measured.
 
 The known images are scikit-learn's small digits 0 to 6, and the unknown ones are 7, 8 and 9. Nothing is downloaded.
 """
@@ -93,11 +93,11 @@ print(
 # %%
 # The Bayesian network
 # --------------------
-# The same network with a prior on its weights. ``NetworkInit(prior_fraction=0.1)`` starts the standard deviations at
-# a tenth of the prior's.
+# The network stays the same, but its weights get a prior. ``NetworkInit(prior_fraction=0.1)`` starts the standard
+# deviations of the guide at a tenth of the prior's.
 #
-# **Trap:** after a short fit, a guide that started with tiny standard deviations is still a point. Its accuracy is
-# good, but its uncertainty is worthless.
+# **Trap:** if they start tiny and the fit is short, all draws stay practically the same network. Its accuracy is good,
+# but its uncertainty is worthless.
 
 model = pb.BayesianModel(
     build_net(),
@@ -155,17 +155,17 @@ plotting.vote_histograms(
 plt.show()
 
 # %%
-# For most known images nearly all votes are for one class. For most unknown images the networks disagree, since they
+# For most known images, nearly all votes go to one class. For most unknown images the networks disagree, because they
 # were not trained on such images.
 #
 # A number for the disagreement
 # -----------------------------
-# The entropy of the averaged probabilities is the *total* uncertainty, in nats. It is the sum of two parts:
+# The *total* uncertainty is the entropy of the averaged probabilities, in nats. It is the sum of two parts:
 #
 # .. math:: \underbrace{H\big[\bar p\big]}_{\text{total}} = \underbrace{\tfrac1S \sum_s H[p_s]}_{\text{aleatoric}} +
 #           \underbrace{I}_{\text{epistemic}}
 #
-# - aleatoric: each drawn network is uncertain, such as between a 1 and a 4. More data would not help.
+# - aleatoric: each drawn network is itself uncertain, for example between a 1 and a 4. More data would not help.
 # - epistemic, the *mutual information*: the networks disagree. More data of that kind would help.
 #
 # An image of an unknown kind should have a large epistemic part.
@@ -210,19 +210,19 @@ axes[1, 1].set(xlim=(0, 0.4), ylim=(0.6, 1))
 plt.show()
 
 # %%
-# Each curve shows the share of images with a score below the value on the axis: the further apart the two curves, the
-# better. The last panel has a part of the ROC curves; the area below a whole curve, the AUROC, is the probability
-# that a random unknown image has a larger score than a random known one (0.5 is guessing, 1 perfect).
+# Each curve shows the share of images with a score below the value on the axis, so a score is better the further apart
+# its two curves are. The last panel shows a part of the ROC curves. The area below a whole curve, the AUROC, is the
+# probability that a random unknown image has a larger score than a random known one (0.5 is guessing, 1 perfect).
 #
-# On these small digits all three scores are equally good (0.97 to 0.98, with a standard error of 0.01): the Bayesian
-# network does not detect better, but its probabilities are better. It says that it is unsure, where the plain network
-# names a digit with more than 90 %. On larger images the score matters: with garments as the known and handwritten
-# digits as the unknown images, the AUROC of a Bayesian network is 0.91 with the entropy, and 0.96 with the mutual
-# information (:doc:`/results/dense_networks`).
+# On these small digits, all three scores detect equally well (0.97 to 0.98, with a standard error of 0.01). What
+# improves is the probabilities: the Bayesian network says that it is unsure where the plain one names a digit with more
+# than 90 %. On larger images, the choice of score matters. With garments as the known and handwritten digits as the
+# unknown images, the AUROC of a Bayesian network is 0.91 with the entropy, and 0.96 with the mutual information
+# (:doc:`/results/dense_networks`).
 #
-# A rule for work
-# ---------------
-# Choose a threshold **by known images alone**. This one sends 5 % of the known images to a person:
+# Choose a threshold
+# ------------------
+# Choose the threshold **by known images alone**. This one sends 5 % of them to a person:
 
 threshold = known_prediction.epistemic.quantile(0.95)
 caught = float((unknown_prediction.epistemic > threshold).float().mean())
@@ -240,7 +240,7 @@ print(
 )
 
 # %%
-# The score that detects unknown images also detects mistakes: the accuracy on the remaining images is higher.
+# The same score also detects mistakes: the accuracy on the remaining images is higher.
 #
 # Look at the unknown images that were not detected:
 
@@ -254,12 +254,12 @@ plt.show()
 # %%
 # The drawn networks agree on these images, which resemble a known kind.
 #
-# **Trap: the KL weight.** If it is below 1, the posterior is narrower than Bayes' rule says. Cold posteriors classify
-# better and detect less. Measure accuracy, calibration and detection for *one* posterior; do not report the best of
-# each from different settings.
+# **Trap: the KL weight.** If it is below 1, the posterior is narrower than Bayes' rule says. Such cold posteriors
+# classify better, but detect less. So measure accuracy, calibration and detection for *one* posterior, instead of
+# reporting the best of each from different settings.
 #
-# **Trap: easy unknown images.** Images of pure noise are easy to detect, so a good result proves little. Test
-# with unknown images like those that you expect.
+# **Trap: easy unknown images.** Images of pure noise are easy to detect, so a good result proves little. Test with
+# unknown images like those that you expect.
 #
 # Exercises
 # ---------

@@ -1,18 +1,18 @@
 r"""Is my posterior any good?
 =========================
 
-A fit returns a posterior even if the fit failed. This tutorial checks the default of ``fit`` and a variational fit. The
-checks are ordered from cheap to expensive:
+A fit returns a posterior even if the fit failed. This tutorial checks the default of ``fit`` and a variational fit,
+beginning with the cheapest check:
 
 1. Read the status, and see with ``diagnose`` how the chains agree, or what each layer learned.
 2. Measure whether the gradients of a variational fit are more than noise.
 3. Draw from the exact posterior with NUTS (the No-U-Turn sampler), on this or a smaller problem, and ``compare``
    predictions.
 
-Each check takes seconds. Without a C compiler, the third check takes minutes.
+Each check takes seconds, but without a C compiler the third one takes minutes.
 
-The data come from the same curve as in the first tutorial. There are fewer points than in that tutorial, they are
-noisier, and none of them is in the middle of the curve. A good posterior is uncertain in that gap.
+The data come from the same curve as in the first tutorial. This time there are fewer points, they are noisier, and none
+of them is in the middle of the curve. A good posterior is uncertain in that gap.
 """
 
 # %%
@@ -53,9 +53,9 @@ fitted = pb.fit(model, (x, y), method="svi", seed=0)
 print(fitted.status)
 
 # %%
-# The default draws a Markov chain from each of eight trained networks (MCLMC, microcanonical Langevin Monte Carlo), if
-# there is a C compiler and the network is small enough. The variational fit approximates the posterior by an
-# independent Gaussian for each weight (mean field), and can also be used for large networks.
+# With a C compiler and a network this small, the default of ``fit`` draws a Markov chain from each of eight trained
+# networks. The sampler is MCLMC (microcanonical Langevin Monte Carlo). The variational fit approximates the posterior
+# by an independent Gaussian for each weight (mean field), which also works for large networks.
 #
 # Check 1: do the chains agree, and what did the weights learn?
 # -------------------------------------------------------------
@@ -65,10 +65,10 @@ print(default.diagnose(model, grid))
 
 # %%
 # **Trap: R-hat of weights.** Hidden units can swap places without changing the function, and each chain has its own
-# order. So R-hat of single weights is bad for many networks, and does not matter. Look at R-hat of *predictions*.
+# order. So R-hat of single weights is bad for many networks, but this does not matter: look at R-hat of *predictions*.
 #
-# The status of the variational fit says that the objective no longer rises. This is not sufficient, since the objective
-# may be wrong. Look at the weights, site by site.
+# The status of the variational fit says that the objective no longer rises. This is not enough, because the objective
+# may be wrong. So look at the weights too, site by site.
 
 print(fitted.diagnose())
 
@@ -77,11 +77,11 @@ print(fitted.diagnose())
 # number. Some weights at the prior are normal: here the data need fewer than 20 units. Two common mistakes give a bad
 # fit:
 #
-# - a divergence that is counted many times, such as once for every row in a loss that is a mean over rows. This
-#   has the effect of a KL weight far above 1. (A wrong ``num_data``, which would have the same effect, is refused.)
-# - standard deviations that start at practically 0, in a fit that ends before they have grown.
+# - The divergence is counted many times, such as once for every row in a loss that is a mean over rows. This has the
+#   effect of a KL weight far above 1. A wrong ``num_data`` would have the same effect, but is refused.
+# - Standard deviations start at practically 0, and the fit ends before they have grown.
 #
-# The library warns of both. (The warnings are silenced here, since ``diagnose`` repeats them.)
+# The library warns of both. We silence the warnings here, because ``diagnose`` repeats them.
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", pb.PosteriorWarning)
@@ -115,8 +115,8 @@ with plotting.style():
 plt.show()
 
 # %%
-# In the middle picture the network has learned nothing, and its bands ignore the data. In the right picture it fits the
-# data, but it is certain in the gap, where there are no data. The messages above name both problems and their remedies.
+# In the middle picture, the network has learned nothing, and its bands ignore the data. In the right picture it fits
+# the data, but is certain even in the gap. The messages above name both problems and their remedies.
 #
 # Check 2: how noisy are the gradients?
 # -------------------------------------
@@ -141,18 +141,18 @@ for name, guide in (("at the start", start), ("at the end", fitted)):
         )
 
 # %%
-# At the start the signal is larger than the noise. At the end only noise is left, as expected at an optimum. Local
-# reparameterisation has less noise, so the fit can come closer to the optimum; ``fit`` chose it by default, as its
-# status said.
+# At the start the signal is larger than the noise, while at the end only noise is left, as expected at an optimum.
+# Local reparameterisation has less noise, so the fit can come closer to the optimum. By default, a variational ``fit``
+# chooses it, as the status said.
 #
 # **Trap:** a small signal shows convergence only if the objective no longer rises. If the learning rate is too high, a
-# fit moves around the optimum; if it is too low, the fit does not reach it.
+# fit moves around the optimum, and if it is too low, the fit does not reach it.
 #
 # Check 3: compare with NUTS
 # --------------------------
 # NUTS draws from the exact posterior of the same model. Only this check shows what a guide *cannot* represent, and how
-# large the bias of chains without rejection is. If your problem is too large, use a small problem of the same kind,
-# with fewer rows and units.
+# large the bias of chains without rejection is. If your problem is too large, use a smaller one of the same kind, with
+# fewer rows and units.
 
 chains = pb.fit_nuts(
     model, (x, y), num_samples=400, num_warmup=300, compile="auto", seed=0
@@ -161,10 +161,10 @@ print(chains.status)
 
 # %%
 # First check NUTS itself. R-hat of the predictions should be at most 1.01. The effective sample size (ESS) is the
-# number of independent draws with the same precision; 400, a hundred for each chain, are enough. Here both are good.
+# number of independent draws with the same precision, and 400 are enough, a hundred for each chain. Here both are good.
 # If the status ends with a remedy, apply it before you use the draws.
 #
-# ``compile="auto"`` runs the chains in C, in a few seconds, if there is a C compiler, and otherwise in torch.
+# With a C compiler, ``compile="auto"`` runs the chains in C, in a few seconds. Otherwise they run in torch.
 
 comparison = pb.compare(
     model,
@@ -177,9 +177,10 @@ comparison = pb.compare(
 print(comparison)
 
 # %%
-# Read the column *epistemic sd ratio*, the epistemic standard deviation of the fit divided by that of NUTS: 1 is
-# right, and each number has a Monte Carlo standard error. The row *10-90 %* shows how much the ratio differs between
-# points. *rms mean difference* says how far apart the means are. The last lines say the same in words, for each region.
+# Read the column *epistemic sd ratio*, the epistemic standard deviation of the fit divided by that of NUTS. A ratio of
+# 1 is right, and each number has a Monte Carlo standard error. The row *10-90 %* shows how much the ratio differs
+# between points, and *rms mean difference* says how far apart the means are. The last lines say the same in words, for
+# each region.
 
 predictions = {
     name: pb.predict(model, posterior, grid, num_samples=600, seed=0)
@@ -206,16 +207,17 @@ plt.show()
 
 # %%
 # The grey stripes show where the data are. The uncertainty of the exact posterior is small in the stripes, and large
-# elsewhere. The default agrees with it: in each region, its epistemic standard deviation is within 5 % of that of NUTS.
+# elsewhere. The default of ``fit`` agrees: in each region, its epistemic standard deviation is within 5 % of that of
+# NUTS.
 #
-# The mean-field curve is flatter: **too uncertain where there are data, too certain elsewhere**. Mean field has no
-# correlations, so it cannot represent two weights that vary only together. More epochs do not change this, and neither
-# the status nor ``diagnose`` shows it.
+# The mean-field curve is flatter: **underconfident where there are data, overconfident elsewhere**. Because mean field
+# ignores correlations, it cannot represent two weights that vary only together. More epochs do not change this, and
+# neither the status nor ``diagnose`` shows it.
 #
 # What to do
 # ----------
-# - For predictions inside the data, both fits are good enough, since the noise dominates the total band.
-# - For decisions that depend on the gap, use the default, or NUTS if it is fast enough.
+# - For predictions inside the data, both fits are good enough, because the noise dominates the total band.
+# - For decisions that depend on the gap, use the default of ``fit``, or NUTS if it is fast enough.
 # - Keep such a comparison on a small problem with your code, and run it when the model changes.
 #
 # **Trap:** a larger ELBO does not mean a better posterior in every region. The ELBO depends on the regions with data.

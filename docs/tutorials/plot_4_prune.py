@@ -1,11 +1,11 @@
 r"""Prune: which weights does the network need?
-==============================================
+===========================================
 
-A posterior has a standard deviation for each weight. If the magnitude of a weight's mean is below its standard
-deviation, the weight can be removed.
+If you need a smaller network, a posterior shows which weights it can do without: those whose mean is smaller in
+magnitude than their standard deviation.
 
-We train a classifier of scikit-learn's digits, look at the signal-to-noise ratios of its weights, remove 95 % of the
-weights, train the remaining weights further, and make a plain sparse network.
+In this tutorial you train a classifier of scikit-learn's digits, look at the signal-to-noise ratios of its weights,
+remove 95 % of them, train the others further, and make a plain sparse network.
 """
 
 # %%
@@ -38,8 +38,8 @@ print(posterior.status)
 #
 # Signal and noise
 # ----------------
-# The signal-to-noise ratio of a weight is ``|mean| / sd``, often given in decibel: 0 dB is a ratio of 1, 10 dB a ratio
-# of 10.
+# The signal-to-noise ratio of a weight is ``|mean| / sd``, often given in decibels: 0 dB is a ratio of 1, and 10 dB a
+# ratio of 10.
 
 ratios = pruning.signal_to_noise(posterior)
 for site, ratio in ratios.items():
@@ -56,9 +56,9 @@ plotting.signal_to_noise(
 plt.show()
 
 # %%
-# Most weights of the first layer are below 0 dB: the data did not need them, and they stayed near the prior. Each of
-# the 100 hidden units has 8 x 8 pixels as inputs; the mean ratio of each pixel over all units shows which pixels
-# matter.
+# Most weights of the first layer are below 0 dB: because the data did not need them, they stayed near the prior. Each
+# of the 100 hidden units has 8 x 8 pixels as inputs, so the mean ratio of a pixel over all units shows how much it
+# matters.
 
 first = next(iter(ratios.values()))
 with plotting.style():
@@ -77,12 +77,12 @@ with plotting.style():
 plt.show()
 
 # %%
-# Pixels at the edge are white in all images. They carry no information, and their weights stayed at the prior.
+# Pixels at the edge are white in all images. They carry no information, so their weights stayed at the prior.
 #
 # How many weights can be removed?
 # --------------------------------
 # **Trap: choose the share by its effect.** ``snr_report`` tries several shares, with the mean weights and with an
-# ensemble. (In real work use validation data for this; with the test set the result is too optimistic.)
+# ensemble. In real work use validation data for this, because the result is too optimistic with the test set.
 
 fractions = (0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 report = pruning.snr_report(
@@ -95,13 +95,13 @@ plotting.pruning_curve(report, axes)
 plt.show()
 
 # %%
-# With 90 % of the weights removed, the network is nearly as good. The NLL of the ensemble even *falls* at first, since
-# the removed weights added only noise. With 98 % removed, the network is bad.
+# With 90 % of the weights removed, the network is nearly as good. The NLL of the ensemble even *falls* at first,
+# because the removed weights added only noise. With 98 % removed, the network is bad.
 #
 # Prune, then train on
 # --------------------
-# ``prune`` returns a posterior. Removed weights are exactly 0 in every draw, and stay 0 when the guide
-# is trained further. You can remove many weights, and train the others:
+# ``prune`` returns a posterior whose removed weights are exactly 0 in every draw. Because they stay 0 when the guide is
+# trained further, you can remove many weights, and then train the others:
 
 
 def describe(name: str, pruned: pb.GuidePosterior) -> float:
@@ -125,11 +125,11 @@ for fraction in (0.98, 0.95):
     )
 
 # %%
-# Further training greatly improves the network that keeps 2 % of its weights; the one that keeps 5 % is about as good
-# as the whole network. The ELBO is far higher, since a removed weight adds no divergence.
+# Further training greatly improves the network that keeps 2 % of its weights, and the one that keeps 5 % is about as
+# good as the whole network. The ELBO is far higher, because a removed weight adds no divergence.
 #
 # **Trap:** the two ELBOs are bounds for different models, so the difference does not show that the small model is
-# better; it does show that weights without use lower the ELBO of the large one.
+# better. It does show that weights without use lower the ELBO of the large one.
 #
 # A plain sparse network
 # ----------------------
@@ -143,9 +143,8 @@ with torch.no_grad():
 print(f"accuracy of the sparse network {accuracy:.1%}")
 
 # %%
-# The mean weights give a point prediction, which is small and fast, but has no epistemic uncertainty. If you need this
-# uncertainty, use the pruned posterior: ``pb.save_posterior(small, "small.posterior", model)`` writes a file whose size
-# falls with the number of weights.
+# This network is small and fast, but has no epistemic uncertainty. If you need it, use the pruned posterior:
+# ``pb.save_posterior(small, "small.posterior", model)`` writes a file that is smaller the fewer weights are left.
 #
 # **Trap: the prior determines how many weights can be removed.** If many small weights matter *together*, each has a
 # low ratio, and accuracy falls early in the report. Then change the prior, or fit for longer.
@@ -155,5 +154,5 @@ print(f"accuracy of the sparse network {accuracy:.1%}")
 # 1. Remove 99 %, and train further. How much accuracy is left with 75 weights?
 # 2. Prune in steps, 75 %, 90 %, 95 %, 98 %, with training after each. Is this better than a single step?
 # 3. Use ``per="layer"``. Why is it worse for the last layer?
-# 4. Use ``pb.ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.0025)`` and compare the reports. Then fit
-#    for three times as long.
+# 4. Use ``pb.ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.0025)`` and compare the reports. Then fit for three
+#    times as long.
