@@ -199,8 +199,8 @@ for name, rows in (("inside the data", ~outside), ("outside", outside)):
 # a straight line, while the sine turns back. **A posterior depends on its prior.** It is less certain outside of the
 # data, but its band need not contain the truth there.
 #
-# **Trap: the KL weight.** Much code reduces the weight of the divergence, for better accuracy. In the extreme case, the
-# weight is 0:
+# **Trap: the KL weight.** Many programs reduce the weight of the divergence, for better accuracy. In the extreme case,
+# the weight is 0:
 
 point = pb.fit_svi(
     model,

@@ -47,7 +47,7 @@ for row, (name, images) in zip(
 plt.show()
 
 # %%
-# No unknown image is used in training or in choosing a setting.
+# We use no unknown image for training, nor for choosing a setting.
 #
 # **Trap:** a detector that was tuned on its unknown test images is only a classifier with one more class, and will not
 # detect another kind of unknown images.
@@ -96,8 +96,8 @@ print(
 # The network stays the same, but its weights get a prior. ``NetworkInit(prior_fraction=0.1)`` starts the standard
 # deviations of the guide at a tenth of the prior's.
 #
-# **Trap:** if they start tiny and the fit is short, all draws stay practically the same network. Its accuracy is good,
-# but its uncertainty is worthless.
+# **Trap:** if the standard deviations start tiny and the fit is short, all draws stay practically the same network. Its
+# accuracy is good, but its uncertainty is worthless.
 
 model = pb.BayesianModel(
     build_net(),
@@ -214,8 +214,8 @@ plt.show()
 # its two curves are. The last panel shows a part of the ROC curves. The area below a whole curve, the AUROC, is the
 # probability that a random unknown image has a larger score than a random known one (0.5 is guessing, 1 perfect).
 #
-# On these small digits, all three scores detect equally well (0.97 to 0.98, with a standard error of 0.01). What
-# improves is the probabilities: the Bayesian network says that it is unsure where the plain one names a digit with more
+# On these small digits, all three scores detect equally well (0.97 to 0.98, with a standard error of 0.01). What the
+# Bayesian network improves is its probabilities: it says that it is unsure where the plain one names a digit with more
 # than 90 %. On larger images, the choice of score matters. With garments as the known and handwritten digits as the
 # unknown images, the AUROC of a Bayesian network is 0.91 with the entropy, and 0.96 with the mutual information
 # (:doc:`/results/dense_networks`).

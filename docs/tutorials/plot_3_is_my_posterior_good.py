@@ -59,7 +59,7 @@ print(fitted.status)
 #
 # Check 1: do the chains agree, and what did the weights learn?
 # -------------------------------------------------------------
-# R-hat compares chains: a value close to 1 means that they have found the same posterior.
+# R-hat compares the chains. If it is close to 1, they have found the same posterior.
 
 print(default.diagnose(model, grid))
 
@@ -218,7 +218,7 @@ plt.show()
 # ----------
 # - For predictions inside the data, both fits are good enough, because the noise dominates the total band.
 # - For decisions that depend on the gap, use the default of ``fit``, or NUTS if it is fast enough.
-# - Keep such a comparison on a small problem with your code, and run it when the model changes.
+# - Keep a small comparison of this kind with your code, and run it when the model changes.
 #
 # **Trap:** a larger ELBO does not mean a better posterior in every region. The ELBO depends on the regions with data.
 #
