@@ -122,12 +122,9 @@ plt.show()
 # deviation each, it has twice as many parameters as the plain network. The closest guide is the one with the largest
 # ELBO, which is the expected log-likelihood under the guide minus the divergence of the guide from the prior, in nats.
 #
-# Independent Gaussians are cheap, but only a rough approximation. In a gap between two groups of data, their band may
-# hardly widen while that of the exact posterior does, as the :ref:`third tutorial
-# <sphx_glr_gallery_tutorials_plot_3_is_my_posterior_good.py>` shows.
-#
-# By default, ``fit`` draws Markov chains for a network of this size. They are often better, but have no guide. With
-# ``method="svi"``, ``fit`` uses a mean-field guide and Adam, and decides when to end. The status reports these choices.
+# Independent Gaussians are cheap, but only a rough approximation. By default, ``fit`` draws Markov chains for a network
+# of this size. These are often more accurate, but have no guide. With ``method="svi"``, ``fit`` uses a mean-field guide
+# and Adam, and decides when to end. The status reports these choices.
 
 posterior = pb.fit(model, (x, y), method="svi", seed=0)
 print(posterior.status)
@@ -180,9 +177,9 @@ plt.show()
 # the curves nearly coincide, so most of the outer band is noise. Outside they diverge, and the inner band widens.
 #
 # How much a mean-field band widens depends on the network and its prior. Here the curves continue as straight lines
-# with different slopes, whereas those of tanh units would level off. The data matter too: here they lie in one
-# interval, without a gap. So a band that widens need not be wide enough. The third tutorial measures this, for data
-# with a gap.
+# with different slopes, whereas those of tanh units would level off. In a gap between two groups of data, the band may
+# hardly widen, although that of the exact posterior does. The :ref:`third tutorial
+# <sphx_glr_gallery_tutorials_plot_3_is_my_posterior_good.py>` measures this.
 #
 # How often does the outer band contain the truth?
 
