@@ -81,7 +81,7 @@ intersphinx_mapping = {
 # --- pages ----------------------------------------------------------------------------------------
 
 default_role = "code"  # single backquotes in docstrings and tutorials
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["alert", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 if HAS_MATHML:
     html_math_renderer = "mathml"
@@ -164,28 +164,23 @@ def setup(app: Sphinx) -> None:
         without_type,
     )
     from _gallery import below_title, cards, mark_traps
-    from _look import (
-        add_breaks,
-        add_letters,
-        join_numbers,
-        mark_blocks,
-        mark_cells,
-    )
+    from _look import add_breaks, join_numbers, mark_blocks, mark_cells
     from _names import Links
     from _notes import add_tooltips
+    from _plain import link_scripts, show_directives
     from _sidebar import add_titles
     from _types import link_types, public_bases, short_types
 
-    # before Sphinx collects the pictures of a page
+    # before Sphinx collects the pictures and files of a page
     app.connect("doctree-read", cards, priority=400)
     app.connect("doctree-read", add_dark_pictures, priority=400)
+    app.connect("doctree-read", link_scripts, priority=400)
     app.connect("doctree-read", as_definitions)
     app.connect("doctree-read", with_types)
     app.connect("doctree-read", attributes_first)
     app.connect("doctree-read", mark_traps)
     app.connect("doctree-read", mark_blocks)
     app.connect("doctree-read", mark_cells)
-    app.connect("doctree-read", add_letters)
     links = Links()
     app.connect("env-updated", links.collect)
     app.connect("doctree-resolved", links.add)
@@ -199,6 +194,7 @@ def setup(app: Sphinx) -> None:
     app.connect("object-description-transform", short_types, priority=900)
     app.connect("missing-reference", link_types, priority=400)
     app.connect("source-read", below_title)
+    app.connect("source-read", show_directives)
     app.connect("html-page-context", add_titles, priority=900)
     app.connect("html-page-context", add_tooltips)
     app.connect("html-page-context", add_breaks)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("sphinx_gallery")
 from docutils import nodes
 from docutils.core import publish_doctree
-from sphinx.addnodes import desc_content, glossary
+from sphinx.addnodes import desc_content, download_reference, pending_xref
 
 DOCS = Path(__file__).parent.parent / "docs"
 SCRIPTS = """
@@ -171,20 +171,6 @@ def test_an_argument_is_divided_into_its_name_and_its_text():
     assert found == [["x (Tensor)", "The inputs."], ["y (Tensor)", ""], ["UserWarning", "If it fails."]]
 
 
-def test_a_glossary_is_divided_by_letters_which_link_to_their_first_terms():
-    terms = [nodes.term("", term, ids=[f"term-{term}"]) for term in ("AUPR", "aleatoric", "bias", "KL weight")]
-    items = (nodes.definition_list_item("", term) for term in terms)
-    document = publish_doctree("Terms.")
-    document += glossary("", nodes.definition_list("", *items))
-    part("look").add_letters(None, document)
-    line = document[1]
-    assert line.astext().split() == ["A", "B", "K"]
-    assert [link["refid"] for link in line.findall(nodes.reference)] == ["term-AUPR", "term-bias", "term-KL weight"]
-    letters = [node.astext() for node in document.findall(nodes.rubric)]
-    assert letters == ["A", "B", "K"]
-    assert [len(part) for part in document.findall(nodes.definition_list)] == [2, 1, 1]
-
-
 def test_a_picture_has_a_dark_version_and_a_copy_whose_names_stay_on_a_phone(tmp_path):
     (tmp_path / "pictures").mkdir()
     for name in ("uci", "trust"):
@@ -197,3 +183,41 @@ def test_a_picture_has_a_dark_version_and_a_copy_whose_names_stay_on_a_phone(tmp
         assert [image["classes"][0] for image in paragraph][-2:] == ["only-light", "only-dark"]
         copies = [image for image in paragraph if "names" in image["classes"]]
         assert [image["alt"] for image in copies] == [""] * (2 if name == "uci" else 0)
+
+
+FOR_SPHINX_ALONE = {"index.md", "changelog.md"}
+DIRECTIVE = r"(?m)^ *(?::::|`{3,}\{|\{[\w:]+\}`).*|\{[\w:]+\}`[^`]*`"
+
+
+def test_pages_are_plain_markdown_which_a_repository_shows():
+    """Directives are in comments; glossary, scripts and code are linked and written as in any Markdown file."""
+    assert re.findall(DIRECTIVE, ":::{grid}\n```{toctree}\nsee {term}`logit`") == [
+        ":::{grid}", "```{toctree}", "{term}`logit`"
+    ]  # fmt: skip
+    for page in {*DOCS.rglob("*.md"), DOCS.parent / "README.md"} - {DOCS / name for name in FOR_SPHINX_ALONE}:
+        shown = re.sub(r"(?s)<!--.*?-->", "", page.read_text())
+        assert re.findall(DIRECTIVE, shown) == [], page
+
+
+def test_directives_in_comments_are_read():
+    text = "<!-- begin: claim -->\n<!-- :::{card} -->\nText\n<!-- ::: -->\n<!--\n```{toctree}\n\npage\n```\n-->\n"
+    source = [text]
+    part("plain").show_directives(None, "page", source)
+    lines = [line.rstrip() for line in source[0].splitlines() if line.strip()]
+    assert lines == ["<!-- begin: claim -->", ":::{card}", "Text", ":::", "```{toctree}", "page", "```"]
+
+
+@pytest.mark.parametrize(
+    ("file", "page"),
+    [
+        ("../tutorials/plot_4_prune.py", "/gallery/tutorials/plot_4_prune"),
+        ("../../examples/bandit.py", "/gallery/examples/bandit"),
+        ("../data/digits.csv", None),
+    ],
+)
+def test_a_link_to_a_script_leads_to_its_page(file, page):
+    document = publish_doctree("")
+    document += nodes.paragraph("", "", download_reference("", "", nodes.inline("", "words"), reftarget=file))
+    part("plain").link_scripts(SimpleNamespace(env=SimpleNamespace(docname="how_to/export")), document)
+    assert [link["reftarget"] for link in document.findall(pending_xref)] == ([page] if page else [])
+    assert document.astext() == "words"

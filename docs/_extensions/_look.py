@@ -1,11 +1,10 @@
-"""Classes of blocks and cells for the style sheet, letters above a glossary, and places where lines may end."""
+"""Classes of blocks and cells for the style sheet, and places where lines may end."""
 
-import itertools
 import re
 from typing import Any
 
 from docutils import nodes
-from sphinx.addnodes import desc_signature, glossary
+from sphinx.addnodes import desc_signature
 from sphinx.application import Sphinx
 
 IN_CELL = re.compile(r"<td.*?</td>", re.DOTALL)
@@ -96,27 +95,6 @@ def without_notes(title: nodes.entry) -> str:
         for text in title.findall(nodes.Text)
         if not isinstance(text.parent, nodes.footnote_reference)
     )
-
-
-def add_letters(app: Sphinx, document: nodes.document) -> None:
-    """Divide a glossary by first letters, and link each letter above it to the first term that begins with it."""
-    for terms in [*document.findall(glossary)]:
-        line = nodes.paragraph(classes=["letters"])
-        (listed,) = terms.children
-        terms.children = []
-        for letter, items in itertools.groupby(listed.children, initial):
-            part = [*items]
-            place = part[0][0]["ids"][0]
-            line += nodes.reference("", letter, internal=True, refid=place)
-            line += nodes.Text(" ")
-            terms += nodes.rubric("", letter, classes=["letter"])
-            terms += nodes.definition_list("", *part, classes=listed["classes"])
-        terms.parent.insert(terms.parent.index(terms), line)
-
-
-def initial(item: nodes.definition_list_item) -> str:
-    """The first letter of a term."""
-    return item[0].astext()[0].upper()
 
 
 def breakable(code: re.Match[str]) -> str:
