@@ -33,7 +33,10 @@ CALIBRATION = "calibration"  # a file without a calibration lacks this key
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file. `model` describes a BayesianModel, and `own` any other Pyro model."""
+    """Content of a file.
+
+    `model` is set for a BayesianModel, and `own` for any other Pyro model; without a model, both are None.
+    """
 
     model: ModelRecord | None
     own: OwnRecord | None
@@ -59,9 +62,9 @@ def save_posterior(
     Args:
         posterior: Result of a fit, an ensemble of such results, or a guide that is a module.
         path: Path of the file.
-        model: The model of the posterior. Of a Pyro model of your own, the file records the names, shapes and supports
-            of the latent variables and, if it is a module, its parameters and buffers. With ``None``, the file holds no
-            model.
+        model: The model of the posterior. For a Pyro model of your own, the file records the names, shapes and supports
+            of the latent variables and, if the model is a module, its parameters and buffers. With ``None``, the file
+            holds no model.
         data: Arguments with which a Pyro model of your own is called, including the targets, such as (x, y). The model
             is called once to find its latent variables. The arguments are not saved.
         with_frozen: Whether to write the frozen parameters of a :class:`~pyro_bnn.BayesianModel`. If False, the file
@@ -241,7 +244,10 @@ def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Mo
 
 
 def _restored(content: object, destination: Destination, target: PresentModel) -> Posterior:
-    """Check the content of a file, return its posterior, and add states of modules to `destination.pending`."""
+    """Check the content of a file, and return its posterior.
+
+    Modules that must still load their states are added to `destination.pending`, together with these states.
+    """
     file = record(Content, content, "file")
     state = target.state(file.model, file.own)
     posterior = restored(file.posterior, destination)

@@ -43,7 +43,7 @@ class ModelRecord:
     """The likelihood as text: its class, and its settings that are not tensors."""
     sites: dict[str, SiteRecord]
     layers: dict[str, str]
-    """Name of the class of each layer from `torch.nn`, by the layer's path. Other layers have no entry."""
+    """Maps the path of each layer from `torch.nn` to the name of its class. Other layers have no entry."""
     state: dict[str, Tensor]
     left_out: list[str]
     """Sites whose initial values are not saved, because neither the posterior nor the model uses them."""
@@ -84,7 +84,7 @@ def _checksum(value: Tensor) -> str:
 def _is_used(model: BayesianModel, site: str) -> bool:
     """Whether the model uses the initial value of a site.
 
-    The model uses it as the mean of the site's prior, or for a padding row of the network.
+    This value can be the mean of the site's prior, or the source of an embedding's padding row.
     """
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
@@ -107,7 +107,7 @@ def _is_same(value: Tensor, first: Tensor) -> bool:
 
 
 def _described(distribution: Distribution, first: Tensor) -> str:
-    """Return a distribution as text, the same on all devices, such as ``Normal(loc=0, scale=0.7)``."""
+    """Describe a distribution by a text, such as ``Normal(loc=0, scale=0.7)``, which is the same on all devices."""
     numbers = {}
     for name, value in sorted(vars(distribution).items()):
         if name in dir(type(distribution)):
@@ -222,7 +222,7 @@ def sites_of(model: Callable[..., object], data: object) -> list[Site]:
 class PresentModel:
     """A model and its record.
 
-    The attribute `network` is the record of a :class:`BayesianModel`, and `own` is that of any other Pyro model.
+    The record is in `network` for a :class:`BayesianModel`, and in `own` for any other Pyro model.
     """
 
     def __init__(self, model: BayesianModel | Callable[..., object] | None, data: Sequence[object] | None) -> None:

@@ -24,7 +24,7 @@ from ._sites import Layout, Site, constrained, find_sites
 LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 
 LARGEST_LOG_ODDS = 80.0
-"""Slightly below the logarithm of the largest number in single precision."""
+"""Log-odds up to this limit have an exponential that does not overflow in single precision."""
 
 
 class Density(ABC):
@@ -122,7 +122,7 @@ class NormalDensity(Density):
         r"""Return half the sum of :math:`r - 1 - \log r + (d / s)^2`, with :math:`r = (\sigma / s)^2` and d = loc - m.
 
         The prior is :math:`N(m, s^2)`, and the Gaussian has the mean loc and the scale :math:`\sigma`. No term is
-        negative, so no digits are lost if the two are nearly equal.
+        negative, so no digits are lost if the prior and the Gaussian are nearly equal.
         """
         deviation = self.centred(loc, scratch[0])
         torch.mul(deviation, self.precision, out=loc_slope)
@@ -187,7 +187,7 @@ class ScaleMixtureDensity(Density):
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         """Return the sum of the log-densities of all weights.
 
-        The log-density of a weight is that of the wider component, plus the softplus of the log-odds of the narrower.
+        The log-density of a weight is that of the wider component, plus the softplus of the narrower one's log-odds.
         """
         square, odds = torch.square(value, out=scratch[0]), scratch[1]
         base = len(value) * self._constant - 0.5 * self._precision * square.sum().double()
@@ -245,7 +245,7 @@ class AnyDensity(Density):
 
 
 FORMULAS: dict[Any, type[Density]] = {dist.Normal: NormalDensity, ScaleMixtureNormal: ScaleMixtureDensity}
-"""Priors with explicit gradients. :func:`groups_of` has formulas for Laplace priors, too."""
+"""Densities with explicit gradients, by the class of the prior."""
 
 
 def density_of(site: Site, *, jacobian: bool = True) -> Density:
@@ -259,7 +259,7 @@ def density_of(site: Site, *, jacobian: bool = True) -> Density:
 
 
 def elementwise_prior(site: Site) -> Distribution | None:
-    """Return the prior of a single element, if the site is unconstrained and its elements are independent."""
+    """Return the prior without event axes, if the site is unconstrained and its elements are independent."""
     base = unwrap(site.prior)
     return base if site.transform is None and base.event_shape == () else None
 
@@ -275,10 +275,10 @@ def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
 def groups_of(
     sites: Sequence[Site], layout: Layout, children: Collection[str]
 ) -> Iterator[tuple[list[str], Callable[[Tensor], Tensor]]]:
-    """For each kind of independent prior, yield the names of its sites, and a function that computes log-densities.
+    """Group sites by the class of their prior, and yield the names and a log-density function of each group.
 
-    The function maps points, shape (K, P), to log-densities, shape (K,). Sites inside plates belong to no group, nor do
-    `children`, whose priors depend on other sites.
+    The function maps points, shape (K, P), to log-densities, shape (K,). Some sites belong to no group: those inside
+    plates, those with other kinds of priors, and `children`, whose priors depend on other sites.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}

@@ -16,7 +16,7 @@ from ...modelling.model import BayesianModel, random_paths
 from ._sites import find_sites
 
 MAX_ROWS = 32
-"""Heuristic: largest number of rows in the check, few for speed, but enough to reach most parts of a network."""
+"""Heuristic: the check uses at most this many rows, which keeps it fast but still reaches most parts of a network."""
 
 MAX_WEIGHTS = 10_000_000
 """Heuristic: larger networks are not checked, because their copy in double precision takes more than 80 MB."""
@@ -31,24 +31,24 @@ STEPS = (1e-4, 1e-5)
 """Steps of two finite differences, relative to the size of a site's weights. Both far exceed rounding errors."""
 
 SUSPICIOUS = 1e-3
-"""Sites are checked one by one if gradient and finite difference for all sites differ by more than this share."""
+"""Sites are checked one by one only if moving them together shows a relative difference above this limit."""
 
 WRONG = 0.1
 """A gradient is wrong if it and the finite difference differ by more than this share.
 
-A kink that is too small for `SMOOTH` makes the two differ by at most half of `SMOOTH`.
+This leaves a wide margin: a kink that `SMOOTH` does not reveal makes them differ by at most half of `SMOOTH`.
 """
 
 SMOOTH = 0.05
-"""A function has a kink if two of its slopes differ by more than this share.
+"""A function has a kink at a point if two slopes there differ by more than this share.
 
-Two pairs of slopes are compared: on the two sides of a point, and for the two `STEPS`.
+The slopes on the two sides of the point are compared, and so are the slopes for the two `STEPS`.
 """
 
 
 @dataclass(frozen=True)
 class _Direction:
-    """A direction in weight space: `moves` is a step of unit size, and `slope` is autograd's derivative along it."""
+    """A step in weight space, `moves`, and autograd's derivative along it, `slope`."""
 
     moves: dict[str, Tensor]
     slope: float
@@ -135,8 +135,8 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     .. math:: \nabla \ell \cdot d \overset?= \frac{\ell(w + h d) - \ell(w - h d)}{2 h},
 
     in double precision, on a copy of the model, near the sites' initial values, with the same random numbers. There are
-    two such directions. One moves all weights whose gradient is exactly 0. The other follows the signs of the gradient.
-    All sites are moved together first. Only if this shows a disagreement are they moved one by one.
+    two such directions: one moves all weights whose gradient is exactly 0, and the other follows the signs of the
+    gradient. All sites are moved together first, and one by one only if this shows a disagreement.
 
     A false alarm would be worse than a miss, so doubtful cases pass. Such cases are kinks, networks that do not run in
     double precision, networks that give different values for the same weights and seed, and straight-through

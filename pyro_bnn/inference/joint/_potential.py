@@ -25,7 +25,7 @@ from ._gradients import check_gradients
 from ._sites import Coordinates, Draw, Site, find_sites
 
 DRAWS_AT_ONCE = 256
-"""Heuristic: number of draws in a batch, so few that a batch needs little memory."""
+"""Heuristic: number of draws in a batch, small enough that a batch needs little memory."""
 
 
 def batched_observation(
@@ -34,7 +34,7 @@ def batched_observation(
     """Return a function that computes the distribution of the targets from K draws and inputs x.
 
     The draws are ``{site: shape (K, *event)}``, and the distribution has the batch shape (K, N, ...). `example` has two
-    draws. The model must already have the dtype, and be in the mode (train or eval), of later calls.
+    draws. The model must already have the dtype and the mode (train or eval) of later calls.
     """
     paths = {path: name for name, paths in model.parameter_paths.items() for path in paths}
 
@@ -84,7 +84,7 @@ class Potential(Coordinates, ABC):
 
     @abstractmethod
     def value(self, z: Tensor) -> Tensor:
-        """Return the potential at each row of z, shape (K,), so that autograd can differentiate it."""
+        """Return the potential at each row of z, shape (K,), by operations that autograd can differentiate."""
 
     def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return the potential at each row of z, shape (K,), and its gradient, shape (K, P)."""
@@ -102,7 +102,7 @@ class Potential(Coordinates, ABC):
 class NetworkPotential(Potential):
     """The potential of a :class:`BayesianModel` on all of its data, computed without Pyro's effect handlers.
 
-    The model must already have the dtype, and be in the mode (train or eval), of later evaluations.
+    The model must already have the dtype and the mode (train or eval) of later evaluations.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
@@ -147,7 +147,7 @@ class NetworkPotential(Potential):
         return self.unconstrain(draws)
 
     def _prior_given(self, site: Site, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """Return the prior of a site, with an axis for the K points if it depends on other sites."""
+        """Return the prior of a site. If the prior depends on other sites, it has an axis for the K points."""
         if site.name not in self._children:
             return site.prior
         prior: TorchDistributionMixin = unvalidated(self._model.prior_given(site.name, values))

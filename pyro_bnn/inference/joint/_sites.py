@@ -68,7 +68,7 @@ class Site:
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:
-        """Return a context with the site's plates. Add its new plates to `plates`, so that other sites share them."""
+        """Return a context with the site's plates. Those new to `plates` are added, so that other sites share them."""
         stack = ExitStack()
         for name, size, dim in self.plates:
             if name not in plates:
@@ -86,8 +86,8 @@ def constrained(sites: Iterable[Site], free: Mapping[str, Tensor]) -> dict[str, 
 def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
     """Find the latent variables of a model, in the order of its draws.
 
-    Priors of later variables are conditioned on the initial values of earlier variables, since an extreme draw would
-    make later variables extreme, too.
+    If a prior depends on earlier variables, it is conditioned on their initial values instead of draws, because an
+    extreme draw would make later variables extreme, too.
 
     Raises:
         ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model

@@ -1,4 +1,4 @@
-"""Warm-up of a chain: the step size by dual averaging, and the mass matrix from variances of draws."""
+"""Warm-up of a chain, which learns the step size by dual averaging and the mass matrix from variances of draws."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,13 +16,16 @@ TARGET_ACCEPT = 0.8
 """Stan's default acceptance rate. A rate nearer to 1 means smaller steps and fewer divergences."""
 
 INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
-"""Numbers of draws in parts of Stan's default warm-up. A warm-up with fewer than 150 draws has shorter parts."""
+"""Draws in Stan's default warm-up: before all windows of the mass matrix, after them, and in the first window.
+
+A warm-up with fewer than 150 draws has shorter parts.
+"""
 
 SHORTEST_WITH_MASS = 50
-"""Heuristic: a warm-up with fewer draws learns no mass matrix, since it cannot learn a new step size afterwards."""
+"""Heuristic: a shorter warm-up learns no mass matrix, since too few draws would remain to learn a new step size."""
 
 FEWEST_UPDATES = 10
-"""Heuristic: with fewer updates, the initial step size is kept, since dual averaging starts at ten times this size."""
+"""Heuristic: after fewer updates, the initial step size is kept, since dual averaging begins at ten times this size."""
 
 SHRINKAGE = 1e-3
 """Stan shrinks a variance towards this value, which has the weight of 5 draws."""
@@ -121,7 +124,7 @@ class AnyAdaptation(ABC):
 
     @abstractmethod
     def update(self, index: int, draws: Any, chain: int, find_step: FindStep) -> None:
-        """Learn from a draw of the warm-up. Its number is `index`, counted from 0."""
+        """Learn from draw number `index` of the warm-up, counted from 0."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Blocks:
 
 
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
-    """Divide a recorded function into blocks; None if there are few rows, or if an operation may mix rows.
+    """Divide a recorded function into blocks. Return None if there are few rows, or if an operation may mix rows.
 
     The first of `nodes` is the vector z. An axis of a constant is an axis of rows if its length is the number of rows.
     A result has an axis of rows if an argument has one, unless the operation sums over it.

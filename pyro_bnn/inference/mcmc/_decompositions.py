@@ -76,7 +76,8 @@ def convolution_backward(
     """Compute the gradients of :math:`y = x * w` by convolutions.
 
     The gradient of w is the convolution of x with the gradient of y, with stride and dilation exchanged. For the
-    gradient of x, the reversed weights are convolved with the gradient of y, with zeros between its elements.
+    gradient of x, zeros are inserted between the elements of the gradient of y, which is then convolved with the
+    reversed weights.
     """
     if transposed:
         return NotImplemented
@@ -113,7 +114,7 @@ def _is_pooled_simply(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> bool:
-    """Whether :class:`_Windows` can compute a pooling: it needs four axes, whole windows and plain averages."""
+    """Whether :class:`_Windows` can compute a pooling, which must have four axes, whole windows and plain averages."""
     return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
 
 
@@ -137,7 +138,7 @@ class _Windows:
     def back(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the gradient with respect to x.
 
-        `parts` has a gradient for each place, with respect to the elements at this place.
+        For each place in a window, `parts` has the gradient with respect to the elements that all windows have there.
         """
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
@@ -168,7 +169,7 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest element of each window, and its position in the window. Torch returns its position in x."""
+    """Return the largest element of each window and its position in the window, where torch gives the position in x."""
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     return _Windows(x, kernel, stride, padding).largest()

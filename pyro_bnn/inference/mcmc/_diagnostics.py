@@ -187,7 +187,7 @@ class Modes(Shown):
 
     @property
     def fault(self) -> str:
-        """A clause that says how many chains have not explored their modes, if there are such chains."""
+        """A clause that says how many chains have not explored their modes; empty if all have."""
         bad = self.num_unexplored
         worst = f"R-hat of a chain's halves up to {self.within.max():.2f}, above {LARGEST_WITHIN}"
         return f"{bad} of {len(self.within)} chains have not explored their modes ({worst})" if bad else ""
@@ -243,10 +243,7 @@ def diagnose(
     *,
     max_quantities: int | None = None,
 ) -> Diagnostics:
-    """Return what :meth:`MCMCPosterior.diagnose` returns, for at most `max_quantities` elements of latent variables.
-
-    The number of predictive moments has the same limit.
-    """
+    """Return diagnostics of at most `max_quantities` elements of latent variables, and as many predictive moments."""
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
     arviz = optional("arviz", "ArviZ", "mcmc")

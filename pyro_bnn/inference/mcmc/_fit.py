@@ -78,13 +78,14 @@ def fit_mcmc(
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
             gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
             chain. With these two, each chain explores its own mode, so the status judges each chain by itself.
-        target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
+        target_accept: Acceptance rate at which warm-up aims when it adapts the step size. A higher rate means smaller
+            steps.
         dtype: Dtype of the computation; with ``None``, that of the model. Draws have the model's dtype. In C, float32
             takes half to two thirds of the time of float64.
         compile: Whether to draw in C, which is several times as fast as torch, and possible for a small network on a
             CPU. With HMC, only the gradients are computed in C. Where C is not possible, ``compile=True`` raises an
             error, and ``compile="auto"`` draws in torch. Compiling takes about a second in each process. As many chains
-            run at a time as torch has threads. The number of threads does not change the draws. NUTS and MCLMC use
+            run at a time as torch has threads, but the number of threads does not change the draws. NUTS and MCLMC use
             different random numbers in C and in torch, so with ``"auto"`` the draws depend on the machine.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
         checkpoint: File for the state of the run, written at the beginning, every ten minutes (or as a
@@ -212,7 +213,8 @@ def fit_nuts(
         num_warmup: Number of warm-up draws of each chain, which are not kept.
         num_chains: Number K of chains. R-hat shows whether several chains agree.
         init: Distribution of the first points: ``"prior"``, an ``Init``, another posterior, or a ``Descent``.
-        target_accept: Acceptance rate at which warm-up aims when it adapts the step size; higher means smaller steps.
+        target_accept: Acceptance rate at which warm-up aims when it adapts the step size. A higher rate means smaller
+            steps.
         dtype: Dtype of the computation; with ``None``, the dtype of the model.
         compile: Whether to draw in C, which is several times as fast as torch. ``"auto"`` draws in C where possible.
         progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.

@@ -29,7 +29,7 @@ A step of MCLMC diverges if its squared energy error, divided by P, exceeds this
 class Draws:
     """The draws that the chains of a kernel have just finished. Shapes are (K,) unless stated otherwise.
 
-    :class:`ChainStatistics` describes the other fields, which are None if the sampler does not report them.
+    :class:`ChainStatistics` describes the fields not listed here. Those that the sampler does not report are None.
 
     Args:
         finished: Which chains have finished a draw. In the other fields, the rows of unfinished chains have no
@@ -56,7 +56,7 @@ class Draws:
 
 
 MOST_DIVERGING = 0.01
-"""Heuristic: chains around modes are in trouble if a larger share of their draws has a divergent step."""
+"""Heuristic: if each chain explores one mode, a larger share of draws with divergent steps is a problem."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,7 +111,7 @@ class ChainStatistics(Shown):
 
     @property
     def has_many_diverging(self) -> bool:
-        """Whether more than 1 % of the draws are divergent, too many for chains around modes."""
+        """Whether more than 1 % of the draws are divergent, which is too many even if each chain explores one mode."""
         return (self.share_diverging or 0.0) > MOST_DIVERGING
 
     def _summary(self) -> Summary:
@@ -158,7 +158,7 @@ class Kernel(ABC):
     def state(self) -> dict[str, Any]:
         """Return the state of the chains between two draws, as numbers, tensors, lists and dictionaries.
 
-        With the step sizes, the inverse masses and torch's generators, it determines the next draws.
+        This state determines the next draws, together with the step sizes, the inverse masses and torch's generators.
         """
         raise self._stateless()
 

@@ -25,7 +25,7 @@ from ._traced import TorchKernel
 OUTER = 0.1931833275037836
 """A step has three changes of direction. The first and the last each take this share of the step's time.
 
-With this share, the error is smallest.
+This choice minimises the error of a step.
 """
 
 MEMORY = 99 / 101
@@ -264,7 +264,7 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 
 
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
-    """Return the standard deviation of the noise in each step, so that a chain forgets its direction over `length`."""
+    """Return the standard deviation of the noise that makes a chain forget its direction over the distance `length`."""
     return (torch.expm1(2 * step / length) / num_weights).sqrt()
 
 

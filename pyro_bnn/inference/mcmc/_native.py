@@ -45,7 +45,7 @@ NUM_KEPT = 64
 """Only this many compiled texts are kept: those that were used last. Each takes a few kilobytes."""
 
 FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-std=gnu11")
-"""With these options, infinities and NaN keep their meaning, and only sums with a pragma are reordered."""
+"""Options with which infinities and NaN keep their meaning, and only sums that a pragma marks are reordered."""
 
 FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}
 """The C file that defines the exponential and the logarithm for each dtype."""
@@ -113,7 +113,7 @@ class Native:
 class NativeChain(ABC):
     """One chain, whose draws are computed in C.
 
-    `point` has the P numbers of the position, and then others that the next draw needs.
+    `point` has the P numbers of the position, followed by other numbers that the kernel reports or needs again.
     """
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
@@ -210,7 +210,11 @@ class NativeKernel(Kernel):
 def native(
     value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int = 10, *, timeout: float | None = None
 ) -> Native:
-    """Compile the samplers of a potential, given one position z, shape (1, P), or raise `UnsupportedError`."""
+    """Compile the samplers of a potential, which is recorded at one position z, shape (1, P).
+
+    Raises:
+        UnsupportedError: If the potential cannot be computed in C.
+    """
     _require_machine(z)
     function = traced(value_and_grad, [z], DECOMPOSITIONS)
     try:

@@ -48,7 +48,7 @@ ELEMENTWISE = {
     aten.hardtanh: "where_({0} < {1}, {1}, where_({0} > {2}, {2}, {0}))",
     aten.hardtanh_backward: "where_({1} <= {2} || {1} >= {3}, 0.0f, {0})",
 }
-"""Fast elementwise operations, computed wherever their results are read."""
+"""Fast elementwise operations, whose results are computed anew wherever they are read."""
 
 SLOW = {
     aten.sqrt: "sqrt({0})",
@@ -88,7 +88,7 @@ REQUIRED: dict[Any, dict[int, object]] = {
     aten.index_put: {3: True},
     aten.embedding_dense_backward: {3: -1, 4: False},
 }
-"""The C text is correct only if some arguments have these values. The keys are indices of arguments."""
+"""For each operation, the values that its C code requires of some arguments, by the index of the argument."""
 
 POWERS: dict[object, str] = {
     -2.0: "1.0f / ({0} * {0})",
@@ -144,7 +144,7 @@ def _log_softmax_backward(writer: Writer, result: Tensor, gradient: Value, outpu
 
 
 LONGEST_TOTAL = 64
-"""Heuristic: longest axis over which exponentials are summed, with a line of C for each element."""
+"""Heuristic: longest axis over which exponentials are summed, since each element takes a line of C."""
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:
@@ -232,7 +232,7 @@ def gather(writer: Writer, result: Tensor, source: Value, axis: int, which: Valu
 
 
 def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: Value, source: Value) -> Value:
-    """In each row of `base`, add a number from `source` to the element at the index `which`."""
+    """Return `base` with a number from `source` added in each row, to the element at the index `which`."""
     shape, axis = tuple(result.shape), axis % result.dim()
     if which.shape != (*shape[:axis], 1, *shape[axis + 1 :]):
         raise UnsupportedError(f"of {which.shape}")

@@ -54,8 +54,8 @@ class MCMCPosterior(Posterior):
         statistics: Statistics of each draw, from the sampler.
         status: Result of the diagnostics.
         sampler: Name of the algorithm.
-        path: How the draws were computed, such as ``"C"`` or ``"pyro"``. If torch computed them, it begins with
-            ``"replayed"`` or ``"eager"``, and says why no faster way was possible.
+        path: How the draws were computed, such as ``"C"`` or ``"pyro"``. If torch computed them, the text
+            begins with ``"replayed"`` or ``"eager"``, and says why no faster way was possible.
         modes: Agreement of predictions for training rows, within and between chains, if the chains began at different
             modes.
 
@@ -171,7 +171,7 @@ class MCMCPosterior(Posterior):
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Return all draws with statistics if `num_samples` is None, else draws without statistics."""
+        """Return all draws with their statistics if `num_samples` is None, else `num_samples` draws alone."""
         if num_samples is not None:
             return super()._chains(num_samples, arguments, stream)
         statistics = self.statistics

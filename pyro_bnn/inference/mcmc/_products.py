@@ -13,13 +13,13 @@ NUM_TERMS = 8
 """Heuristic: number of terms that one loop over the elements of a result adds to each element."""
 
 NUM_SUMS = 10
-"""Heuristic: one loop over a long axis computes at most this many sums.
+"""Heuristic: one loop over the terms of sums computes at most this many sums.
 
-A number that several sums share is read only once.
+A number that several of these sums share is read only once.
 """
 
 MOST_TERMS = 256
-"""Heuristic: a convolution with more terms in a sum loops over the terms, unless the result has an axis of rows."""
+"""Heuristic: a convolution whose sums have more terms loops over terms, unless the result has an axis of rows."""
 
 Term = Callable[[Index, Index], str]
 """Function that returns the C code of a term, given the index of a sum and the index of the term in this sum."""

@@ -132,7 +132,7 @@ class TorchKernel(Kernel):
     """
 
     fields: tuple[str, ...] = ()
-    """Names of the entries of the state. The entry ``"z"`` is the value of the attribute ``_z``."""
+    """Names of the state's entries. Each is stored in an attribute with an underscore, such as ``_z`` for ``"z"``."""
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, not_in_c: str) -> None:
         path = "C"

@@ -2,9 +2,9 @@
 
 `begin` starts a trajectory as a tree of one point. A subtree grows from one end of the tree: `grow` takes one leapfrog
 step and adds the new point. A subtree has `ended` if it is as large as the tree, turns back or diverges. `merge` adds a
-complete subtree to the tree, and `turn` starts the next from a random end.
+complete subtree to the tree, and `turn` starts the next subtree at a random end of the tree.
 
-Every chain is one row of every tensor. Functions change only the rows that the mask `chains` selects.
+Every chain is one row of every tensor, and functions change only the rows that the mask `chains` selects.
 
 References:
     Trees and their weights: Betancourt (2017), https://arxiv.org/abs/1701.02434, appendix A. Subtrees without
@@ -22,7 +22,7 @@ from ._kernel import DIVERGENCE, ValueAndGrad, leapfrog
 
 
 class Tree(NamedTuple):
-    """The trajectory so far, and its proposal: the next draw if the trajectory ends."""
+    """The trajectory so far, and its proposal, which becomes the next draw if the trajectory ends."""
 
     left_z: Tensor  # (K, P), like the other ends
     left_r: Tensor

@@ -174,8 +174,8 @@ class Writer:
     ) -> Iterator[list[str]]:
         """Write loops over `axes`, by default all axes, and yield the index of an element inside the loops.
 
-        A loop over the rows of a block ends at the C variable that `rows` names: "rows" is their number in the block,
-        and "room" is this number rounded up to a multiple of `STEP`.
+        `rows` names the C variable at which a loop over the rows of a block ends. The variable "rows" is the number of
+        rows in the block, and "room" is this number rounded up to a multiple of `STEP`.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]

@@ -65,8 +65,9 @@ def fit_sgmcmc(
             half is warm-up.
         init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. The default is
             :class:`NetworkInit`, which starts close to the network's present weights.
-        store: New safetensors file for the draws; with ``None``, they stay in memory. The posterior needs the file. A
-            resumed run adds its draws to it. If the call fails, a new file is removed.
+        store: New safetensors file for the draws; with ``None``, they stay in memory. Keep the file, because the
+            posterior reads its draws from it. A resumed run adds its draws to the file, but a new file is removed if
+            the call fails.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show a progress bar for each chain; see :func:`fit_svi` for the default.
         execution: How steps are computed.

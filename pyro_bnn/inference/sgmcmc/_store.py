@@ -23,7 +23,7 @@ from ..joint import Layout
 from ._samplers import StepSizes
 
 KIND, NAME = "draws", "draws"
-"""The kind of a file of draws, as its header names it, and the name of the only tensor in the file."""
+"""The kind that the header of a file of draws states, and the name of the only tensor in the file."""
 
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
@@ -73,7 +73,7 @@ class Store:
         return self._run
 
     def join(self, run: str) -> None:
-        """Take over the identifier of a checkpoint's run. Raise if the file or an earlier chain is of another run."""
+        """Take over the identifier of a checkpoint's run. Raise if the file or an earlier chain has another one."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -124,7 +124,7 @@ class Store:
 
 
 def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
-    """Raise if `store` and `path` are the same file. The error message calls this file `name`."""
+    """Raise if `store` and `path` are the same file. In the error message, `name` is the argument that gave `path`."""
     if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
         raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
 
@@ -180,7 +180,7 @@ class Record:
             self._num_kept += 1
 
     def __call__(self, history: History) -> None:
-        """Do nothing: :meth:`keep` stores the draws after steps."""
+        """Do nothing, because :meth:`keep` is called after every step and stores the draws."""
 
     def state_dict(self) -> dict[str, Any]:
         draws = self._draws() if self._num_kept else {}
