@@ -22,21 +22,21 @@ from ._low_rank import checked_rank
 
 AnyGuide = TypeVar("AnyGuide", bound=AutoGuide)
 KINDS = (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal)
-"""Classes of Pyro's guides that have Gaussian marginals."""
+"""Pyro's autoguides with Gaussian marginals."""
 
 
 def auto_guide(
     kind: type[AnyGuide], model: BayesianModel, *, rank: int | None = None, init: Init | None = None
 ) -> AnyGuide:
-    r"""Make one of Pyro's Gaussian autoguides, with all its parameters.
+    r"""Make one of Pyro's Gaussian autoguides, whose parameters exist from the start.
 
     A plain autoguide makes its parameters at its first call, so it cannot load a state dict before this call. For P
     latent numbers in unconstrained space, the guides are
 
     - ``AutoNormal`` and ``AutoDiagonalNormal``: independent Gaussians, 2 P parameters.
       :class:`~pyro_bnn.MeanFieldGuide` has the same distributions, and closed-form divergences;
-    - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular, P^2 parameters, for up to
-      about a thousand latent numbers. It starts without correlations;
+    - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular. It has P^2 parameters, so
+      use it for up to about a thousand latent numbers. It starts without correlations;
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
       random numbers, since zero would be a saddle point. These numbers are the same for all guides of the same shape.
 
@@ -45,7 +45,7 @@ def auto_guide(
 
     Args:
         kind: Class of the guide, from `pyro.infer.autoguide`.
-        model: The model whose weights the guide approximates.
+        model: The model whose posterior the guide approximates.
         rank: Rank of ``AutoLowRankMultivariateNormal``, by default the rounded square root of P.
         init: Initial locations and marginal scales. By default the guide is centred on the network's present weights.
 

@@ -29,21 +29,21 @@ class BatchEnsembleGuide(FlatGuide):
     as a bias or a noise scale. The parameters are the shared weights, called `loc`, and a matrix `members`. Each row of
     the matrix holds the factors and the other variables of one member.
 
-    Each step of a fit draws one member at random. So a fit takes about as long as that of one network, and each member
+    Each step of a fit draws one member at random, so a fit takes about as long as that of one network, and each member
     sees one batch in K. With all weights :math:`w_k` of member k, the fit maximises
 
     .. math:: \frac1K \sum_k \left(\log p(y \mid w_k) + \log p(w_k)\right).
 
     The objective omits the entropy of the mixture of K points: the guide is an ensemble of points of high density, not
-    an approximation of the posterior. The recorded KL is the mean of :math:`-\log p(w_k)` and can be negative, as that
-    of :class:`DeltaGuide`.
+    an approximation of the posterior. The recorded KL is the mean of :math:`-\log p(w_k)` and can be negative, like
+    that of :class:`DeltaGuide`.
 
     :meth:`draws` yields the members in turn, so `predict` with ``num_samples=num_members`` uses each member once. The
     running statistics of batch normalisation are averages over all members; :class:`~pyro_bnn.RefreshedPosterior`
     computes them for each member.
 
     Args:
-        model: The model whose weights the guide approximates.
+        model: The model whose weights the guide estimates.
         num_members: Number K of members.
         init: Initial values of the shared weights, and of each member's other variables, by default the network's own.
         factor_scale: Standard deviation of the initial factors around 1. With ``None``, each factor starts at 1 or -1
@@ -107,7 +107,7 @@ class BatchEnsembleGuide(FlatGuide):
         return tuple(site.name for site in self.sites if _is_shared(site))
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Give every latent variable its value in a member that is drawn at random. The arguments are ignored."""
+        """Draw a member at random, and give every latent variable its value in it. The arguments are ignored."""
         parameter = self._parameters["members"]
         assert parameter is not None
         members = local_param(self._pyro_get_fullname("members"), parameter)
@@ -198,7 +198,7 @@ def _aligned(views: Mapping[str, Tensor], site: str, num_axes: int) -> tuple[Ten
 
 
 def chosen(members: Tensor) -> Tensor:
-    """Draw the index of a row of `members`, shape (1,), on the same device."""
+    """Draw a row of `members`, and return its index as a tensor of shape (1,) on the same device."""
     return torch.randint(len(members), (1,), device=members.device)
 
 
@@ -244,7 +244,7 @@ class BatchEnsembleState(FlatState):
         return [*self._gradients.tensors, self._members_grad.view(-1)]
 
     def update(self) -> None:
-        """Do nothing: the draws of a step have no quantities in common."""
+        """Do nothing: there is no quantity that all draws of a step need."""
 
     def draw(self) -> Mapping[str, Tensor]:
         with torch.no_grad():
@@ -300,8 +300,8 @@ class _SharedWeight:
     def pull_back(self, gradient: Tensor) -> None:
         """Compute the gradients of the factors and of the shared weight.
 
-        At first, `gradient` holds the gradient of the member's weight. It is overwritten with the gradient of the
-        shared weight.
+        The tensor `gradient` holds the gradient of the member's weight before the call, and the gradient of the shared
+        weight after it.
         """
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:

@@ -26,9 +26,9 @@ class DeltaGuide(FlatGuide):
     that of another guide. All draws are the same, so predictions have no epistemic uncertainty, unless the network
     itself is random (:class:`~pyro_bnn.nets.MCDropout`).
 
-    The point is the mode of the density in *constrained* space, as in Pyro's `AutoDelta`. So a latent noise scale is at
-    the maximum of p(scale | y), not at the mode of the density of log(scale). The mode of weights, which are
-    unconstrained, is the same in both spaces.
+    The point is the mode of the density in *constrained* space, as in Pyro's `AutoDelta`. So the estimate of a latent
+    noise scale maximises p(scale | y), not the density of log(scale). The mode of weights, which are unconstrained, is
+    the same in both spaces.
 
     Args:
         model: The model whose weights the guide estimates.

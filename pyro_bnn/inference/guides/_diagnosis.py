@@ -27,13 +27,13 @@ AT_PRIOR = 0.2
 """Heuristic: a weight counts as being at the prior if its divergence from the prior is below this many nats."""
 
 LEAST_INFORMED = 0.001
-"""Heuristic: a layer carries no information if at most this share of its weights left the prior."""
+"""Heuristic: a layer without information has at most this share of weights that left the prior."""
 
 MOST_COLLAPSED = 0.5
 """Heuristic: a posterior counts as collapsed if more than this share of its weights collapsed."""
 
 LEAST_PER_ROW = 0.05
-"""Heuristic: a layer may carry no information if its total divergence is below this many nats per row of data.
+"""Heuristic: a layer without information has a total divergence below this many nats per row of data.
 
 To explain a fraction R^2 of the variance of the targets, the weights together need about R^2 / 2 nats per row.
 """
@@ -44,7 +44,7 @@ SHARPEST_ROW = 0.003
 COLUMNS = ("weights", "KL (nats)", "per weight", "at prior", "collapsed", "median sd", "|mean|/sd")
 
 NUM_OFFSETS, LARGEST_OFFSET = 1001, 8.0
-"""Integrals over a Gaussian use so many grid points, up to so many standard deviations from the mean."""
+"""Integrals over a Gaussian use this number of grid points, up to this many standard deviations from the mean."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SiteDiagnosis:
         share_at_prior: Fraction of the weights that are still at the prior.
         share_collapsed: Fraction of the weights that collapsed.
         median_scale: Median of the standard deviations.
-        median_signal_to_noise: Median of the absolute mean divided by the standard deviation.
+        median_signal_to_noise: Median of the weights' ratios of absolute mean to standard deviation.
     """
 
     site: str
@@ -95,15 +95,16 @@ class Diagnosis(Shown):
     :math:`s`. Then a weight is at the prior if its divergence from any of them is below 0.2 nats.
 
     A weight has *collapsed* if all its draws are practically equal: its :math:`\sigma` is below :math:`0.003\, s /
-    \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. At the
-    first limit, each row of data alone would reduce :math:`\sigma` to :math:`0.003\, s`.
+    \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. The
+    first limit would be reached if each row of data alone could reduce :math:`\sigma` to :math:`0.003\, s`.
 
     Args:
         sites: One :class:`SiteDiagnosis` for each site of weights that can be compared with their prior.
         left_out: Why each of the other latent variables is not compared, ``{site: reason}``.
-        warnings: Problems of the whole posterior, each with a remedy. "collapsed": more than half of all weights
-            collapsed. "prior-dominated": in some layer with a weight matrix, at most a thousandth of the weights have
-            left a prior around 0, and the layer's total divergence is below 0.05 nats per row of data.
+        warnings: Problems of the whole posterior, each with a remedy. A posterior is "collapsed" if more than half of
+            all weights collapsed. It is "prior-dominated" if, in some layer with a weight matrix, all but at most a
+            thousandth of the weights are still at a prior around 0, and the layer's total divergence is below 0.05 nats
+            per row of data.
     """
 
     sites: tuple[SiteDiagnosis, ...]
@@ -232,10 +233,10 @@ def _counts(site: Marginals, num_data: int) -> Counts:
 
 
 def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
-    r"""Return the Gaussians at which the divergence from the prior has a local minimum, as (centre, scale).
+    r"""Return each Gaussian whose divergence from the prior is a local minimum over the scale, as (centre, scale).
 
     The centre m is the prior's mean, or its mode if the mean is not finite. The divergence, :math:`-\log s - E_{w \sim
-    N(m, s^2)}[\log p(w)]` plus a constant, is computed on a grid of log scales with steps of 0.1. So the minima exceed
+    N(m, s^2)}[\log p(w)]` plus a constant, is computed on a grid of log scales with steps of 0.1, so the minima exceed
     the true ones by at most about 0.0025 nats.
     """
     if isinstance(prior, Normal):
@@ -296,7 +297,7 @@ def _is_silent(layer: Iterable[Counts], num_data: int) -> bool:
 
 @torch.no_grad()
 def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[Marginals], dict[str, str]]:
-    """Return the marginals of the weights that were not removed, and why each other site is left out."""
+    """Return the marginals of the weights that were not removed, and the reason for each site that is left out."""
     locations, scales = _locations_and_scales(guide)
     priors = _priors_of_guide(guide) if model is None else _priors_of_model(guide, model)
     found, left_out = [], {}

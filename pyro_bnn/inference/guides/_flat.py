@@ -85,9 +85,9 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return constrained(self.sites, free)
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Make a `sample` statement for each site.
+        """Make a `sample` statement for each site, given its unconstrained value.
 
-        If `jacobian` is true, the log-density of a value is minus the log Jacobian of the site's transform, else 0.
+        The statement's log-density is minus the log Jacobian of the site's transform if `jacobian` is true, else 0.
         """
         values = self.constrained(free)
         for site in self.sites:
@@ -121,7 +121,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @property
     def changes(self) -> str | None:
-        """Why a call of the guide and :meth:`flat` may differ: hooks, or a method that a subclass overrides."""
+        """The reason why a call of the guide may differ from :meth:`flat`, such as hooks; None if they agree."""
         if has_hooks(self):
             return "the model or the guide has hooks"
         family = next(base for base in type(self).__mro__ if "flat" in vars(base))
@@ -167,7 +167,8 @@ class GaussianGuide(FlatGuide):
     ) -> None:
         """Make the parameters, site by site to save memory.
 
-        A low-rank part multiplies standard deviations by `stretch`, so the scales of `init` are divided by `stretch`.
+        If `stretch` is given, the guide's low-rank part multiplies the standard deviations by it, so the scales of
+        `init` are divided by it first.
         """
         init = init_or_default(init)
         self.sites = tuple(sites)

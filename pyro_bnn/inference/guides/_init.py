@@ -139,8 +139,8 @@ class NetworkInit(Init):
             for unconstrained variables whose prior has a finite standard deviation.
         weight_fraction: Ratio of the initial standard deviation to the magnitude of the weight, above 0. It replaces
             `scale` for unconstrained variables. MOPED uses 0.05 to 0.2.
-        smallest: Smallest standard deviation that `weight_fraction` gives, above 0. A bias of 0, for example, gets it.
-            The default is a heuristic.
+        smallest: Smallest standard deviation, above 0, that `weight_fraction` gives, for example to a bias of 0. The
+            default is a heuristic.
 
     Raises:
         ValueError: If a number is not above 0, or if both fractions are given.

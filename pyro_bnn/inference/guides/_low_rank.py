@@ -27,14 +27,14 @@ class LowRankGuide(GaussianGuide):
 
     .. math:: q(w) = N(\mu, D (I + F^\top F) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{r \times P}.
 
+    The vector w holds all P latent numbers, those of constrained variables in unconstrained space.
     `TraceMeanField_ELBO` uses a closed form of the divergence for each prior that has one.
 
     The factor F starts at random numbers, since zero would be a saddle point. These numbers are the same for all guides
-    of the same shape. The initial marginal standard deviations are exactly those of `init`. The vector w holds the
-    values of constrained variables in unconstrained space.
+    of the same shape. The initial marginal standard deviations are exactly those of `init`.
 
     Args:
-        model: The model whose weights the guide approximates.
+        model: The model whose posterior the guide approximates.
         rank: Rank r of the low-rank matrix, from 1 to P.
         init: Initial locations and marginal scales. By default the guide is centred on the network's own weights.
         scale_map: Map from free parameters to the scales :math:`\sigma`.
@@ -134,9 +134,9 @@ def _stretch(factor: Tensor) -> Tensor:
 class LowRankState(FlatState):
     r"""Draws :math:`w = \mu + \sigma v` with :math:`v = F^\top a + \epsilon`, and computes gradients.
 
-    Let L be minus the log-likelihood, :math:`\lambda` the weight of the divergence, :math:`g = \nabla_w (L - \lambda
-    \log p)`, :math:`C = I + F F^\top`, :math:`b = C^{-1} F v` and :math:`u = v - F^\top b`. By the lemmas of Woodbury
-    and Sylvester
+    The elements of :math:`a` and :math:`\epsilon` are standard Gaussian noise. Let L be minus the log-likelihood,
+    :math:`\lambda` the weight of the divergence, :math:`g = \nabla_w (L - \lambda \log p)`, :math:`C = I + F F^\top`,
+    :math:`b = C^{-1} F v` and :math:`u = v - F^\top b`. By the lemmas of Woodbury and Sylvester
 
     .. math:: \log q(w) = -\tfrac12 (v^\top v - v^\top F^\top b) - \sum \log \sigma - \tfrac12 \log\det C
               - \tfrac P2 \log 2\pi,
@@ -150,7 +150,7 @@ class LowRankState(FlatState):
     .. math:: \mathrm{KL} = \sum_i \mathrm{KL}(N(\mu_i, m_i^2) \,\|\, p_i) + \sum_i \log r_i - \tfrac12 \log\det C.
 
     The tensor `rows`, shape (2 + r, P), holds v in its first row, the gradient with respect to v in its second, and F
-    in the others. So one matrix product uses all three.
+    in the others, so that one matrix product can use all three.
     """
 
     def __init__(

@@ -64,8 +64,8 @@ class FlatMask:
     """Mask of the removed weights in the flat vectors of a step.
 
     A removed weight gets the location 0, the noise 0 and the scale of its prior. So it adds a known constant to the
-    ELBO, and this constant is subtracted. With the prior's scale, the constant is small, and so are the rounding
-    errors.
+    divergence, from which this constant is subtracted. The prior's scale keeps the constant small, and with it the
+    rounding errors.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:

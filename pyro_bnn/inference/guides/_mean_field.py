@@ -36,8 +36,8 @@ class MeanFieldGuide(GaussianGuide):
     A latent variable with constrained support, such as a noise scale, is Gaussian in unconstrained space. The guide
     works with `Trace_ELBO` and with `TraceMeanField_ELBO`, which uses closed-form divergences where the prior has them.
 
-    All parameters exist from the start, so a state dict can be loaded before the first call. None is in Pyro's global
-    store.
+    All parameters exist from the start, so a state dict can be loaded before the first call. They are not in Pyro's
+    global store.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any other Pyro model together with example arguments.
@@ -262,8 +262,8 @@ class MeanFieldState(FlatState):
     .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g\,\epsilon - \lambda/\sigma, \qquad
               \nabla_\rho = \nabla_\sigma\, \frac{d\sigma}{d\rho}.
 
-    If the divergence has a closed form, g is :math:`\nabla_w L`, and the gradients of the closed form, times
-    :math:`\lambda`, are added to :math:`g` and :math:`g\,\epsilon`.
+    If the divergence has a closed form, g is :math:`\nabla_w L`, and :math:`\lambda` times the gradients of the closed
+    form with respect to :math:`\mu` and :math:`\sigma` are added to :math:`g` and :math:`g\,\epsilon`.
 
     With an estimator, the network gets :math:`\mu` and the noise instead of w. With the deviation :math:`\delta =
     \sigma\epsilon` as noise, :math:`\nabla_\sigma L = \nabla_\delta L\,\epsilon`. With the variance v as noise,
@@ -372,7 +372,7 @@ class MeanFieldState(FlatState):
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
         """Write the gradient with respect to the scale to `scale_grad`.
 
-        With an estimator, `scale_grad` first holds the gradient with respect to the deviation or the variance.
+        With an estimator, `scale_grad` must already hold the gradient with respect to the deviation or the variance.
         """
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)

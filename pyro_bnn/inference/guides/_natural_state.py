@@ -17,13 +17,16 @@ LARGE_ON_GPU = 2**22
 """Heuristic: smallest number of elements for which an operation on a GPU takes longer than its launch."""
 
 SMALLEST_WEIGHT = 1e-12
-"""Heuristic: smallest weight of the divergence. Precisions grow with the inverse weight, and float32 ends at 3e38."""
+"""Heuristic: smallest weight of the divergence.
+
+Precisions grow with the inverse of this weight, and must stay below 3e38, the largest number of float32.
+"""
 
 SMALLEST_RISE = 1.001
 """Heuristic: a precision below this multiple of the prior's counts as equal to the prior's, because of rounding."""
 
 MOST_NUMBERS = 16
-"""Heuristic: second derivatives are computed for variables of at most so many elements.
+"""Heuristic: second derivatives are computed for variables with at most this many elements.
 
 Each element takes a backward pass.
 """
@@ -40,16 +43,17 @@ class NaturalState(FlatState):
     the part of S that comes from the data is divided by this factor.
 
     The update of S contains the square of a noisy term, which raises S above its optimum by about
-    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, g varies with the draws of all weights. This
+    :math:`\rho\,\mathrm{Var}(g) / (2 \lambda^2)`. For a noise scale, g varies with the draws of all weights, and this
     variance would raise S to many times its optimum. So for latent variables of the likelihood, the second derivative
-    of L replaces :math:`g\,(w - m)\,S`. To compute it, no pass through the network is needed.
+    of L replaces the estimate :math:`g\,(w - m)\,S`. This derivative needs no further pass through
+    the network.
 
     With `gauss_newton_every` k, :math:`B\,s^2 / N` replaces :math:`g\,(w - m)\,S` in every k-th step, and S stays the
     same in the other steps. Here s is the gradient of minus the log-likelihood of the whole data set, estimated from B
     rows with simulated targets.
 
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
-    If `initial_hessian`, the Hessian of the loss of one row, is given, the first step computes S from it. `adds_up`
+    If the Hessian of the loss of one row is given as `initial_hessian`, the first step computes S from it. `adds_up`
     says that a step sums :math:`g\,(w - m)` over several draws or processes.
 
     References:
@@ -99,7 +103,7 @@ class NaturalState(FlatState):
     def gradients(self) -> list[Tensor]:
         """The gradient with respect to the draw, as a list of vectors.
 
-        With several draws or processes, the list also contains this gradient times the draw's deviation.
+        With several draws or processes, the list also contains this gradient times the draw's deviation from the mean.
         """
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 

@@ -71,7 +71,7 @@ class GuidePosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """The kind of guide. If a fit is known, "SVI with" stands before it."""
+        """The kind of guide, preceded by "SVI with" if a fit of the guide is known."""
         guide = type(self.guide).__name__ if isinstance(self.guide, nn.Module) else _checks.described(self.guide)
         return f"SVI with {guide}" if self.history.epochs else guide
 

@@ -20,7 +20,7 @@ LARGE = 2**16
 class ParameterVector:
     """Stores the parameters of nested modules in one vector; :meth:`close` gives each parameter its own memory again.
 
-    A step over one vector allocates no memory; on a CPU, allocation often takes more time than the arithmetic. The
+    A step over one vector saves the allocation of memory, which on a CPU often takes longer than the arithmetic. The
     parameters move into `memory` if it is given.
     """
 
@@ -82,9 +82,9 @@ class DrawGradients:
     """Gradients of the negative log-likelihood with respect to a draw.
 
     The backward pass makes a new gradient tensor for each large site. Small sites share a vector, to which the backward
-    pass adds their gradients. The shared vector takes more memory and time, but a single operation then updates all
-    small sites. On a GPU each operation costs time, so only sites of at least `large_on_gpu` elements are large there.
-    If `large_on_gpu` is None, all sites on a GPU are small.
+    pass adds their gradients. This takes more memory and time than new tensors, but a single operation can then update
+    all small sites. On a GPU each operation costs time, so only sites with at least `large_on_gpu` elements are large
+    there. If `large_on_gpu` is None, all sites on a GPU are small.
     """
 
     def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:
@@ -297,7 +297,10 @@ def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
 
 
 class PriorOfPoint:
-    """Minus the log prior at a point. :meth:`pull_back` adds `weight` times its gradient to `gradients`."""
+    """Minus the log prior at a point.
+
+    :meth:`pull_back` returns this number, and adds `weight` times its gradient to `gradients`.
+    """
 
     def __init__(self, joint: Joint, gradients: DrawGradients, value: Tensor) -> None:
         self._gradients = gradients

@@ -43,9 +43,9 @@ class Batches:
     ) -> None:
         self._generator, self._processes = generator, processes or Processes()
         self.rows: Tensor | None = None
-        """Indices of the rows in the latest batch, if the data are a tuple; None for all rows."""
+        """Indices of the rows in the latest batch; None if every batch has all rows, or for a loader."""
         self.tensors: Batch | None = None
-        """The data, if they are a tuple with all rows."""
+        """The data, if they are a tuple with all rows; None for a loader."""
         self._loader: Loader | None = None
         _require_kind(data)
         arguments = Arguments(device, like, paired)

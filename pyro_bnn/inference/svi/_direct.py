@@ -1,4 +1,4 @@
-"""The direct path, which computes the ELBO of a flat guide and its gradients without Pyro's effect handlers."""
+"""The direct path, which computes ELBO and gradients of a flat guide without Pyro's effect handlers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -28,9 +28,9 @@ from ._step import Execution, GradientStep
 
 
 def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> Joint | str:
-    """Return the joint density for the direct path, or why this path cannot be used.
+    """Return the joint density for the direct path, or the reason why this path cannot be used.
 
-    To find this out, a copy of the model runs on x.
+    The check runs a copy of the model on x.
     """
     if not isinstance(model, BayesianModel):
         kind = "a function" if isinstance(model, PyroFunction) else f"of type {type(model).__name__}"

@@ -22,8 +22,9 @@ UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 class Features:
     """Tables of the outputs of frozen layers, with an entry for each row of data.
 
-    There are no tables if outputs of frozen layers depend on several rows, if the tables would be too large, or after
-    frozen layers have changed. If `is_watched`, :meth:`check` compares frozen layers with a copy.
+    There are no tables if an output of a frozen layer depends on more than one row of data, if the tables would be too
+    large, or after frozen layers have changed. If `is_watched` is true, :meth:`check` also compares the frozen layers
+    with a copy of them.
     """
 
     def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:

@@ -27,7 +27,7 @@ class ParameterNoise:
     Args:
         name: Name of the parameter in the guide or the model, such as ``loc.net.0.weight``.
         num_numbers: Number P of elements of the parameter.
-        signal: Norm of the mean gradient, corrected for Monte Carlo error; 0 if the error is larger.
+        signal: Norm of the mean gradient, corrected for Monte Carlo error; 0 if this error exceeds the norm.
         noise: Standard deviation of a single step's gradient: the root of the summed variances of its elements.
     """
 
@@ -87,9 +87,9 @@ def gradient_noise(
               \text{signal}^2 = \max\Big(0, \sum_i \bar g_i^2 - \tfrac1S \text{noise}^2\Big),
 
     where g is the gradient of the loss :math:`\lambda \mathrm{KL} - E_q[\log p(y \mid w)]` for the whole data set,
-    estimated from the batch (x, y). The signal is 0 at a minimum of the loss. A signal far below the noise means that
-    the optimizer mostly follows noise: use a smaller learning rate, more particles, or an estimator. The noise from the
-    choice of batches is not included.
+    estimated from the batch (x, y). The signal is 0 at a minimum of the loss. If the signal is far below the noise,
+    the optimizer mostly follows noise; then use a smaller learning rate, more particles, or an estimator. The noise
+    from the choice of batches is not included.
 
     The gradients are computed as in :func:`svi_step`, on copies of model and guide; the originals do not change.
 

@@ -35,7 +35,7 @@ class Recording:
 class GraphStep:
     """Records one step of each kind (batch shape and KL weight) as a CUDA graph and replays it.
 
-    A step is recorded after an earlier step of its kind, if the numbers of the optimizer, such as the learning rate,
+    A step is recorded if a step of its kind has run before, and the optimizer's numbers, such as the learning rate,
     have not changed since. A step that cannot be recorded causes an error if `is_required`, else a warning.
     """
 

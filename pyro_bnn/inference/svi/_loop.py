@@ -1,4 +1,4 @@
-"""The loop over epochs and batches. It can be resumed after any step, and then gives the same numbers."""
+"""The loop over epochs and batches. An interruption after any step does not change the results."""
 
 import hashlib
 import re
@@ -158,10 +158,10 @@ class Loop:
         return True
 
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
-        """Check a batch of the first epoch. Checks in every epoch would be too costly.
+        """Check a batch of the first epoch, since checks in every epoch would be too costly.
 
-        The inputs of a loader are always checked. On a GPU, the targets are checked, too. On a CPU, the returned
-        context checks the network's output in the first step.
+        Inputs from a loader are checked on any device. On a GPU, the targets are checked as well. On a CPU, the
+        returned context checks the network's output in the first step instead.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):
@@ -176,7 +176,7 @@ class Loop:
         return nullcontext()
 
     def _end_epoch(self, begin: float) -> EpochRecord:
-        """Add the epoch to the history. Only here the program waits for a GPU."""
+        """Add the epoch to the history. This is the only place where the loop waits for a GPU."""
         rows = torch.stack(self._values).tolist()
         seconds, sizes = time.perf_counter() - begin, []
         for index, (row, weight) in enumerate(zip(rows, self._weights, strict=True)):

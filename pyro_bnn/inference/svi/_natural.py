@@ -51,11 +51,11 @@ def natural_gradient(
         hessian_decay: Decay :math:`\beta_2` of the averaged Hessian. The average covers about
             :math:`1 / (1 - \beta_2)` steps.
         initial_hessian: Initial Hessian h of the loss of one row of data: scales start at :math:`(N h / \lambda +
-            P)^{-1/2}`. With ``None``, scales start at those of the guide; if these are the prior's, the first steps are
-            too long, and there is a warning.
-        gauss_newton_every: If this is k, the diagonal of the Gauss-Newton matrix replaces the Hessian, and is estimated
-            from simulated targets in every k-th step. `hessian_decay` is then the decay from one estimate to the next.
-            The weights' priors must be Gaussian.
+            P)^{-1/2}`. With ``None``, scales start at those of the guide. If these equal the prior's, the first steps
+            are too long, and there is a warning.
+        gauss_newton_every: If a number k is given, the diagonal of the Gauss-Newton matrix replaces the Hessian, and is
+            estimated from simulated targets in every k-th step. `hessian_decay` is then the decay from one estimate to
+            the next. The weights' priors must be Gaussian.
         clip: Largest change of a mean in a step, divided by `lr`; with ``None``, there is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. Deep or badly
             initialised networks need 50 to several hundred.
@@ -115,8 +115,8 @@ def natural_gradient(
 class NaturalGradient(SkippingOptimizer):
     """The optimizer that :func:`natural_gradient` makes, for steps of :func:`svi_step` only.
 
-    It stores the averaged gradients and the settings. :class:`~pyro_bnn.inference.guides.NaturalState` updates the
-    guide. `others` makes a second optimizer, for the parameters that have no distribution.
+    It stores the averaged gradients and the settings, while :class:`~pyro_bnn.inference.guides.NaturalState` updates
+    the guide. `others` makes a second optimizer, for the parameters that have no distribution.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:

@@ -95,7 +95,7 @@ class SkippingOptimizer(Optimizer, ABC):
     """An optimizer that skips a step if its flag :attr:`found_inf` is above 0, as torch's fused optimizers do."""
 
     found_inf: Tensor | None = None
-    """A number on the device of the parameters."""
+    """The flag is a number on the device of the parameters. If it is None, no step is skipped."""
 
     @property
     @abstractmethod

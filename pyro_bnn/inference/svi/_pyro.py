@@ -248,7 +248,7 @@ class PyroStep(GradientStep):
         vars(self._elbo)["_get_trace"] = recorded
 
     def close(self) -> None:
-        """Do nothing: the parameters are in their own memory."""
+        """Do nothing: each parameter already has its own memory."""
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         try:

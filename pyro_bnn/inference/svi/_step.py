@@ -31,7 +31,7 @@ class Execution:
         cuda_graph: Whether to replay steps on a GPU as CUDA graphs, which is faster for small networks (see
             :doc:`/how_to/gpu`). The Python code of the network then runs only in the first four steps for each batch
             shape. The optimizer must be made by `natural_gradient`, or have ``fused=True``. With ``None``, steps are
-            recorded where possible, if all modules of network and likelihood come from torch or this package.
+            recorded where possible, as long as all modules of network and likelihood come from torch or this package.
         num_parts: Number of parts into which each batch is cut, to save memory. Batch normalisation computes its
             statistics for each part.
         autocast: With ``torch.bfloat16``, the network uses bfloat16 where torch considers it safe. Likelihood, guide
@@ -82,7 +82,7 @@ class Execution:
 
     @property
     def needs_direct_path(self) -> str | None:
-        """Name of an option in use that only the direct path supports, if there is one."""
+        """Name of an option that is in use and needs the direct path; None if there is no such option."""
         if self.num_parts > 1:
             return "num_parts"
         return "cuda_graph" if self.cuda_graph else ("autocast" if self.autocast else None)

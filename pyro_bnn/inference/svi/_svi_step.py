@@ -222,8 +222,8 @@ def svi_step(
         model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model, called as ``model(*batch)``.
         guide: Any Pyro guide. A module is fitted in place. For a function, `pyro.param` statements start from the
             values in Pyro's global store, to which the fitted values are written at the end.
-        optimizer: A torch optimizer of parameters of the guide and the model, or a function from a list of all these
-            parameters to an optimizer, such as ``functools.partial(torch.optim.Adam, lr=1e-3)``.
+        optimizer: A torch optimizer of the parameters of guide and model, or a function that takes a list of these
+            parameters and returns such an optimizer, for example ``functools.partial(torch.optim.Adam, lr=1e-3)``.
         elbo: One of Pyro's ELBOs, such as ``Trace_ELBO(num_particles=2)`` for two draws in each step; with ``None``,
             ``Trace_ELBO()``. `TraceMeanField_ELBO` uses closed-form divergences where they exist.
         estimator: Gradient estimator, such as ``LocalReparameterization()``, for less noisy gradients; with ``None``,
@@ -272,7 +272,7 @@ def svi_step(
 
 
 def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:
-    """Return x and y as tensors, which are checked only in the first batch."""
+    """Return x and y as tensors. If they are tensors already, they are checked only in the first batch."""
     if not is_first and len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
         return batch
     return Arguments(model.device, model.like, paired=True).of_batch(batch)
