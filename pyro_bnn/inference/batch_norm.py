@@ -46,9 +46,9 @@ def refresh_batch_norm(
     Args:
         model: The model; its network is changed in place.
         posterior: A posterior from any method, or one value of each latent variable, such as ``posterior.median()``.
-        x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit.
+        x: Inputs, shape (N, ...): a few thousand training rows, preprocessed as for the fit.
         num_samples: Number of draws S.
-        batch_size: Number of rows in a batch, best close to that of the fit.
+        batch_size: Number of rows in a batch, ideally close to the batch size of the fit.
         seed: Seed of the draws.
 
     Raises:
@@ -145,16 +145,16 @@ class RefreshedRecord:
 class RefreshedPosterior(CarryingPosterior):
     """Draws of a posterior, each with its own statistics of batch normalisation.
 
-    For each draw the network runs over x once, with batch normalisation in train mode. So each call of
-    :func:`~pyro_bnn.predict` also takes the time of a prediction at x. A :class:`~pyro_bnn.StoredPosterior` computes
-    the statistics only once. Predictions must use the same model. The model's own statistics do not change.
+    For each draw the network runs over x once, with batch normalisation in train mode, which adds the time of a
+    prediction at x to each call of :func:`~pyro_bnn.predict`. To compute the statistics only once, store the draws in a
+    :class:`~pyro_bnn.StoredPosterior`. Predictions must use the same model, whose own statistics do not change.
 
     Args:
         model: The model.
         posterior: A posterior from any method.
-        x: Inputs, shape (N, ...): some thousand training rows, preprocessed as for the fit. A file of a
+        x: Inputs, shape (N, ...): a few thousand training rows, preprocessed as for the fit. A file of a
             :class:`RefreshedPosterior` contains x; a file of a :class:`~pyro_bnn.StoredPosterior` does not.
-        batch_size: Number of rows in a batch, best close to that of the fit.
+        batch_size: Number of rows in a batch, ideally close to the batch size of the fit.
 
     Raises:
         ValueError: If the network has no batch normalisation with running statistics, if x does not match the network,
@@ -224,7 +224,7 @@ class PinnedRecord:
 class PinnedPosterior(CarryingPosterior):
     """A posterior together with a copy of the network's learned parameters and buffers.
 
-    Later changes of the model do not affect the copy. So the members of an :class:`~pyro_bnn.EnsemblePosterior` can
+    Later changes of the model do not affect the copy, so the members of an :class:`~pyro_bnn.EnsemblePosterior` can
     differ in their statistics of batch normalisation, and in their parameters that are not random.
 
     Args:

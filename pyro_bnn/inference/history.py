@@ -48,11 +48,11 @@ class History(Shown):
 
     Args:
         num_data: Number of data points, if the model defines it.
-        path: How gradients were computed: ``"direct"`` (without effect handlers), or ``"pyro: "`` and why the direct
-            path could not be used.
+        path: How gradients were computed: ``"direct"`` (without effect handlers), or ``"pyro: "`` followed by the
+            reason why the direct path could not be used.
         elbo: Estimate of the evidence lower bound of the whole data set at each step, in nats.
         expected_log_likelihood: Estimate of the expected log-likelihood of the whole data set at each step, in nats.
-        kl: KL divergence of the posterior from the prior at each step, in nats, or its estimate.
+        kl: KL divergence of the posterior from the prior at each step, exact or estimated, in nats.
         kl_weight: Weight of the KL term in the objective at each step.
         epochs: One record per epoch.
 
@@ -105,7 +105,7 @@ class History(Shown):
         self.kl_weight.append(kl_weight)
 
     def end_epoch(self, batch_sizes: list[int], learning_rate: float, seconds: float) -> EpochRecord:
-        """Record the last steps as one epoch. Its means weight each step by the number of rows in the batch."""
+        """Record the last steps as one epoch, whose means weight each step by the number of rows in its batch."""
 
         def mean(column: list[float]) -> float:
             steps = zip(column[-len(batch_sizes) :], batch_sizes, strict=True)

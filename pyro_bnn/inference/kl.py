@@ -2,8 +2,8 @@ r"""Weights of the KL term in a fit, and divergences between distributions.
 
 The loss of a batch b is :math:`N \cdot \mathrm{NLL}_b + \lambda\, \mathrm{KL}`. Here N is the number of rows in the
 data set, and the NLL is a mean over the rows of the batch. The weight :math:`\lambda = 1` gives the ELBO; any other
-constant weight acts as a temperature. Some papers, such as Graves (2011), sum the NLL over the rows of a batch. Their
-weight 1/M for M batches is the weight 1 here.
+constant weight acts as a temperature. Some papers, such as Graves (2011), sum the NLL over the rows of a batch, so
+their weight 1/M for M batches corresponds to the weight 1 here.
 """
 
 import math
@@ -60,7 +60,8 @@ class _Warmup:
 def constant(weight: float) -> KLWeight:
     """Return a weight that is the same at every step.
 
-    1 gives the ELBO, a smaller weight a cold posterior, and 0 ignores the prior.
+    The weight 1 gives the ELBO, and a smaller weight gives a cold posterior. With the weight 0, a fit ignores the
+    prior.
 
     Example:
         >>> from pyro_bnn import kl
@@ -159,7 +160,7 @@ def divergence(
     one mode.
 
     The closed form of torch or Pyro is used if there is one, also under ``to_event``; otherwise the divergence is
-    estimated from draws of p. A closed form has gradients, and an estimate has them if p has reparameterised draws.
+    estimated from draws of p. Closed forms are differentiable, and so are estimates if p has reparameterised draws.
 
     Args:
         p: The distribution over which the mean is taken.

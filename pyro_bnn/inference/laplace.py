@@ -27,7 +27,7 @@ from .posterior import Destination, Draw, Posterior, Status, warn_unless_ok, wit
 __all__ = ["LaplacePosterior", "fit_laplace"]
 
 MAX_DIMENSIONS = 5000
-"""Largest number of latent numbers. With so many, the Hessian takes 200 MB in double precision."""
+"""Largest number of elements of the latent variables. At this size, the Hessian takes 200 MB in double precision."""
 
 SMALL_GRADIENT = 1e-3
 """Heuristic: a point counts as the mode if the root mean square of its gradient, in nats per standard deviation, is at
@@ -192,8 +192,8 @@ def fit_laplace(
         worse.
 
     Raises:
-        ValueError: If the data do not match the model, if there are more than 5000 latent numbers, or if even the
-            changed Hessian is not positive definite, as can happen under a mixture prior.
+        ValueError: If the data do not match the model, if the latent variables have more than 5000 elements, or if even
+            the changed Hessian is not positive definite, as can happen under a mixture prior.
 
     Warns:
         ConvergenceWarning: If the search stopped before the mode, or the Hessian there is not positive definite.

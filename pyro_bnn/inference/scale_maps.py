@@ -140,7 +140,8 @@ class LogVariance(ScaleMap):
 
 
 FIRST_SHARE = 0.9
-"""Heuristic: largest initial scale, as a share of the cap. There the map's slope is a hundredth of softplus's."""
+"""Heuristic: largest initial scale, as a share of the cap. At this scale, the slope of :class:`Capped` is a hundredth
+of the slope that :class:`Softplus` has at the same parameter."""
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,8 @@ class StoredPosterior(Posterior):
             seed: Seed of the draws; with ``None``, torch's generator is used.
 
         Raises:
-            ValueError: If predictions with the posterior are linearised, since this needs a median, which stored draws
-                lack.
+            ValueError: If predictions with the posterior are linearised, since linearisation needs a median, which
+                stored draws do not have.
         """
         source = as_posterior(posterior)
         if source.is_linearised:

@@ -32,8 +32,8 @@ class SWAG:
     last r deviations.
 
     Fit with SGD at a constant, rather large learning rate, and record points after the loss has stopped falling. The
-    width of the posterior grows with the learning rate. Running statistics of batch normalisation are those from the
-    end of the fit; :class:`~pyro_bnn.RefreshedPosterior` computes them for each draw.
+    width of the posterior grows with the learning rate. The running statistics of batch normalisation are those at the
+    end of the fit. To compute them for each draw, use a :class:`~pyro_bnn.RefreshedPosterior`.
 
     Args:
         guide: The guide that is fitted, a :class:`DeltaGuide`.

@@ -75,12 +75,12 @@ class ScaleMixtureNormal(_Mixture):
 
     .. math:: p(w) = \pi\, N(w; 0, \sigma_1^2) + (1 - \pi)\, N(w; 0, \sigma_2^2).
 
-    With the wider component a and the narrower one b, the log-density
+    With the wider component a and the narrower one b, the log-density is computed as
 
     .. math:: \log p(w) = \log \pi_a N(w; 0, \sigma_a^2) + \mathrm{softplus}(z), \qquad
               z = \log\frac{\pi_b\sigma_a}{\pi_a\sigma_b} - \frac{w^2}{2}(\sigma_b^{-2} - \sigma_a^{-2}),
 
-    does not underflow in the tails and loses no digits by cancellation.
+    which neither underflows in the tails nor loses digits by cancellation.
 
     Args:
         mixing: Weight of the first component, strictly between 0 and 1.

@@ -1,4 +1,4 @@
-"""Chooses the network, prior and likelihood that best predict held-out rows of a table, and fits them by chains."""
+"""Chooses the network, prior and likelihood that best predict held-out rows, and fits this model by chains."""
 
 from ._budget import Budget as Budget
 from ._budget import Deadline as Deadline

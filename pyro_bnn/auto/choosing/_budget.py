@@ -20,10 +20,10 @@ NUM_CHAINS, NUM_SEARCH_CHAINS = 8, 4  # number of chains in the fit, and in each
 
 
 def energy_error(*, is_longest: bool) -> float:
-    """Return the energy error of MCLMC.
+    """Return the energy error of MCLMC, which is smaller for the longest chains.
 
-    A smaller energy error means smaller steps and less bias. The longest chains explore their modes even with small
-    steps. Shorter chains need larger steps.
+    A smaller energy error means smaller steps and less bias, but only the longest chains explore their modes with small
+    steps.
     """
     return FINE_ENERGY_ERROR if is_longest else MCLMC.energy_error
 
@@ -86,7 +86,7 @@ class Deadline:
         return cls(seconds, time.perf_counter())
 
     def at(self, share: float) -> float:
-        """Return the clock's value when the fraction `share` of the limit has passed."""
+        """Return the time, by the clock `time.perf_counter`, at which the fraction `share` of the limit has passed."""
         return self.begin + share * self.seconds
 
     def left(self, share: float = 1.0) -> float:
@@ -99,7 +99,7 @@ class Deadline:
 
 
 def slowdown() -> float:
-    """Return how many seconds this thread needs for one CPU second: more than 1 if other programs run."""
+    """Return the seconds that pass while this thread uses one second of CPU time: more than 1 if other programs run."""
     begin, begin_of_thread = time.perf_counter(), time.thread_time()
     while (used := time.thread_time() - begin_of_thread) < PROBE_SECONDS:
         sum(range(1000))

@@ -28,7 +28,7 @@ SMOOTHER = "Many steps diverged: standardise the inputs, or use tighter priors."
 
 Rows = tuple[Tensor, Tensor]
 Folds = list[tuple[Tensor, Tensor]]
-"""For each trial, the indices of the rows to fit, and of the held-out rows."""
+"""For each fold, the indices of the rows to fit and of the held-out rows."""
 
 Candidate = Callable[[int], BayesianModel]
 """Makes a model for a given number of rows, with the same initial weights at each call."""
@@ -60,7 +60,7 @@ def log_density(model: BayesianModel, posterior: MCMCPosterior, rows: Rows, seed
 
 
 def folds_of(x: Tensor, seed: int) -> Folds:
-    """Return the indices of fitted and of held-out rows, for each trial."""
+    """Return, for each fold, the indices of the rows to fit and of the held-out rows."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     if len(x) < FEW_ROWS:
         size = len(x) // NUM_FOLDS
@@ -97,7 +97,10 @@ def chosen_from(
     num_steps: int,
     seconds: float,
 ) -> Chosen:
-    """Return the chosen model, and give its posterior a status. `cuts` say what was left out or cut short."""
+    """Return the chosen model, and give its posterior a status.
+
+    Each of the `cuts` says what was left out or cut short.
+    """
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
         ahead = f"log-density of held-out rows {scores[name] - others[0]:.3f} nats per row above that of the next"

@@ -14,7 +14,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
     "gelu": nn.GELU,
 }
-"""The first three names are those of scikit-learn."""
+"""Activation functions by name. The first three have the names that scikit-learn uses."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ OF_NUMBERS = (
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "heteroscedastic"),
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "gaussian"),
 )
-"""Heuristic: designs for targets that are standardised numbers. For each design, there is a public table on which it
-was the best of a dozen designs."""
+"""Heuristic: designs for regression with standardised targets. Each was the best of a dozen designs on some public
+table."""
 
 OF_CLASSES = (
     Design((), nn.ReLU, FanInNormalPrior(2.0), "categorical"),
@@ -76,4 +76,4 @@ OF_CLASSES = (
     Design((50,), nn.ReLU, NormalPrior(1.0), "categorical"),
     Design((16, 16), nn.SiLU, NormalPrior(1.0), "categorical"),
 )
-"""Designs for targets that are classes. The first is a linear model, which is often the best for few rows."""
+"""Designs for classification. The first is a linear model, which is often the best if there are few rows."""

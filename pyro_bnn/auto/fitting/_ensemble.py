@@ -1,4 +1,4 @@
-"""Ensembles: the same fit from several initial networks, in several processes or in one step."""
+"""Ensembles: the same fit from several initial networks, in several processes or with steps that update all members."""
 
 import functools
 import math
@@ -97,7 +97,7 @@ class Member:
         return found
 
     def group(self, index: int) -> list[GuidePosterior] | str:
-        """Fit one group, as :meth:`in_one_step` does."""
+        """Fit the group with a given index; the result is that of :meth:`in_one_step`."""
         return self.in_one_step(range(*(self.num_members * part // self.num_groups for part in (index, index + 1))))
 
     @property
@@ -246,8 +246,8 @@ def _learned(model: BayesianModel) -> dict[str, Tensor]:
 def _members(model: BayesianModel, found: list[Fit]) -> list[Posterior]:
     """Return the members' posteriors.
 
-    If the learned parameters or buffers of a member's network differ from those of `model`, each posterior stores those
-    of its member.
+    If the network of any member has learned parameters or buffers that differ from those of `model`, every posterior
+    stores the values of its own member.
     """
     before = network_values(model)
     if all(torch.equal(before[name], value) for values, _, _ in found for name, value in values.items()):

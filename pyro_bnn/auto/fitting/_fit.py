@@ -170,13 +170,14 @@ def fit(
 ) -> GuidePosterior | MCMCPosterior | EnsemblePosterior:
     """Fit a model to data by chains if possible, and otherwise by variational inference.
 
-    Optimizers, learning rates and numbers of steps need no tuning. Choose the prior's scale that predicts held-out
-    rows best.
+    Optimizers, learning rates and numbers of steps need no tuning, but the prior's scale does: choose the one that
+    predicts held-out rows best.
 
     Args:
         model: A network with a prior and a likelihood.
-        data: A tuple (x, y) of tensors with all N rows: x of shape (N, ...), and y of shape (N, O) for numbers or (N,)
-            for classes. A loader of such batches is also possible, but only for variational fits and ensembles.
+        data: A tuple (x, y) of tensors with all N rows: x of shape (N, ...), and y of shape (N, O) for regression or
+            (N,) for classification. A loader of such batches is also possible, but only for variational fits and
+            ensembles.
         method: ``"auto"`` draws weights with Markov chains if possible (see the notes), and otherwise makes a
             variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if this is
             impossible. ``"ensemble"`` fits an ensemble. The parameters from `guide` to `callbacks`, `execution`,
@@ -198,24 +199,26 @@ def fit(
         batch_size: Rows in each batch, unless the data are a loader; by default as few equal batches as possible, of at
             most 1000 rows.
         validation: A pair (x, y) of rows for early stopping only.
-        elbo: The bound; by default `TraceMeanField_ELBO` for this package's mean-field guide, otherwise `Trace_ELBO`.
+        elbo: The bound that the fit maximises; by default `TraceMeanField_ELBO` for this package's mean-field guide,
+            otherwise `Trace_ELBO`.
         estimator: Gradient estimator; by default :class:`LocalReparameterization` if the guide is mean-field and the
             network is a sequence of linear layers and activations, otherwise one draw of each weight per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO.
         callbacks: Functions that are called with the history; not for an ensemble.
         progress: Whether to show a progress bar; see :func:`fit_svi`.
-        execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if all modules are
-            of torch and this package, and there are no `callbacks`.
-        checkpoint: File of checkpoints. To resume chains, use :func:`fit_nuts` or :func:`fit_mcmc`. Each member of an
-            ensemble has its own file, with an ending like ``.0-of-5``.
+        execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if all modules come
+            from torch or this package, and there are no `callbacks`.
+        checkpoint: File of checkpoints, for variational fits and ensembles. For chains that can be resumed, use
+            :func:`fit_nuts` or :func:`fit_mcmc`. Each member of an ensemble has its own file, with an ending like
+            ``.0-of-5``.
         resume: Checkpoint from which the fit continues.
         seed: Seed of the fit.
 
     Returns:
         The draws of the chains, the posterior of the fitted guide, or the ensemble. Each of an ensemble's `members` is
         a posterior with its own history. ``posterior.status`` says which method was chosen, with which settings, and
-        why. It is not ok if a variational fit reached no plateau, if a chain was too short to explore its mode, or if
-        too many steps diverged. Then the status also says what to try.
+        why. The status is not ok if a variational fit reached no plateau, if a chain was too short to explore its mode,
+        or if too many steps diverged. Then it also says what to try.
 
     Raises:
         ValueError: If arguments cannot be combined, if ``method="mclmc"`` and chains are impossible, or if a layer
@@ -247,15 +250,16 @@ def fit(
 
     Notes:
         *Chains.* :func:`fit` trains eight networks, and a chain in C explores the mode of each
-        (:class:`~pyro_bnn.MCLMC`), as in ``BNNRegressor()``. If chains are impossible, the fit is variational: faster,
-        with a guide and a history, but often further from the posterior. The page :doc:`/understand/computation` lists
-        all cases.
+        (:class:`~pyro_bnn.MCLMC`), as in ``BNNRegressor()``. If chains are impossible, the fit is variational. It is
+        faster and has a guide and a history, but is often further from the posterior. The page
+        :doc:`/understand/computation` lists all cases.
 
-        *Variational fit.* :func:`fit_svi` runs until a plateau of the objective, where a straight line through the last
-        epochs (about 400 steps) rises by less than its standard error, or by less than 0.1 nats. At the first two
-        plateaus, the fit continues with the learning rate lowered to 0.3 and 0.1 of its initial value. With
-        `validation` rows, the fit also ends after ten checks in a row without a new best log-density of these rows, and
-        the best posterior is kept.
+        *Variational fit.* :func:`fit_svi` runs until the third plateau of the objective, or until the first if
+        `optimizer` makes a schedule. On a plateau, a straight line through the last epochs (about 400 steps) rises by
+        less than its standard error, or by less than 0.1 nats. Without a schedule, the learning rate is lowered to 0.3
+        times its initial value after the first plateau, and to 0.1 times this value after the second. With `validation`
+        rows, the fit also ends after ten checks in a row without a new best log-density of these rows, and the best
+        posterior is kept.
 
         *Ensemble.* Each member is such a variational fit, with new initial weights and another order of batches. The
         members are plain networks (:class:`DeltaGuide`) unless you pass `guide`. The page :doc:`/how_to/ensembles`

@@ -113,7 +113,7 @@ def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaG
 
 
 def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -> str:
-    """Return why one optimizer for all members may give other updates than one for each member, or ""."""
+    """Return why one optimizer for all members may update them differently from one for each member, or ""."""
     if maker is None:
         return ""
     require_maker(maker)

@@ -18,23 +18,23 @@ from ..joint import Site, density_of, find_sites
 from ._layers import Layer, RandomLayers
 
 ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
-"""The ELBOs that work with an estimator. RenyiELBO does not, since it weighs draws as a whole. TraceGraph_ELBO does
-not, since it copies draws."""
+"""The ELBOs that work with an estimator. RenyiELBO does not, since it weights whole draws. TraceGraph_ELBO does not,
+since it copies draws, while an estimator recognises a draw by its tensor."""
 
 
 class Estimator(ABC):
     """Computes the outputs of layers with random weights during a fit, with separate noise for each row of data.
 
     Without an estimator, each weight is drawn once for the whole batch, so the noise of different rows is correlated.
-    An estimator does not change the distribution of the output of a single row. So the expected ELBO stays the same,
+    An estimator does not change the distribution of the output of a single row, so the expected ELBO stays the same,
     but the gradient varies less.
 
     Pass an estimator to :func:`~pyro_bnn.fit_svi`, or wrap the training steps of your own script in :meth:`applied`. It
     needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`, and replaces calls of
     `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` whose weight or bias is random. Any other use of a
-    random parameter raises an error. The first axis of such a layer's input must be the rows of data, which must not
-    depend on each other. Batch normalisation in training mode raises an error. Attention over the batch raises no
-    error, but gives a wrong ELBO.
+    random parameter raises an error. The first axis of the input of such a call must be the rows of data, and the
+    output of a row must not depend on other rows. Batch normalisation in training mode therefore raises an error, while
+    attention over the batch raises none but gives a wrong ELBO.
 
     A subclass names the form of its noise in :attr:`noise`, and computes the output of a layer in :meth:`output`.
     """
@@ -53,7 +53,7 @@ class Estimator(ABC):
 
         Returns:
             A tensor of the shape of the layer's own output. Each row must have the same distribution as with weights
-            drawn from the guide. The joint distribution of the rows may differ.
+            drawn from the guide, but the joint distribution of the rows may differ.
 
         Raises:
             ValueError: If the estimator does not support the layer.
@@ -62,7 +62,8 @@ class Estimator(ABC):
     def applied(self, model: BayesianModel, guide: MeanFieldGuide) -> AbstractContextManager[None]:
         """Return a context in which an ELBO uses this estimator.
 
-        Use it only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`, and do not nest such contexts.
+        Use the context only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`, and do not nest such
+        contexts.
 
         Args:
             model: The model.
@@ -89,8 +90,8 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """Return a context in which this estimator computes the outputs of layers with random parameters.
 
-        The network runs on `num_rows` rows. `random` has the random parameters, each under the `id` of the tensor that
-        the network uses as its value.
+        The network runs on `num_rows` rows. `random` has each random parameter under the `id` of the tensor that holds
+        the parameter's value in the network.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 
@@ -123,8 +124,8 @@ class _Gaussian(dist.Normal):
 class Applied(AbstractContextManager[None]):
     """The context of :meth:`Estimator.applied`.
 
-    If `closed_form` is True, a weight is drawn only if the estimator or the KL needs the draw, and otherwise equals its
-    mean.
+    If `closed_form` is True, a weight is drawn only if the estimator or the KL needs the draw. Otherwise its value is
+    its mean.
     """
 
     def __init__(

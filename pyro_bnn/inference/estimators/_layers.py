@@ -18,7 +18,7 @@ from ..guides import RandomParameter
 LINEAR = F.linear
 INPUT_DIMS = {LINEAR: 2, torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}
 """Functions that an estimator can replace, each with the number of axes of its input. An input of `linear` may have
-more."""
+more axes."""
 
 METADATA = {
     *(getattr(Tensor, n).__get__ for n in ("device", "dtype", "is_cuda", "layout", "ndim", "requires_grad", "shape")),

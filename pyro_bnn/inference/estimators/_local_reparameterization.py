@@ -18,12 +18,12 @@ class LocalReparameterization(Estimator):
     .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad \gamma = \sum_i a_i \mu_i, \qquad
               \delta = \sum_i a_i^2 \sigma_i^2, \qquad \epsilon \sim N(0, 1).
 
-    An output takes two matrix products, and one random number per element.
+    The output of a layer takes two matrix products, and one random number per element.
 
     For linear layers, each row has exactly the same distribution as with sampled weights. For convolutions, the mean
     and the variance of each output are exact, but the positions of a row get independent noise although they share
-    weights. This usual approximation changes the ELBO of networks that mix positions; :class:`Flipout` is exact. A
-    linear layer whose input has more than two axes raises an error.
+    weights. This usual approximation changes the ELBO of networks whose later layers combine positions, while
+    :class:`Flipout` is exact. A linear layer whose input has more than two axes raises an error.
 
     References:
         Kingma, Salimans and Welling (2015), https://arxiv.org/abs/1506.02557.

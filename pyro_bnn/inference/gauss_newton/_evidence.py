@@ -21,7 +21,8 @@ LATENT = "likelihood.scale"
 MAX_ITERATIONS = 200
 
 SMALLEST, LARGEST = math.log(1e-8), math.log(1e12)
-"""Limits of the log prior precisions, since the evidence has no maximum if all weights are at their prior means."""
+"""Limits of the logarithms of prior precisions. Without them, the evidence would have no maximum if all weights were at
+their prior means."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ MAX_FULL = 6000
 FAR = 10.0
 """Heuristic: the status is ok if the point is at most this far from the mode.
 
-The distance is a root mean square over the weights, in posterior standard deviations. It is 1 to 10 for networks whose
-training stopped early, and they predict well.
+The distance is a root mean square over the weights, in posterior standard deviations. Networks whose training stopped
+early have distances of 1 to 10, and predict well.
 """
 
 EVIDENCE = "evidence"
@@ -65,7 +65,7 @@ def fit_gauss_newton(
 
     where J is the Jacobian of the network's outputs at the point :math:`w^*`, :math:`\Lambda` is the expected curvature
     of the negative log-likelihood in the outputs, and :math:`\delta` are the prior precisions. The generalised
-    Gauss-Newton matrix G is the Hessian without the terms that contain second derivatives of the network, and is
+    Gauss-Newton matrix G is the Hessian without the terms that contain second derivatives of the network. It is always
     positive semi-definite. If the network is linear in its random weights, as with a random last layer, G equals the
     Hessian, except with heteroscedastic noise.
 

@@ -30,7 +30,7 @@ class Covariance(ABC):
     def to(self, like: Tensor) -> "Covariance":
         """Return a contiguous copy with the device and dtype of `like`.
 
-        Tensors from files are contiguous. With another memory layout, the last bits of predictions would differ after
+        Tensors from files are contiguous, so with another memory layout the last bits of predictions would differ after
         loading.
         """
         contiguous = torch.contiguous_format
@@ -113,7 +113,7 @@ class FullCurvature:
     matrices: Tensor
 
     def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
-        """Return the logarithm of the determinant of the precision matrix, with gradients.
+        """Return the log-determinant of the precision matrix as a differentiable function of both arguments.
 
         `noise` is beta, shape (K,). `prior` has the prior precisions, shape (P,), or (1,) if all are equal.
         """

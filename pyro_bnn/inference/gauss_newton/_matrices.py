@@ -295,9 +295,9 @@ def kronecker_curvature(net: nn.Module, batches: Iterable[Pair], likelihood: Lik
               A = \frac{1}{N T} \sum_{n, t} a_{nt} a_{nt}^\top.
 
     Here :math:`a_{nt}` is the vector that the weight matrix multiplies at position t of row n. A row has T positions.
-    The gradient in the layer's output at this position is :math:`g_{ntr}`, for column r of :func:`root_of`. A bias has
-    B as its only factor. If rows or classes have weights, A is a weighted mean. The scale of Gaussian noise counts
-    as 1.
+    For column r of :func:`root_of`, the gradient in the layer's output at this position is :math:`g_{ntr}`. A bias has
+    B as its only factor. If rows or classes have weights, A is a weighted mean. The scale of Gaussian noise counts as
+    1.
 
     References:
         Martens and Grosse (2015), https://arxiv.org/abs/1503.05671, for linear layers. Eschenhagen et al. (2023),

@@ -17,8 +17,8 @@ from ._evidence import LATENT, latent_noise
 from ._matrices import SERVED
 
 MANY_ROWS = 4096
-"""Heuristic: smallest number of rows in a batch of inputs of the last layer. Large batches save time, since each batch
-is added to the whole matrix."""
+"""Heuristic: smallest number of rows in a batch of inputs of the last layer. Large batches save time, since every batch
+updates the whole matrix."""
 
 
 def check_model(model: BayesianModel, structure: str) -> None:

@@ -15,18 +15,19 @@ from ._posterior import Posterior
 P = TypeVar("P", bound=Posterior)
 
 NUM_DRAWS = 100
-"""Heuristic: default number of draws. The mean of so many draws has a standard error of 10 % of their standard
-deviation."""
+"""Heuristic: default number of draws. With this number of draws, the standard error of their mean is 10 % of their
+standard deviation."""
 
 TOLERANCE = 0.01
-"""Heuristic: a relative change of a learned parameter up to this size counts as rounding, as by a move to bfloat16."""
+"""Heuristic: a relative change of a learned parameter up to this size is taken for rounding, as in a move to
+bfloat16."""
 
 SMALLEST = 0.1
 """Heuristic: the relative change of a smaller parameter is computed as if the parameter had this size."""
 
 
 def num_members(model: Any, posterior: Posterior) -> int | None:
-    """Return the number of points of a posterior of points; None for all others, and for a model with MC dropout."""
+    """Return the number of points if the posterior consists of points, and the model has no MC dropout; else None."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return None if any(isinstance(module, MCDropout) for module in modules) else posterior.num_points
 

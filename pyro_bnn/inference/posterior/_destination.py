@@ -28,8 +28,8 @@ rounding can move values out of them."""
 class Destination:
     """The model and guides into which a posterior is loaded.
 
-    If the model is no :class:`BayesianModel`, `model` is None, and `own_sites` has its latent variables, if they are
-    known.
+    For a model that is no :class:`BayesianModel`, `model` is None, and `own_sites` has the model's latent variables if
+    they are known.
     """
 
     model: BayesianModel | None

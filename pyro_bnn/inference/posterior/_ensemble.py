@@ -32,15 +32,15 @@ class EnsemblePosterior(Posterior):
     .. math:: q(w) = \tfrac1M \sum_m q_m(w).
 
     ``fit(model, data, method="ensemble")`` makes a deep ensemble; this class makes an ensemble of any posteriors. Draws
-    use the members in turn, with equal weights if the number of draws is a multiple of M. If the members are points,
-    `predict` draws each once, and its epistemic variance divides by M - 1.
+    come from the members in turn, so all members have the same weight if the number of draws is a multiple of M. If the
+    members are points, `predict` draws each once, and divides by M - 1 in the epistemic variance.
 
     Args:
         members: M posteriors over the same sites, from models of the same architecture.
 
     Raises:
-        ValueError: If there is no member, or a member is not a posterior. :meth:`draws` raises it if the members' sites
-            or shapes differ.
+        ValueError: If there is no member, or a member is not a posterior. :meth:`draws` raises this error if the
+            members' sites or shapes differ.
 
     References:
         Lakshminarayanan, Pritzel and Blundell (2017), Deep Ensembles, https://arxiv.org/abs/1612.01474.
@@ -139,7 +139,7 @@ class EnsemblePosterior(Posterior):
 
     @property
     def pruned_sites(self) -> frozenset[str]:
-        """The sites from which every member has lost weights."""
+        """The sites that have removed weights in every member."""
         return frozenset.intersection(*(member.pruned_sites for member in self.members))
 
     def to_record(self) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from ._destination import Destination
 from ._status import Status
 
 MOST_DRAWS = 1000
-"""Default number of draws for ArviZ and moments. The mean of so many draws has a standard error of 3 % of their
-standard deviation."""
+"""Default number of draws for ArviZ and moments. With this number of draws, the standard error of their mean is 3 % of
+their standard deviation."""
 
 
 class Moments(NamedTuple):
@@ -273,8 +273,8 @@ class Posterior(Advised, Shown, ABC):
     ) -> PosteriorPrior:
         """Return a prior for another model: independent Gaussians with the moments of the weights; see :meth:`moments`.
 
-        Variables other than weights, such as a noise scale, are left out: the likelihood has their priors. The sites of
-        the other model must have the same names and shapes.
+        Variables other than weights, such as a noise scale, are left out, because their priors belong to the
+        likelihood. The sites of the other model must have the same names and shapes.
 
         Args:
             otherwise: Prior of parameters that this posterior does not have; with None, they raise an error.

@@ -6,8 +6,8 @@ from ..._core.remedies import Advised
 from ..._core.scope import warn_of_fit
 
 MOST_CHARACTERS = 250
-"""Heuristic: most characters of a warning that ends with the rest of the status's message. If there would be more, the
-warning only names the attribute that contains the message."""
+"""Heuristic: largest number of characters in a warning that quotes the rest of the status's message. If the quotation
+made it longer, the warning only names the attribute that contains the message."""
 
 
 class ConvergenceWarning(UserWarning):
@@ -60,7 +60,7 @@ class Status(Advised):
     def warning(self, name: str = "posterior.status") -> str:
         """Return the text of a warning.
 
-        It says what is wrong and what to try. If the rest of the message is short, the text ends with it.
+        It says what is wrong and what to try. If the rest of the status's message is short, the text ends with it.
 
         Args:
             name: Name of the attribute that contains the whole status.

@@ -1,7 +1,7 @@
 """Likelihoods, which map a network's output to the distribution of an observation.
 
-:class:`DistributionLikelihood` takes any distribution. Likelihoods for classes, Gaussian noise and simple counts are in
-`pyro_bnn` itself.
+:class:`DistributionLikelihood` takes any distribution. The likelihoods for classification, Gaussian noise and simple
+counts are in `pyro_bnn` itself.
 """
 
 from ..._core.remedies import explain_missing

@@ -60,13 +60,13 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     r"""Maps the output of a network to the distribution of an observation.
 
     A subclass defines the distribution, the allowed targets, and the prediction from many weight draws. A likelihood
-    may own learnable parameters or latent variables (`PyroSample`). From its type parameter, as in
-    ``Likelihood[RegressionPrediction]``, type checkers know what `predict` returns.
+    may own learnable parameters or latent variables (`PyroSample`). Its type parameter, as in
+    ``Likelihood[RegressionPrediction]``, tells type checkers what `predict` returns.
 
     A fit may weight the targets (:meth:`with_row_weights`, and `class_weights` of classifiers). With weights w, the
     likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`, so a row of weight 2 counts twice, and the data count as
-    :math:`\sum_n w_n` rows. A mean weight other than 1 makes the posterior narrower or wider. Weights change the ELBO
-    and the log-likelihood of a fit, but no predictions, scores or draws of observations.
+    :math:`\sum_n w_n` rows. A mean weight above 1 makes the posterior narrower, and one below 1 makes it wider. Weights
+    change the ELBO and the log-likelihood of a fit, but no predictions, scores or draws of observations.
 
     Example:
         >>> import torch
@@ -130,7 +130,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         """
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the targets without weights, as `log_prob` accepts them. `dtype` is that of the output."""
+        """Return the targets without weights, as `log_prob` accepts them. `dtype` is the dtype of the output."""
         return y[..., 0] if self.has_row_weights else y
 
     def with_row_weights(self: L) -> L:
@@ -203,7 +203,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """Return a copy that has given values of the latent variables, shares the parameters, and does not use Pyro.
+        """Return a copy with given values of the latent variables, which shares the parameters and does not use Pyro.
 
         Args:
             values: ``{name of the attribute: shape (*draws, *event)}``, for all latent variables.
@@ -243,7 +243,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
 
 class NumberLikelihood(Likelihood[RegressionPrediction]):
-    """A likelihood of numbers. Targets must be floating-point, unless a subclass allows other dtypes."""
+    """A likelihood for regression or counts. Targets must be floating-point, unless a subclass allows other dtypes."""
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         require_real(type(self).__name__, y)
@@ -267,7 +267,7 @@ def require_real(name: str, y: Tensor) -> None:
 
 
 def require_output_dims(name: str, output: Tensor, minimum: int, axes: str) -> None:
-    """Raise unless the output is dense, floating-point, and has at least `minimum` axes."""
+    """Raise unless the output is dense and floating-point, and has at least `minimum` axes."""
     if not isinstance(output, Tensor) or not output.is_floating_point() or output.layout != torch.strided:
         _checks.kind("output", output, Tensor, f"a tensor for {name}")
         raise ValueError(

@@ -20,7 +20,7 @@ from ._made import MadeDistribution
 
 
 class LimitedNormal(TorchDistribution):
-    """A Gaussian; values beyond a limit are observed as this limit."""
+    """A Gaussian whose values beyond a limit are observed as this limit."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.real
@@ -46,7 +46,7 @@ class LimitedNormal(TorchDistribution):
 
 
 class RightCensored(TorchDistribution):
-    """Pairs of a time and a flag: 1 if the event happens then, 0 if it happens later.
+    """Pairs of a time and a flag, which is 1 if the event happens at this time, and 0 if it happens later.
 
     Drawn times are never censored.
     """
@@ -94,7 +94,7 @@ def _uncensored(distribution: Any) -> Distribution:
 
 
 class _CensoredLikelihood(MadeLikelihood):
-    """A likelihood of censored targets. The `base` of the targets' distribution is that of uncensored values."""
+    """A likelihood of censored targets, whose distribution has the distribution of uncensored values as its `base`."""
 
     def accumulator(self) -> Accumulator[CensoredPrediction]:
         return CensoredAccumulator()
@@ -105,14 +105,15 @@ class Censored(_CensoredLikelihood):
 
     .. math:: y = \min(\max(y^*, l), h), \qquad y^* \sim N(f(x), \sigma^2).
 
-    Output and targets have the same shape, (N, O) or (N,). A target that equals a limit may lie beyond it. Predictions
-    are for the uncensored value :math:`y^*`. For quantiles of y, clamp the predicted quantiles to the limits.
+    Output and targets have the same shape, (N, O) or (N,). If a target equals a limit, its uncensored value :math:`y^*`
+    may lie beyond this limit. Predictions are for the uncensored values. For quantiles of y, clamp the predicted
+    quantiles to the limits.
 
     Args:
         low: Lower limit l, such as the smallest amount that an instrument can measure, if there is one.
         high: Upper limit h, if there is one.
-        scale: Standard deviation :math:`\sigma`: a number, None to learn it from 1, or a distribution over positive
-            numbers, the prior of the latent variable ``likelihood.scale``.
+        scale: Standard deviation :math:`\sigma`: a number; None to learn it, starting at 1; or a distribution over
+            positive numbers, which is the prior of the latent variable ``likelihood.scale``.
 
     Raises:
         ValueError: If there is no limit, if the lower limit is not below the upper one, or if the scale is not above 0.
@@ -173,14 +174,14 @@ class Survival(_CensoredLikelihood):
     scale :math:`e^{f(x)}` and the concentration k; for k = 1 it is exponential. With ``"lognormal"``, :math:`\epsilon`
     is standard Gaussian.
 
-    Output of shape (N, 1) goes with targets of shape (N, 2): the time, above 0, and 1 if the event happened then, or 0
-    if the time is censored. Predictions are for the times of the events, without censoring, shape (N,). The probability
-    of surviving a time t is ``1 - prediction.cdf(t)``.
+    Output of shape (N, 1) goes with targets of shape (N, 2): a time above 0, and a flag, which is 1 if the event
+    happened then, and 0 if the time is censored. Predictions are for the times of the events, without censoring, shape
+    (N,). The probability of surviving a time t is ``1 - prediction.cdf(t)``.
 
     Args:
         family: ``"weibull"`` or ``"lognormal"``.
-        shape: The shape k: a number, None to learn it from 1, or a distribution over positive numbers, the prior of the
-            latent variable ``likelihood.shape``.
+        shape: The shape k: a number; None to learn it, starting at 1; or a distribution over positive numbers, which is
+            the prior of the latent variable ``likelihood.shape``.
 
     Raises:
         ValueError: If the family is unknown, or the shape is not above 0.

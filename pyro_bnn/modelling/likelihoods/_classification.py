@@ -46,7 +46,7 @@ class CategoricalLikelihood(_ClassLikelihood):
 
     With class weights, a fit multiplies the log-probability of each row by the weight of its class, so that rare
     classes can count as much as common ones; see :class:`Likelihood`. The weights ``len(y) / (C * torch.bincount(y,
-    minlength=C))`` do that, and have mean 1 over the data.
+    minlength=C))`` make all classes count equally, and have mean 1 over the data.
 
     Args:
         class_weights: Weights of the classes, C numbers above 0; None for equal weights.
@@ -167,14 +167,14 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
     .. math:: P(y \le k \mid x) = \frac{1}{1 + e^{f(x) - c_k}}, \qquad c_0 < c_1 < \dots < c_{C-2}.
 
     Output of shape (N, 1) goes with targets of shape (N,): integers from 0 to C - 1. A larger output makes higher
-    classes more probable. Predictions are class probabilities. If the last bias and all cutpoints shift together, the
-    probabilities stay the same, so only the priors determine this shift.
+    classes more probable. Predictions are class probabilities. A common shift of the last bias and all cutpoints leaves
+    the probabilities unchanged, so only the priors determine it.
 
     Args:
         num_classes: Number of classes C, at least 2.
-        cutpoints: C - 1 increasing numbers; None to learn them, from values that make all classes equally probable at
-            an output of 0; or a distribution of an ordered vector, such as :meth:`prior`, for the latent variable
-            ``likelihood.cutpoints``.
+        cutpoints: C - 1 increasing numbers; None to learn them, starting at values that make all classes equally
+            probable if the output is 0; or a distribution of an ordered vector, such as :meth:`prior`, for the latent
+            variable ``likelihood.cutpoints``.
 
     Raises:
         ValueError: If the cutpoints are not C - 1 increasing numbers, or their prior is not over ordered vectors.

@@ -110,7 +110,7 @@ class DistributionLikelihood(MadeLikelihood):
 
     :doc:`/how_to/own_likelihood` says which results are exact. Distributions of vectors, such as `MultivariateNormal`,
     are allowed; their event is the last axis of the targets. A file that `save_posterior` writes does not contain
-    `make`: load it into a model with the same `make`.
+    `make`, so load it into a model with the same `make`.
 
     Args:
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``
@@ -118,9 +118,9 @@ class DistributionLikelihood(MadeLikelihood):
             first. ``make`` must not draw random numbers.
         num_parts: Number of parts into which the last axis of the output is split. If there are several, ``make`` gets
             each as a tensor of shape ``(*draws, N, O)``, and the network needs `num_parts` outputs for each target.
-        latent: Priors of latent variables, ``{name: prior}``, without batch shape. They are inferred with the weights,
-            at the sites ``likelihood.NAME``. ``make`` gets their values as keyword arguments, which broadcast with a
-            part of the output.
+        latent: Priors of latent variables, ``{name: prior}``, without batch shape. The variables are inferred together
+            with the weights, at the sites ``likelihood.NAME``. ``make`` gets their values as keyword arguments, which
+            broadcast with a part of the output.
         learned: Starting values of learned real numbers, ``{name: value}``, which ``make`` gets as keyword arguments.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Likelihoods of overdispersed counts, numbers with outliers, and proportions."""
+"""Likelihoods for overdispersed counts, for regression with outliers, and for proportions."""
 
 from typing import Any
 
@@ -27,8 +27,8 @@ class NegativeBinomial(MadeLikelihood):
     distribution. In single precision, use :class:`~pyro_bnn.PoissonLikelihood` if :math:`\alpha` is below 0.001.
 
     Args:
-        dispersion: The dispersion :math:`\alpha`: a number, None to learn it from 1, or a distribution over positive
-            numbers, the prior of the latent variable ``likelihood.dispersion``.
+        dispersion: The dispersion :math:`\alpha`: a number; None to learn it, starting at 1; or a distribution over
+            positive numbers, which is the prior of the latent variable ``likelihood.dispersion``.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.
@@ -119,7 +119,7 @@ class ZeroInflatedNegativeBinomial(MadeLikelihood):
 
 
 class StudentT(MadeLikelihood):
-    r"""Student's t distribution, centred at the network's output, for numbers with outliers.
+    r"""Student's t distribution, centred at the network's output, for regression with outliers.
 
     .. math:: y = f(x) + \sigma t, \qquad t \sim t_\nu, \qquad \mathrm{Var}[y \mid f] = \sigma^2 \frac{\nu}{\nu - 2}.
 
@@ -127,11 +127,11 @@ class StudentT(MadeLikelihood):
     an outlier has.
 
     Args:
-        df: Degrees of freedom :math:`\nu`: a number above 2, for a finite variance; None to learn it from 4; or a
-            distribution over positive numbers, the prior of :math:`\nu - 2`, the latent variable
-            ``likelihood.df_above_2``.
-        scale: Scale :math:`\sigma`: a number, None to learn it from 1, or a distribution over positive numbers, the
-            prior of the latent variable ``likelihood.scale``.
+        df: Degrees of freedom :math:`\nu`: a number above 2, so that the variance is finite; None to learn it, starting
+            at 4; or a distribution over positive numbers, which is the prior of the latent variable
+            ``likelihood.df_above_2``, the value of :math:`\nu - 2`.
+        scale: Scale :math:`\sigma`: a number; None to learn it, starting at 1; or a distribution over positive numbers,
+            which is the prior of the latent variable ``likelihood.scale``.
 
     Raises:
         ValueError: If a number is out of range, or a distribution is not over positive numbers.
@@ -182,8 +182,8 @@ class Beta(MadeLikelihood):
     transform all, as with ``(y * (N - 1) + 0.5) / N``.
 
     Args:
-        precision: The precision :math:`\phi`: a number, None to learn it from 10, or a distribution over positive
-            numbers, the prior of the latent variable ``likelihood.precision``.
+        precision: The precision :math:`\phi`: a number; None to learn it, starting at 10; or a distribution over
+            positive numbers, which is the prior of the latent variable ``likelihood.precision``.
 
     Raises:
         ValueError: If a number is not above 0, or a distribution is not over positive numbers.

@@ -43,8 +43,8 @@ class Maker:
 class MadeDistribution(TorchDistribution, Sliced):
     """The distribution that a `Maker` makes from outputs ``(*draws, N, *rest)`` and numbers ``(*draws, *event)``.
 
-    To select or join draws or rows, it selects or joins the outputs and numbers, and makes a new distribution of them.
-    Moments without closed form are estimated from draws, always with the same seed.
+    To select or join draws or rows, it selects or joins the outputs and numbers, and makes a new distribution from the
+    result. Moments without closed form are estimated from draws, always with the same seed.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention

@@ -18,8 +18,8 @@ from ._regression import (
 )
 
 NOISE_PRIOR = (-1.5, 1.5)
-"""Heuristic: log-normal prior of the noise scale, for targets of standard deviation 1. With probability 95 %, the scale
-is between 0.012 and 4.2."""
+"""Heuristic: parameters of the log-normal prior of the noise scale, for targets of standard deviation 1. With
+probability 95 %, the scale is between 0.012 and 4.2."""
 
 
 def gaussian(scale: float | None = None) -> GaussianLikelihood:
@@ -28,8 +28,8 @@ def gaussian(scale: float | None = None) -> GaussianLikelihood:
 
 
 MAX_NOISE = 10.0
-"""Heuristic: largest noise scale that depends on inputs, for targets of standard deviation 1. Such noise would hide the
-targets, so the scale reaches this limit only for inputs unlike the training inputs."""
+"""Heuristic: upper limit of a noise scale that depends on the inputs, for targets of standard deviation 1. Noise of
+this size would hide the targets, so the scale reaches the limit only for inputs unlike the training inputs."""
 
 
 class _Choice(NamedTuple):
@@ -48,7 +48,8 @@ LIKELIHOODS: dict[str, _Choice] = {
     "mixture": _Choice(lambda components=3.0: MixtureDensityLikelihood(components), "COMPONENTS", "numbers"),
     "poisson": _Choice(PoissonLikelihood, "", "counts"),
 }
-"""With ``bernoulli``, a network has one output for two classes. With ``categorical``, it has one for each class."""
+"""Likelihoods by name. For two classes, a network has one output with ``bernoulli``. With ``categorical``, it has one
+output for each class."""
 
 
 CALLS = {
@@ -69,7 +70,8 @@ CALLS = {
 def nearest_call(value: object) -> str:
     """Suggest a call for a value that is no likelihood, or return "".
 
-    A text is looked up in `CALLS`. For a class, its name is looked up; for any other value, the name of its class.
+    The call is the one whose key in `CALLS` is nearest to a text, to the name of a class, or to the name of the class
+    of any other value.
     """
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__

@@ -1,4 +1,4 @@
-"""Likelihoods of numbers and counts."""
+"""Likelihoods for regression and counts."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
 class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
-    r"""Gaussian noise of one size around the output of the network: :math:`N(\text{output}, \text{scale}^2)`.
+    r"""Gaussian noise of constant size around the output of the network: :math:`N(\text{output}, \text{scale}^2)`.
 
     Output and targets have the same shape, (N, O) or (N,).
 
@@ -160,8 +160,8 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
               \pi = \mathrm{softmax}(a), \quad \sigma_m = \epsilon + \log(1 + e^{\rho_m}).
 
     Output of shape (N, 3 * O * M) goes with targets of shape (N, O). The last axis has three equal parts: logits a,
-    means :math:`\mu`, and :math:`\rho`. Each holds the M components of the first target, then those of the second, and
-    so on. Given x, targets are independent.
+    means :math:`\mu`, and :math:`\rho`. Each part holds the M components of the first target, then those of the second,
+    and so on. Given x, targets are independent.
 
     The lower bound :math:`\epsilon` limits the density of a component that shrinks onto one point. In single precision
     and with the default :math:`\epsilon`, density and gradients are finite for all finite logits and :math:`\rho` if
@@ -172,7 +172,7 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
     Args:
         num_components: Number M of Gaussians.
         min_scale: Lower bound :math:`\epsilon` of the standard deviations, in units of the targets. The default suits
-            targets of size 1: it is far below their usual noise, and above rounding errors of single precision.
+            targets of size 1, because it is far below their usual noise but above rounding errors of single precision.
 
     Raises:
         ValueError: If `num_components` is below 1, or `min_scale` is not above 0.

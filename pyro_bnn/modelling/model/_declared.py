@@ -96,8 +96,8 @@ def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
 def take_declared(net: nn.Module) -> dict[str, Statement]:
     """Replace every `PyroSample` by a buffer, so that no module uses Pyro; return ``{path: declaration}``.
 
-    The initial value of a buffer is the median of prior draws. Each declaration depends only on those before it. If the
-    function of a `PyroSample` computes a tensor from other variables, the `PyroSample` stays.
+    The initial value of a buffer is the median of prior draws. Each declaration depends only on those before it. The
+    exception is a `PyroSample` whose function computes a tensor from other variables, which stays.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:
@@ -183,7 +183,7 @@ def _declared_prior(net: nn.Module, path: str, statement: Statement, sites: Mapp
 
 
 class _Used(TorchFunctionMode):
-    """Collects the `id` of each tensor that torch functions get."""
+    """Collects the `id` of each tensor that is passed to a torch function."""
 
     def __init__(self) -> None:
         super().__init__()

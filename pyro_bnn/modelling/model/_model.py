@@ -36,7 +36,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     The model copies `net`. Each parameter that `where` selects becomes a `PyroSample` of the model, named after its
     path in the network, such as ``net.0.weight``. All others stay learnable. Tied weights are one site.
 
-    A call ``model(x)`` runs the network with weights drawn from the prior, also after a fit, as in Pyro. For
+    A call ``model(x)`` runs the network with weights drawn from the prior, even after a fit, as in Pyro. For
     predictions call :func:`~pyro_bnn.predict`.
 
     Args:
@@ -47,11 +47,11 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         num_data: Number N of rows in the whole data set.
         where: Which parameters are random: a glob on site names (``*`` is one component, ``**`` any number),
             :func:`layers`, a function of name, parameter and layer, or a list of these.
-        exclude: Which of them are not random, in the same forms.
+        exclude: Which of these parameters are not random, in the same forms as `where`.
 
     Raises:
-        ValueError: If no parameter is random, a glob matches none, a prior has the wrong shape or Pyro statements, a
-            layer changes a random weight or its gradient, or `num_data` is below 1.
+        ValueError: If no parameter is random, a glob matches none, a prior has the wrong shape or runs Pyro statements,
+            a layer changes a random weight or its gradient, or `num_data` is below 1.
 
     Example:
         >>> import torch
@@ -77,8 +77,8 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         *Several inputs.* A tuple is passed as ``net(*x)``, and a dictionary as ``net(**x)``. Inputs may be nested. All
         have N rows, except those in a :class:`~pyro_bnn.Shared`.
 
-        *Embeddings.* For the padding row of a random embedding, the layer uses the row of `net`. The drawn value has no
-        effect, so its posterior is the prior.
+        *Embeddings.* For the padding row of a random embedding, the layer uses the row of `net`. The values drawn for
+        this row have no effect, so their posterior is the prior.
 
         *Pyro modules.* Each `PyroSample` attribute of a Pyro module in the network is a site, named after its path. Its
         declared distribution is the prior, regardless of `where` and `prior`. The site is drawn once per call.
@@ -152,9 +152,9 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
     def log_likelihoods(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
         r"""Return the log-likelihoods of the targets and of simulated targets, from one run of the network.
 
-        The squared gradient of the second log-likelihood has the mean :math:`(N / B)\,F` over simulations. N is
-        `num_data`, B the number of rows, and F the diagonal of the whole data set's Gauss-Newton matrix. Row weights in
-        y apply to both.
+        Averaged over simulations, the squared gradient of the second log-likelihood is :math:`(N / B)\,F`. Here N is
+        `num_data`, B is the number of rows, and F is the diagonal of the whole data set's Gauss-Newton matrix. Row
+        weights in y apply to both.
 
         Returns:
             The two log-likelihoods in nats, shape (2,).
@@ -286,7 +286,7 @@ def network_values(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def require_bayesian(model: object, purpose: str = "") -> None:
-    """Raise unless `model` is a BayesianModel. `purpose` is for the message, such as " for Flipout"."""
+    """Raise unless `model` is a BayesianModel. The message contains `purpose`, such as " for Flipout"."""
     if not isinstance(model, BayesianModel):
         remedy = f"; make one, such as {EXAMPLE}" if isinstance(model, nn.Module) else ""
         raise ValueError(f"`model` must be a BayesianModel{purpose}, got {_checks.described(model)}{remedy}.")
@@ -299,7 +299,7 @@ def own_paths(model: BayesianModel) -> dict[str, str]:
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Return ``{name: path}`` for names other than latent variables; raise if the network has no tensor of a name."""
+    """Return ``{name: path}`` for all names but those of latent variables; raise if the network has no such tensor."""
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}
     unknown = [name for name in others if name not in own]

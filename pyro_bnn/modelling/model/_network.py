@@ -57,7 +57,7 @@ def _require_plain(name: str, module: nn.Module) -> None:
 
 
 def _require_reachable(net: nn.Module) -> None:
-    """Raise if a parameter is in a Python container, into which no draws are put."""
+    """Raise if a parameter is in a Python container, where no draw could replace it."""
     names = {id(parameter): name for name, parameter in net.named_parameters()}
     for path, module in net.named_modules():
         for attribute, value in vars(module).items():

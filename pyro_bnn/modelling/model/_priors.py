@@ -131,7 +131,7 @@ class NetworkPriors:
         return self._cached(parent, child, lambda: self._prior.parents(*self._arguments(child))[parent])
 
     def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
-        """Return the result of `make`, which is called only at first, and after a change of device or dtype."""
+        """Return the cached result of `make`, which is called again only after a change of device or dtype."""
         parameter = first_value(self._net, site, self._paths[site])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:

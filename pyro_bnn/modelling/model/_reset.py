@@ -17,8 +17,8 @@ METHODS = ("reset_parameters", "_reset_parameters")
 def reset_network(model: BayesianModel, reset: Callable[[nn.Module], object] | None = None) -> None:
     """Give the network of a model new initial weights, in place, from torch's generators.
 
-    Each layer's method `reset_parameters` draws its weights. Frozen parameters keep their values, and so do buffers of
-    layers without weights to learn.
+    The method `reset_parameters` of each layer draws the layer's weights. Frozen parameters keep their values, and so
+    do buffers of layers without weights to learn.
 
     Args:
         model: The model. The initial values of its random weights change, too.

@@ -56,8 +56,8 @@ class Selection:
     what only a selects. In place of b, a glob or a function is allowed.
 
     Args:
-        sites: Function that returns the sites of the selected parameters. It gets a list of all parameters, in which a
-            tied weight occurs under each of its names. It also gets the text ``"where"`` or ``"exclude"``, for
+        sites: Function that returns the sites of the selected parameters. Its arguments are a list of all parameters,
+            in which a tied weight occurs under each of its names, and the text ``"where"`` or ``"exclude"``, for
             messages.
         text: The rule as text.
         glob: The glob on names, if the rule is a glob.
@@ -245,7 +245,7 @@ def make_random(net: nn.Module, where: object, exclude: object, declared: Iterab
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object) -> set[str]:
     """Return the sites that `where` selects and `exclude` does not.
 
-    `fixed` has the parameters that are random by a `PyroSample`; `exclude` must not select them.
+    `fixed` has the parameters that a `PyroSample` makes random, and `exclude` must not select them.
     """
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:

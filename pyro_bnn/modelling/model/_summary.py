@@ -76,8 +76,8 @@ def _rows_by_kind(
 ) -> Iterator[tuple[Cell, ...]]:
     """Yield rows with the numbers of random, learned and frozen variables of each kind.
 
-    Kinds in the same layers share a row, such as ``Linear.weight, bias``. A row names its layers if these are at most
-    half of all layers with such variables.
+    Kinds that occur in the same layers share a row, such as ``Linear.weight, bias``. A row names its layers only if
+    they are at most half of all layers that have variables of this kind.
     """
     totals = Counter(kinds[name] for name in shapes)
     members: dict[tuple[str, str], list[str]] = {(state, kind): [] for state in STATES for kind in totals}

@@ -13,7 +13,7 @@ PRIOR_PREFIX = "prior"
 
 
 def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
-    """Return a scale on a parameter's device. The parameter's dtype must hold the scale and 1 / scale^2."""
+    """Return a scale on a parameter's device. The parameter's dtype must be able to represent it and 1 / scale^2."""
     _checks.scale_in(name, scale, parameter.dtype)
     return parameter.new_full((), float(scale))
 
@@ -23,8 +23,8 @@ class WeightPrior(ABC):
 
     Subclass :class:`Prior` if the distribution is fixed, else :class:`HierarchicalPrior`.
 
-    Every method gets the site of a parameter, such as ``net.0.weight``, the parameter with its initial value, and its
-    layer (`module`).
+    Every method gets the name of a parameter's site, such as ``net.0.weight``, the parameter with its initial value,
+    and the layer of the parameter (`module`).
     """
 
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
@@ -92,8 +92,8 @@ class HierarchicalPrior(WeightPrior):
     """A prior that depends on latent variables (its parents), on learnable numbers, or on both.
 
     A subclass implements :meth:`elementwise_given`, and :meth:`parents`, :meth:`learned` or both. The parents become
-    sample sites, drawn once per call before the weights and inferred with them. Learnable numbers become parameters,
-    ``model.prior_parameters``, with which a fit maximises the ELBO.
+    sample sites, drawn once per call before the weights and inferred with them. Learnable numbers become parameters in
+    ``model.prior_parameters``, and a variational fit learns them by maximising the ELBO.
     """
 
     @abstractmethod

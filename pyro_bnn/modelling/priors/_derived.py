@@ -43,7 +43,7 @@ class DistributionPrior(Prior):
 
 
 def as_prior(name: str, value: object) -> WeightPrior:
-    """Return a prior as it is, or make one of a distribution of one number."""
+    """Return a prior as it is, or make one from a distribution of one real number."""
     if not isinstance(value, Distribution):
         example = "a Prior, such as NormalPrior(1.0), or a distribution of one number, such as dist.Normal(0.0, 1.0)"
         if _checks.is_number(value) or isinstance(value, str):
@@ -86,8 +86,8 @@ class PriorByName(Prior):
     """A prior that gives each parameter the prior of the first glob that matches its site.
 
     Args:
-        priors: Priors by glob. ``*`` stands for one component of a name, and ``**`` for any number. If the
-            prior is a distribution of one real number, every element has this prior.
+        priors: Priors by glob. ``*`` stands for one component of a name, and ``**`` for any number. If one of these
+            priors is a distribution of one real number, it is the prior of every element.
 
     Raises:
         ValueError: If `priors` is not a dict of priors, or, in a model, if a parameter matches no glob.
@@ -140,8 +140,8 @@ class PriorByName(Prior):
 class PosteriorPrior(Prior):
     """Independent Gaussians, with a mean and a standard deviation for every element.
 
-    ``posterior.as_prior()`` makes such a prior, so that a model can learn from new data. If the old and the new
-    posterior were exact, the new one would be the posterior given all data.
+    ``posterior.as_prior()`` makes such a prior, with which a model can go on learning from new data. If the old and the
+    new posterior were exact, the new one would be the posterior given all data.
 
     Args:
         locations: Means, ``{site: shape of the parameter}``.

@@ -87,7 +87,7 @@ class NetworkNormalPrior(_ScalePrior):
     r"""Gaussian prior :math:`N(w_0, \text{scale}^2)` of every weight, where :math:`w_0` is its value in the network.
 
     For a pretrained network, this is the prior of MOPED. If the pretraining used the same data, they count twice, and
-    the posterior is too certain. Compare models on data that neither the pretraining nor the fit used.
+    the posterior is overconfident. Compare models on data that neither the pretraining nor the fit used.
 
     The means share the memory of the weights in the model's copy of the network.
 

@@ -36,7 +36,8 @@ class HierarchicalNormalPrior(HierarchicalPrior):
         per: "layer" if the parameters of a layer share a scale, "parameter" if each has its own.
 
     Raises:
-        ValueError: If an argument is of another kind.
+        ValueError: If `scale_prior` is not a distribution of one positive number, or if `per` is neither "layer" nor
+            "parameter".
 
     References:
         Neal (1996), Bayesian Learning for Neural Networks, chapter 1.
