@@ -17,7 +17,7 @@ from .files import write_state
 from .processes import Processes
 
 SHARE = 0.02
-"""Heuristic: writing states after epochs takes at most this fraction of the time."""
+"""Heuristic: writing the state at the ends of epochs takes at most this fraction of a fit's time."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C sends SIGINT; `kill`, `docker stop` and most job schedulers send SIGTERM."""
@@ -48,7 +48,7 @@ class Checkpoint:
 
 
 def renamed(checkpoint: str | Path | Checkpoint | None, rename: Callable[[str | Path], Path]) -> Checkpoint | None:
-    """Replace the path of a checkpoint, if there is one, by what `rename` returns for it."""
+    """Return the checkpoint with its path replaced by ``rename(path)``; None stays None."""
     if checkpoint is None:
         return None
     given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
@@ -89,7 +89,7 @@ class Keeper:
             self.step(state)
 
     def step(self, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Write the state if it is time or a signal came; after a signal, raise `Interrupted`."""
+        """Write the state if `minutes` have passed or a signal came. After a signal, raise `Interrupted`."""
         if self._checkpoint is None:
             return
         is_due = time.monotonic() - self._written >= 60 * self._checkpoint.minutes

@@ -1,4 +1,7 @@
-"""Checks of arguments. Messages name the argument, what was expected, what came, and a remedy."""
+"""Checks of arguments.
+
+A message names the argument, says what was expected and what was passed instead, and suggests a remedy.
+"""
 
 import math
 import numbers
@@ -19,12 +22,12 @@ MOST_SHOWN = 100
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a real number and no boolean."""
+    """Return whether a value is a real number and not a boolean."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def as_float(value: object) -> float:
-    """Convert a number to a float, infinite if it is too large; anything else becomes NaN."""
+    """Convert a number to a float. Numbers too large for a float become infinite, and other objects NaN."""
     if not is_number(value):
         return math.nan
     try:
@@ -72,7 +75,7 @@ def _number(name: str, value: float, condition: str, is_met: Callable[[float], b
 
 
 def scale_in(name: str, value: float | Tensor, dtype: torch.dtype) -> None:
-    """Raise unless a scale is positive, and the dtype can hold it and 1 / scale^2."""
+    """Raise unless a scale is positive, and neither it nor 1 / scale^2 overflows in the dtype."""
     largest = torch.finfo(dtype).max
     ends = (value.min().item(), value.max().item()) if isinstance(value, Tensor) else (value, value)
     low, high = map(as_float, ends)
@@ -174,14 +177,14 @@ def shape(value: Any) -> tuple[int, ...]:
 
 
 def reshaped(y: Tensor, expected: Sequence[int]) -> str:
-    """Return advice if the shape of targets differs from the expected one in axes of length 1 only; otherwise ""."""
+    """If targets only have axes of length 1 too many or too few, return how to reshape them; otherwise ""."""
     if y.numel() != math.prod(expected) or y.dim() == len(expected):
         return ""
     return "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; pass `y[:, None]`, or `y.to_frame()` of a Series"
 
 
 def described(value: object) -> str:
-    """Return the name of a value's type or, for a class, its own name."""
+    """Return the name of a value's type or, for a class, a text such as "the class Tensor"."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 

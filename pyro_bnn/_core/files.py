@@ -67,7 +67,7 @@ def check_name(path: str | Path) -> None:
 
 
 def _part_of(target: Path, process: int, thread: str) -> str:
-    """Return the name of a temporary file, with the numbers of machine, process and thread."""
+    """Return the name of a temporary file, which contains numbers of the machine, the process and the thread."""
     machine = zlib.crc32(platform.node().encode())
     return f".{target.name}.{machine:x}-{process}-{thread}.part"
 
@@ -190,7 +190,7 @@ def _add(digest: Any, part: bytes) -> None:
 
 
 def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
-    """Turn a value into data for JSON, in which keys of `tensors` replace the tensors."""
+    """Convert a value to data for JSON. Its tensors are put into `tensors`, and their keys into the data."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor):

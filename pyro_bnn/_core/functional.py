@@ -15,7 +15,7 @@ from .scope import EXCLUSIVE, filtered_warnings
 
 
 def parameter_to_buffer(net: nn.Module, path: str) -> None:
-    """Turn a parameter into a buffer, which no optimizer learns, but which moves with the module."""
+    """Turn a parameter into a buffer, which moves with the module but is not changed by optimizers."""
     owner, attribute = _owner(net, path)
     value = owner._parameters.pop(attribute, None)
     if value is not None:  # None if already done: a module may have several names
@@ -53,7 +53,7 @@ def _present(net: nn.Module, path: str) -> Tensor:
 
 
 def present_values(net: nn.Module, paths: Iterable[str]) -> dict[str, Tensor]:
-    """Return present values by path. Within :func:`swapped`, these are the swapped tensors."""
+    """Return the current values by path. Within :func:`swapped`, these are the tensors that were swapped in."""
     owners = {path: _owner(net, path) for path in paths}
     return {path: getattr(owner, attribute) for path, (owner, attribute) in owners.items()}
 
@@ -63,7 +63,7 @@ def num_axes(net: nn.Module, path: str) -> int:
 
 
 def num_lead_axes(net: nn.Module, tensors: Mapping[str, Tensor]) -> int:
-    """Return the largest number of draw axes, which come before the axes of a parameter."""
+    """Return the largest number of axes of draws that a tensor has in front of the axes of its parameter."""
     return max(value.dim() - num_axes(net, path) for path, value in tensors.items())
 
 
@@ -71,7 +71,7 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Give a random embedding a dense gradient. Raise if the layer would change drawn weights or gradients."""
+    """Turn off an embedding's sparse gradients. Raise if one of its options changes drawn weights or gradients."""
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
         return
@@ -90,7 +90,7 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """Return `value` as a layer uses it: the padding row of an embedding keeps its own values."""
+    """Return `value` as the layer uses it. In an embedding, the padding row keeps the layer's own values."""
     return _with_padding(*_owner(net, path), value)
 
 
@@ -103,7 +103,7 @@ def _with_padding(layer: nn.Module, attribute: str, value: Tensor) -> Tensor:
 
 
 def refresh_recurrent_weights(net: nn.Module) -> None:
-    """Make recurrent layers look up their weights at each call; torch would use a stored list."""
+    """Make recurrent layers look up their weights at each call, since torch would use a list stored earlier."""
     for layer in net.modules():
         if isinstance(layer, nn.RNNBase):
             layer.register_forward_pre_hook(_refresh)
@@ -249,7 +249,10 @@ def ordinary_attention() -> Iterator[None]:
 
 
 def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | None:
-    """Return a function that runs a chain of linear and elementwise layers for all draws; None for another network."""
+    """Return a function that runs a chain of linear and elementwise layers for all draws.
+
+    If the network is not such a chain, return None.
+    """
     if (
         not isinstance(x, Tensor)
         or type(net) is not nn.Sequential
@@ -278,7 +281,7 @@ def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | No
 
 
 def linear(x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    """Run a linear layer for K draws: (K, N, out) from x of shape (N, in) or (K, N, in)."""
+    """Run a linear layer for K draws. The output has shape (K, N, out) for x of shape (N, in) or (K, N, in)."""
     weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
     if x.dim() == 2:  # the same rows for all draws take one product, with the draws side by side
         joined = nn.functional.linear(x, weight.flatten(0, 1), None if bias is None else bias.flatten())

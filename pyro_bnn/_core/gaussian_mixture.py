@@ -6,7 +6,11 @@ import torch
 from torch import Tensor
 
 BISECTIONS = 80
-"""How often the interval is halved. 2^-80 of it is below the rounding error of any well-determined quantile."""
+"""How often a search for a quantile halves its interval.
+
+The last interval is 2^-80 times as wide as the first, which is less than the rounding error of any well-determined
+quantile.
+"""
 
 
 def normal_cdf(z: Tensor) -> Tensor:

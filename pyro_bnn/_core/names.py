@@ -10,7 +10,7 @@ SIMILAR_WORD = 0.85
 """Heuristic: smallest ratio of `difflib` for one word of a name, such as ``hiden`` for ``hidden_layer_sizes``."""
 
 SHORTEST = 4
-"""Heuristic: names with fewer characters are not searched for in longer names, as ``epochs`` is in ``max_epochs``."""
+"""Heuristic: fewest characters of a name that is searched for inside longer ones, as ``epochs`` in ``max_epochs``."""
 
 SYNONYMS: Mapping[str, Sequence[str]] = {
     "advi": ("svi",),

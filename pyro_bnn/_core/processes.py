@@ -13,7 +13,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 """2**64 divided by the golden ratio, which keeps the seeds of successive processes far apart."""
 
 LONG = 2**16
-"""Heuristic: tensors of at least this many elements are sent alone."""
+"""Heuristic: tensors of at least this many elements are sent one by one, and smaller ones together."""
 
 
 @dataclass(frozen=True)

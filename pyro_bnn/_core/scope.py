@@ -190,10 +190,10 @@ class _NoContext(nullcontext[None]):
         self.param_state: dict[str, dict[str, Any]] = {"params": {}, "constraints": {}}
 
     def get(self, name: str) -> None:
-        """Find no cached value."""
+        """Return None, since nothing is cached."""
 
     def set(self, name: str, value: Tensor) -> None:
-        """Cache no value."""
+        """Do nothing."""
 
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -202,7 +202,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
     """Return a copy that shares the parameters, but uses neither Pyro's handlers nor its store.
 
-    `values` has values of `PyroSample` attributes by name. Other such attributes give a new random value at each read.
+    `values` sets `PyroSample` attributes by name. Those that it lacks have a new random value at each read.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))

@@ -17,11 +17,13 @@ def explained(
 ) -> Callable[[F], F]:
     """Return a decorator of a function, or of a class's `__init__`, that explains calls with wrong arguments.
 
-    The errors show `example`, a correct call. `hints` has advice by the name of an unknown argument. Its entry "" is
-    for calls with too many arguments, if the function has no arguments that must be passed by name. `kinds` has
-    functions that return whether a value suits an argument. If the user leaves out an argument, the values after it
-    move one place forward. So the error names the first argument that got an unsuitable value. For a class, the
-    decorator replaces `__init__`.
+    The errors show `example`, a correct call. `hints` has advice for unknown arguments, by name. Its entry "" is the
+    advice for too many arguments, and is used if the function has no arguments that must be passed by name. For a
+    class, the decorator replaces `__init__`.
+
+    `kinds` has, by the names of arguments, functions that return whether a value suits the argument. They serve to find
+    an argument that the user left out: the values after it move one place forward, so it is the first one that got an
+    unsuitable value.
     """
 
     def decorated(function: F) -> F:

@@ -99,7 +99,7 @@ class Shown:
     """Base class of objects that are shown by a :class:`Summary`, even if half constructed."""
 
     def _summary(self) -> Summary:
-        """Return the summary. This must be fast, draw no random numbers, and change nothing."""
+        """Return the summary. Overriding methods must be fast, draw no random numbers, and change nothing."""
         return Summary(type(self).__name__, str(self).splitlines())
 
     def __repr__(self) -> str:

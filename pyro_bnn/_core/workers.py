@@ -49,7 +49,8 @@ def side_by_side(
     """Return ``[job(0), ..., job(count - 1)]``. This process and ``num_workers - 1`` others make the calls.
 
     `done` is called after each call. If `is_asked` returns True, the other processes get SIGTERM, and KeyboardInterrupt
-    is raised here. An error of `job` in another process is raised here, too, or a WorkerError if a process died.
+    is raised here. An error of `job` in another process is raised here, too. If a process died, a WorkerError is
+    raised.
     """
     num_others = min(num_workers, count) - 1
     message = _pickled(job, num_threads) if num_others > 0 else b""
@@ -91,7 +92,7 @@ class Team(Generic[T]):
             leader.join()
 
     def hire(self, message: bytes) -> None:
-        """Start a worker process, and a thread that sends the job (`message`) to it, and later each call."""
+        """Start a worker process, and a thread that sends it the job (`message`) and then one call after another."""
         process = subprocess.Popen(
             [sys.executable, "-c", START],
             stdin=subprocess.PIPE,

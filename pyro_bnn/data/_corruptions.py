@@ -22,11 +22,11 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
-        strength: From 1 to 5: the standard deviation of the noise is 0.04, 0.06, 0.08, 0.09 or 0.10.
+        strength: A number from 1 to 5, for noise with a standard deviation of 0.04, 0.06, 0.08, 0.09 or 0.10.
         seed: Seed of the noise.
 
     Raises:
-        ValueError: If `x` are no such images, or `strength` is not from 1 to 5.
+        ValueError: If `x` does not hold such images, or `strength` is not from 1 to 5.
 
     References:
         Hendrycks and Dietterich (2019), Benchmarking Neural Network Robustness to Common Corruptions and Perturbations,
@@ -46,14 +46,14 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
 
 
 def blur(x: Tensor, strength: int) -> Tensor:
-    r"""Blur images by a Gaussian. Outside of an image, the nearest pixel is repeated.
+    r"""Blur images by a Gaussian. Beyond its edges, an image is continued by its outermost pixels.
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
-        strength: From 1 to 5: the standard deviation of the Gaussian is 0.4, 0.6, 0.7, 0.8 or 1.0 pixels.
+        strength: A number from 1 to 5, for a Gaussian with a standard deviation of 0.4, 0.6, 0.7, 0.8 or 1.0 pixels.
 
     Raises:
-        ValueError: If `x` are no such images, or `strength` is not from 1 to 5.
+        ValueError: If `x` does not hold such images, or `strength` is not from 1 to 5.
 
     Example:
         >>> import torch
@@ -75,10 +75,10 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
-        strength: From 1 to 5: differences from the mean are multiplied by 0.75, 0.5, 0.4, 0.3 or 0.15.
+        strength: A number from 1 to 5, which multiplies differences from the mean by 0.75, 0.5, 0.4, 0.3 or 0.15.
 
     Raises:
-        ValueError: If `x` are no such images, or `strength` is not from 1 to 5.
+        ValueError: If `x` does not hold such images, or `strength` is not from 1 to 5.
 
     Example:
         >>> import torch
@@ -92,7 +92,7 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
 
 
 def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
-    """Return the entry of `values` for a strength, and check the images."""
+    """Check the images and the strength, and return the entry of `values` for this strength."""
     _checks.finite("x", _checks.real_tensor("x", x))
     if x.dim() < 2 or not x.numel():
         raise ValueError(f"`x` must be images of shape (..., H, W), got shape {_checks.shape(x)}.")

@@ -156,7 +156,7 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
         ValueError: If the name is unknown.
         ImportError: If the files of CIFAR-10 exist, but torchvision is not installed.
         MissingDataError: If the files do not exist, or cannot be downloaded.
-        DamagedFileError: If a file is damaged, or files do not belong together.
+        DamagedFileError: If a file is damaged, or if files come from different data sets.
 
     References:
         Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images,
@@ -270,8 +270,9 @@ ARRAYS = {"jpeg": "the bytes of all files, dtype uint8", "offsets": "N + 1 whole
 def read_packed_images(file: str | Path) -> tuple[Tensor, Tensor]:
     """Read images from an ``.npz`` archive of JPEG or PNG files.
 
-    It has three arrays: ``jpeg`` (uint8), the bytes of all files one after the other; ``offsets`` (N + 1), where image
-    i is from byte ``offsets[i]`` up to byte ``offsets[i + 1]``; and ``labels`` (N).
+    The archive has three arrays. ``jpeg`` (uint8) holds the bytes of all files, one file after the other. ``offsets``
+    has N + 1 numbers: the file of image i begins at byte ``offsets[i]`` and ends before byte ``offsets[i + 1]``.
+    ``labels`` has N numbers.
 
     Args:
         file: The archive.
@@ -281,7 +282,8 @@ def read_packed_images(file: str | Path) -> tuple[Tensor, Tensor]:
 
     Raises:
         MissingDataError: If there is no such file.
-        DamagedFileError: If the file is no such archive, an image cannot be decoded, or sizes differ.
+        DamagedFileError: If the file is not such an archive, if an image cannot be decoded, or if images differ in
+            size.
 
     Example:
         >>> import io

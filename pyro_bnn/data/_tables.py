@@ -26,7 +26,7 @@ def regression_problem(
     Args:
         num_data: Number of points, N.
         noise: Standard deviation of the noise.
-        gap: Width of an interval around 0 without points, below 1.
+        gap: Width of an interval around 0 that has no points. It must be less than 1.
         seed: Seed of the noise.
 
     Returns:

@@ -82,7 +82,7 @@ class TensorBoard(HistoryWriter):
     the first writes.
 
     Checkpoints save how many steps were logged. After a resume, TensorBoard discards what the interrupted fit wrote
-    after its checkpoint. The file is complete after each epoch. In your own loop, use this class in a ``with``
+    after its checkpoint. The file is up to date after each epoch. In your own loop, use this class in a ``with``
     statement. Use a separate folder for each fit.
 
     Args:
@@ -145,7 +145,7 @@ class TensorBoard(HistoryWriter):
         self._must_forget = True
 
     def write(self, points: list[Point]) -> None:
-        """Write new points of the curves, and at the last one histograms of signal-to-noise ratios."""
+        """Write new points of the curves and, at the last of them, histograms of the guide's signal-to-noise ratios."""
         writer = self._opened()
         for step, values in points:
             for name, value in values.items():

@@ -174,10 +174,10 @@ def lenet5(
 ) -> nn.Sequential:
     """Return LeNet-5 for images of 28 x 28 pixels, in the form that is common today.
 
-    The network has two convolutions of 5 x 5 with 6 and 16 channels, the first with a padding of two pixels, each
-    followed by max pooling over 2 x 2 and a ReLU. Then come linear layers with 120 and 84 hidden units. The network of
-    the article has sigmoid units, average pooling with learned factors, a second convolution that is connected to only
-    some channels, and outputs that are distances.
+    The network has two convolutions of 5 x 5 with 6 and 16 channels. The first has a padding of two pixels, and each is
+    followed by max pooling over 2 x 2 and a ReLU. Then come linear layers with 120 and 84 hidden units. The original
+    network has instead sigmoid units, average pooling with learned factors, a second convolution that is connected to
+    only some channels, and outputs that are distances.
 
     The modules with parameters are ``conv1``, ``conv2``, ``linear1``, ``linear2`` and ``linear3``; the others are
     ``images``, ``relu1`` to ``relu4``, ``pool1``, ``pool2`` and ``flatten``. `dropout` adds ``dropout1`` and

@@ -183,7 +183,7 @@ def _require_numbers(label: str, array: np.ndarray, dtype: object) -> None:
 
 
 def _table(name: str, frame: Any) -> np.ndarray:
-    """Convert each column by itself. Converted together, columns of different dtypes would become objects."""
+    """Convert each column by itself, since columns of different dtypes would together become an array of objects."""
     columns = [
         _column(f"column {label!r} of `{name}`", frame.iloc[:, position])
         for position, label in enumerate(frame.columns)
@@ -314,7 +314,7 @@ class Pairs:
         self._arguments = Arguments(like.device, like, paired=True)
         self._data = self._arguments.of_data(data) if isinstance(data, tuple) else data
         self.after_batch: Callable[[int], object] = lambda num_rows: None
-        """Called after each batch with its number of rows, as for a progress bar."""
+        """Function that is called with the number of rows of each batch, for example to move a progress bar."""
 
     def __iter__(self) -> Iterator[Pair]:
         rows = 0

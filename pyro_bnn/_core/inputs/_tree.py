@@ -19,10 +19,11 @@ from ..summary import counted
 class Shared:
     """An input that all rows of data share, such as the edges of a graph or the features of its nodes.
 
-    For ``net(nodes, features, edges)``, pass ``(nodes, Shared(features), Shared(edges))``. The network gets the values
-    inside. At least one input must have rows. A batch has some rows of each such input, and the whole of each shared
-    input. If several processes share a fit, each of them has a part of the rows, and the whole of each shared input.
-    Functions that do not support shared inputs raise an error. The arguments of your own Pyro model may be shared, too.
+    For ``net(nodes, features, edges)``, pass ``(nodes, Shared(features), Shared(edges))``. The network then gets
+    `features` and `edges` themselves. At least one input must have rows. A batch has some rows of each such input, and
+    the whole of each shared input. If several processes share a fit, each of them has a part of the rows, and the whole
+    of each shared input. Functions that do not support shared inputs raise an error. The arguments of your own Pyro
+    model may be shared, too.
 
     A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. They
     may differ from batch to batch, as samples from a large graph do.
@@ -181,7 +182,7 @@ def joined(parts: Sequence[Inputs], name: str = "x") -> Inputs:
 
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
-    """Move inputs to a device, if there is one. The program does not wait for copies from pinned memory to a GPU."""
+    """Move inputs to `device` unless it is None. The program does not wait for copies from pinned memory to a GPU."""
     if device is None:
         return x
     # A copy to the CPU must block, since its numbers could be read too early.

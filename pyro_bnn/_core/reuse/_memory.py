@@ -55,13 +55,16 @@ class Memory:
         return self._state is not None
 
     def will_watch(self) -> bool:
-        """Return whether the next call is recorded: it is the first one, or the first after a change of the network."""
+        """Return whether the next call is recorded.
+
+        The first call is recorded, and so is the first one after a change of the network.
+        """
         self._drop_if_changed()
         return not self.is_off and not self.is_used
 
     @property
     def has_noise(self) -> bool:
-        """Whether the recorded call drew random numbers, as in dropout."""
+        """Whether the recorded call drew random numbers, as dropout does."""
         return self._plan.has_noise
 
     @property
@@ -78,7 +81,7 @@ class Memory:
 
     @property
     def keys(self) -> list[tuple[nn.Module, int, int]]:
-        """The origin of each kept tensor: the module, the index of its call, and the index in the result."""
+        """The origin of each kept tensor: the module, the index of the call, and the tensor's index in the result."""
         numbered = ((m, i, call) for m, calls in self._calls.items() for i, call in calls.items())
         return [(m, i, p) for m, i, call in numbered for p, o in enumerate(call.outputs) if o.value is not None]
 
@@ -95,7 +98,7 @@ class Memory:
         self._calls, self._state, self.is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block, in which calls check whether values of tensors changed, but not whether anything else did."""
+        """Begin a block of calls, within which only changes of the modules' tensors are noticed."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True

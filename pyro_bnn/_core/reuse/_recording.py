@@ -33,7 +33,7 @@ class State:
         self._tensors = [(t, t._version) for t in held if not t.is_inference()]
 
     def is_same(self, *, deep: bool) -> bool:
-        """Return whether the modules are unchanged; if `deep`, also within lists and dictionaries."""
+        """Return whether the modules are unchanged. If `deep`, compare the contents of lists and dictionaries, too."""
         if not self.has_same_tensors():
             return False
         for table, values, contents in zip(self._dicts, self._values, self._contents, strict=True):
@@ -91,7 +91,7 @@ PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, 
 
 
 class Diverged(Exception):  # noqa: N818  # control flow: the caller runs the network as a whole
-    """Raised if a network took another branch, and needs a tensor that was not kept."""
+    """Raised if a network takes another branch than it did when recorded, and needs a tensor that was not kept."""
 
 
 class _OpaqueError(Exception):
@@ -166,8 +166,8 @@ class Recorder(TorchDispatchMode):
     """Watches a run of a network, and records those calls of modules that are the same in every run.
 
     These calls depend on no drawn weights, draw no random numbers, and change nothing that existed before. A call whose
-    arguments depend on drawn weights is not recorded. After any other unsuitable call, no call of the module is
-    recorded any more.
+    arguments depend on drawn weights is not recorded, but later calls of the same module may be. If a call is
+    unsuitable for another reason, its module is never recorded again.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
@@ -305,18 +305,17 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _is_without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether this is attention without dropout, which torch wrongly marks as random."""
+    """Return whether the operation is attention without dropout, which torch wrongly marks as random."""
     default = {a.name: a.default_value for a in func._schema.arguments if a.name == "dropout_p"}
     return bool(default) and (default | _named(func, args, kwargs))["dropout_p"] == 0
 
 
 def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Return the arguments by name."""
     return {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether this is batch normalisation that changes its statistics. The operation's schema may not say so."""
+    """Return whether the operation is batch normalisation that changes its statistics, which its schema may not say."""
     if "batch_norm" not in func._schema.name:
         return False
     named = _named(func, args, kwargs)

@@ -31,7 +31,7 @@ UNITS = 16
 """Heuristic: units of each of the two hidden layers."""
 
 CENTER, SPREAD = -0.5, 1.5
-"""Heuristic: mean (for a network with one input) and standard deviation of the prior of an input's log-factor."""
+"""Heuristic: mean and standard deviation of the prior of an input's log-factor. The mean is for a single input."""
 
 PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "**": FanInNormalPrior(2.0)})
 """Heuristic: priors for the default network's input factors, for its first layer, and for further layers."""
@@ -54,7 +54,6 @@ class Relevance(nn.Module):
         self.center = CENTER - 0.5 * math.log(num_inputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the scaled inputs."""
         return math.sqrt(12) * (x - 0.5) * (self.center + SPREAD * self.weight).exp()
 
 
@@ -99,7 +98,7 @@ def fit_surrogate(
 
     References:
         Li, Rudner and Wilson (2024), A Study of Bayesian Neural Network Surrogates for Bayesian Optimization,
-        https://arxiv.org/abs/2305.20028, where HMC is the best way to infer the weights.
+        https://arxiv.org/abs/2305.20028. In their comparison, HMC is the best way to infer the weights.
 
     Example:
         >>> import torch

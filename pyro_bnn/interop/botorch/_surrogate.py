@@ -87,8 +87,8 @@ class Surrogate(EnsembleModel):
         seed: Seed of the draws and of their noise; with ``None``, a seed is drawn.
 
     Raises:
-        ValueError: If an argument is of the wrong kind, the likelihood is not Gaussian, the posterior stores fewer
-            draws, or its predictions are linearised.
+        ValueError: If an argument is of the wrong kind, if the likelihood is not Gaussian, if the posterior stores
+            fewer than S draws, or if its predictions are linearised.
 
     References:
         Balandat et al. (2020), https://arxiv.org/abs/1910.06403; for networks, Li et al. (2024),

@@ -52,7 +52,7 @@ def tolerance(dtype: torch.dtype) -> float:
 def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
     """Return the largest difference; NaN if shapes differ.
 
-    For predictions of numbers, it is divided by the largest expected mean or standard deviation.
+    In regression, differences of means and standard deviations are divided by the largest expected one.
     """
     pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}
     if any(a.shape != b.shape for a, b in pairs.values()):
@@ -65,7 +65,7 @@ def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tenso
 
 
 FEWEST_ZEROS = 0.5
-"""Heuristic: zeros are left out if at least this share of a parameter's elements is zero in all draws."""
+"""Heuristic: a parameter is stored without zeros if at least this share of its elements is 0 in all draws."""
 
 
 class StackedDraws(nn.Module):
@@ -78,7 +78,6 @@ class StackedDraws(nn.Module):
         self.register_buffer("values", draws)
 
     def forward(self) -> Tensor:
-        """Return the draws."""
         return self.values
 
 
@@ -116,7 +115,7 @@ except ImportError:  # an older torch
 
 
 TRACED_ROWS = 23
-"""Heuristic: number of rows for tracing. No other size should equal it: torch may take equal sizes for one variable."""
+"""Heuristic: number of rows for tracing. If another size were equal to it, torch could take both for one variable."""
 
 Run = Callable[[Mapping[str, Tensor]], Tensor]
 """Maps the weights of one draw, ``{path: weight}``, to the network's output."""
@@ -240,9 +239,9 @@ class PredictiveModule(nn.Module):
             x: A tensor of shape (N, ...); for several inputs, a tuple or a dictionary of these.
 
         Returns:
-            For numbers ``mean``, ``aleatoric`` and ``epistemic`` (variances), each of shape ``(N, *O)``. For classes
-            ``probs``, shape (N, C), and in nats ``aleatoric`` (expected entropy) and ``epistemic`` (mutual information
-            of label and weights), each of shape (N,).
+            In regression ``mean`` and the variances ``aleatoric`` and ``epistemic``, each of shape ``(N, *O)``. In
+            classification ``probs`` of shape (N, C), and in nats ``aleatoric`` (expected entropy) and ``epistemic``
+            (mutual information of label and weights), each of shape (N,).
         """
         outputs = self._outputs(x)  # (K, N, ...), first, since a compiled `scan` loses track of objects made before it
         likelihood = self.likelihood.given({name: values() for name, values in self.noise.items()})

@@ -38,11 +38,11 @@ def export_onnx(
 
     The file is a graph with K weight draws and any number of rows. Its results are those of ``predict(model, posterior,
     x, num_samples=num_draws, seed=seed)``. Before the file is written, onnxruntime runs the graph on x, on the first
-    row, and on two copies of x. Probabilities and uncertainties of classes may differ from `predict` by 1e-5. Means and
-    standard deviations of numbers may differ by 1e-5 times the largest of them.
+    row, and on two copies of x. In classification, probabilities and uncertainties may differ from `predict` by 1e-5.
+    In regression, means and standard deviations may differ by 1e-5 times the largest of them.
 
     The input is named ``x``. Several inputs are named by their keys in a dictionary, or ``x_0``, ``x_1``, ... in a
-    tuple. The outputs are those of :class:`~pyro_bnn.interop.PredictiveModule`: ``mean``, or ``probs``, and
+    tuple. The outputs are those of :class:`~pyro_bnn.interop.PredictiveModule`: ``mean`` or ``probs``, then
     ``aleatoric`` and ``epistemic``. The metadata have the number of draws and the seed.
 
     Args:
@@ -104,7 +104,6 @@ def export_onnx(
 
 
 def file_content(module: PredictiveModule, x: Inputs) -> bytes:
-    """Return the content of the file."""
     with torch.no_grad():
         names = [*module(take(x, slice(0, 1)))]
     try:
@@ -151,7 +150,7 @@ def _require_agreement(
     model: BayesianModel,
     x: Inputs,
 ) -> None:
-    """Raise unless onnxruntime agrees with `predict` for x, its first row, and two copies of it."""
+    """Raise unless onnxruntime agrees with `predict` for x, for its first row, and for two copies of x."""
     runtime = optional("onnxruntime", "onnxruntime", "onnx")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors

@@ -49,7 +49,7 @@ SIZES = "a number of units, or a list of numbers such as (50, 50)"
 """What `hidden_layer_sizes` may be."""
 
 MOST_STORED = 800
-"""Heuristic: most draws of chains in a prediction by default. Posteriors with several modes need many draws."""
+"""Heuristic: most draws of chains that a prediction uses by default. Posteriors with several modes need many draws."""
 
 LARGEST_SEED = 2**31 - 1
 """Seeds that are drawn are below this number, as in scikit-learn."""
@@ -123,7 +123,7 @@ class BNNEstimator(Advised, Settings):
         return rows, weights[rows]
 
     def _designs(self, choices: Sequence[Design], default: str, likelihood: str | None = None) -> list[Design]:
-        """Return the designs to compare, changed as the user asks; methods other than "auto" have one."""
+        """Return the designs to compare, with the user's own settings. Methods other than "auto" have one design."""
         _checks.one_of("method", self.method, [*METHODS])
         hidden, activation = self.hidden_layer_sizes, self.activation
         if isinstance(activation, str):
@@ -152,7 +152,10 @@ class BNNEstimator(Advised, Settings):
         is_part: bool = False,
         is_next: bool = False,
     ) -> Self:
-        """Fit to standardised numbers, shape (N, O), or classes, shape (N,)."""
+        """Fit to x and y.
+
+        In regression, y has standardised targets, shape (N, O). In classification, it has labels, shape (N,) or (N, L).
+        """
         name = PARTIAL[self.method] if is_part else self.method
         check_settings(self, name)
         rows, held_out = self._split(len(x), classes, name)
@@ -268,7 +271,7 @@ class BNNEstimator(Advised, Settings):
 
     @property
     def status_(self) -> str:
-        """How the fit ended, and what to try if it failed, one sentence in a line."""
+        """How the fit ended, and what to try if it failed. Each sentence is on its own line."""
         check_is_fitted(self)
         return in_lines(str(self._status))
 
@@ -279,7 +282,7 @@ class BNNEstimator(Advised, Settings):
 
 
 def _wrong_shape(said: str, X: Any, *targets: Any) -> str:
-    """Return a clearer text for scikit-learn's messages about wrong shapes; otherwise an empty one."""
+    """If scikit-learn's message is about wrong shapes, return a clearer one; otherwise an empty text."""
     if "Expected 2D array" in said or "Expected a 2-dimensional" in said:
         of_series = "X.to_frame()", "X.to_frame().T"
         column, row = of_series if hasattr(X, "to_frame") else ("np.reshape(X, (-1, 1))", "np.reshape(X, (1, -1))")
@@ -322,7 +325,7 @@ def _not_finite(name: str, values: Any, estimator: str) -> str:
 
 
 def _dense(inputs: Any) -> Tensor:
-    """Convert to a dense tensor, since standardised inputs are not sparse."""
+    """Convert inputs to a dense tensor, since they would not stay sparse when standardised."""
     return torch.tensor(inputs.toarray() if issparse(inputs) else inputs, dtype=DTYPE)
 
 

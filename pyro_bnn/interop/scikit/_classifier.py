@@ -31,7 +31,7 @@ y is refused if its number of rows and its share of distinct numbers exceed thes
 
 
 FOR_NUMBERS = "use BNNRegressor for numbers, or cut them into classes"
-"""Advice if targets are no classes."""
+"""Advice if targets are not classes."""
 
 
 @explained("BNNClassifier().fit(X, y)")
@@ -48,7 +48,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             inversely proportional to the classes' numbers of rows. It multiplies `sample_weight`.
 
     Attributes:
-        classes_: The C sorted labels. If each row has L labels of its own, their indices 0 to L - 1.
+        classes_: The C sorted labels. If a row may have several of L labels, the indices 0 to L - 1.
         model_: The fitted :class:`~pyro_bnn.BayesianModel`.
         posterior_: The :class:`~pyro_bnn.Posterior` of the model.
         status_: How the fit ended, and what to try if it failed.
@@ -175,7 +175,11 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     @explained("classifier.predict(X)", {"return_std": "classes have no standard deviation; call `predict_proba(X)`"})
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the most probable label of each row, shape (N,), or 1 or 0 for several labels, shape (N, L)."""
+        """Return the most probable label of each row, shape (N,).
+
+        If rows may have several labels, return 1 for each label with a probability above 0.5 and 0 for the others,
+        shape (N, L).
+        """
         probs = self.predict_proba(X)
         return (probs > 0.5).astype(int) if self._is_multilabel else self.classes_[probs.argmax(1)]
 

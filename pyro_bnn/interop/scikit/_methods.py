@@ -50,7 +50,10 @@ HESSIAN_DECAY, CLIP = 0.99, 0.1
 """Heuristic: decay of the averaged Hessian, and limit of a step, for fits of thousands of natural-gradient steps."""
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""Settings of natural gradients for a further part of the data. Without them, the first scales would be the prior's."""
+"""Settings of natural gradients for a further part of the data.
+
+Without them, the scales would start at those of the prior, and the first steps would be too long.
+"""
 
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
 """Heuristic for SWAG: rank, learning rate, number of epochs, batches per epoch, and most rows of a batch."""
@@ -249,7 +252,7 @@ def mclmc(task: Task) -> Fitted:
 
 
 def _started(task: Task, guide: MeanFieldGuide) -> MeanFieldGuide:
-    """Give the guide the parameters of an earlier part's guide, if there was one."""
+    """If an earlier part of the data was fitted, give the guide the parameters of the earlier guide."""
     if task.start is not None:
         guide.load_state_dict(task.start.guides[0].state_dict())
     return guide
@@ -331,9 +334,9 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
 
 
 def check_settings(settings: Settings, method: str) -> None:
-    """Raise if a setting is wrong, and warn of each that was changed but is not used by `method`.
+    """Raise if a setting is wrong, and warn of each changed setting that `method` does not use.
 
-    `method` differs from that of the settings if "auto" fits parts of the data.
+    If `partial_fit` was called and the setting is "auto", `method` is "svi".
     """
     for name, check in CHECKS.items():
         if getattr(settings, name) is not None or getattr(Settings, name) is not None:

@@ -1,4 +1,4 @@
-"""Conformal intervals of numbers, also for rows that arrive one after the other."""
+"""Conformal intervals for regression, also for rows that arrive one after the other."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -203,8 +203,8 @@ class AdaptiveIntervals(Shown, Calibration):
     .. math:: \alpha_{t + 1} = \alpha_t + \gamma (\alpha - \mathrm{err}_t), \qquad \alpha = 1 - \ell.
 
     Here :math:`\mathrm{err}_t` is 0 if the interval of row t contains its target, and 1 otherwise. The next interval
-    has the values whose score :math:`|y - m(x)| / \sigma(x)` is at most the quantile :math:`1 - \alpha_t` of the most
-    recent scores. After T rows of any series, the share of targets outside of their intervals differs from
+    contains the values y whose score :math:`|y - m(x)| / \sigma(x)` is at most the quantile :math:`1 - \alpha_t` of the
+    most recent scores. After T rows of any series, the share of targets outside of their intervals differs from
     :math:`\alpha` by at most :math:`(\max(\alpha_1, 1 - \alpha_1) + \gamma) / (\gamma T)`.
 
     Args:

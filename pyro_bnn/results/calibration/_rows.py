@@ -73,7 +73,7 @@ def check_scores(scores: Tensor) -> None:
 
 
 def rank_of(level: float, num_rows: int) -> int:
-    r"""Return the rank :math:`\lceil (n + 1) \ell \rceil` of the score that bounds a new score."""
+    r"""Return the rank :math:`\lceil (n + 1) \ell \rceil` of the calibration score that bounds a new row's score."""
     level = _checks.between_zero_and_one("level", level)
     rank = max(math.ceil((num_rows + 1) * level - 1e-9), 1)  # 0.9 is not 9 / 10
     if rank > num_rows:
@@ -90,5 +90,5 @@ def fewest_rows(level: float) -> int:
 
 
 def conformal_quantile(scores: Tensor, level: float) -> Tensor:
-    """Return for each output the score that has the rank :func:`rank_of` among n scores ``(n, *O)``."""
+    """Return, for each output, the score of rank :func:`rank_of` among the scores of n rows, shape ``(n, *O)``."""
     return scores.sort(0).values[rank_of(level, len(scores)) - 1]

@@ -23,7 +23,7 @@ LOWEST, HIGHEST = 0.02, 50.0
 class Temperature(Calibration):
     r"""Class probabilities raised to a power: :math:`p_c^{1/T} / \sum_k p_k^{1/T}`.
 
-    With T above 1, probabilities are less certain. The order of the classes stays.
+    With T above 1, the probabilities become less extreme. Their order does not change.
 
     Args:
         value: The temperature, T.
@@ -79,7 +79,7 @@ class Temperature(Calibration):
 
 
 def _log_probs(probs: Tensor, temperature: float) -> Tensor:
-    """Return log-probabilities, finite even if a probability was rounded to 0."""
+    """Return corrected log-probabilities, which are finite even if a probability was rounded to 0."""
     return (probs.double().clamp_min(torch.finfo(probs.dtype).tiny).log() / temperature).log_softmax(-1)
 
 

@@ -16,9 +16,9 @@ from ...scores.uncertainty import ClassificationPrediction
 from ._rows import check_scores, conformal_quantile, prediction_labels, require_classes
 
 MIXING = 1e7
-"""Scale of random factors, one for each class.
+"""Scale of the random factors from which the numbers U of :class:`ConformalSets` are made.
 
-U is the fractional part of the sum of all class probabilities, each multiplied by the factor of its class.
+Each class has a factor. U is the fractional part of the sum of a row's class probabilities times these factors.
 """
 
 

@@ -41,11 +41,12 @@ NUM_NODES = 200
 NUM_OBSERVATIONS = 1000
 """Heuristic: simulated observations per method.
 
-Their quantiles are the nodes. They also replace distribution functions that have no closed form.
+Distributions are compared at quantiles of these observations. If a distribution function has no closed form, shares of
+the observations estimate it.
 """
 
 COVERAGES = (0.5, 0.9)
-"""Central intervals whose coverage is measured."""
+"""Levels of the central intervals whose coverage is measured."""
 
 
 class ClassSummary:
@@ -88,7 +89,7 @@ class ClassSummary:
 
 
 class PredictiveMoments(NamedTuple):
-    """Moments and distribution function over some draws, for N points on the last axis."""
+    """Predictive moments and distribution function from some of the draws. The last axis has N points."""
 
     mean: Tensor  # (O, N), like the two variances
     epistemic: Tensor
@@ -108,7 +109,7 @@ NUMBER_STATISTICS: dict[str, Callable[[PredictiveMoments, PredictiveMoments], Te
 
 
 class NumberSummary:
-    """Moments of predicted numbers: first from all draws, then without each group of draws in turn."""
+    """Predictive moments of a method in regression: first from all draws, then without each group in turn."""
 
     def __init__(self, prediction: RegressionPrediction, seed: int, nodes: Tensor) -> None:
         assert prediction.components is not None
@@ -158,7 +159,10 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """Return a score with its standard error. The first value is from all draws; the others each leave out a group."""
+    """Return a score with its standard error.
+
+    The first value is from all draws, and each of the others leaves out one group.
+    """
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
@@ -190,7 +194,7 @@ def _points_last(values: Tensor) -> Tensor:
 def _cdf_sums(
     components: Distribution, prediction: RegressionPrediction, nodes: Tensor, groups: Tensor, seed: int
 ) -> Tensor:
-    """Return, for each group of draws, the sum of its distribution functions at the nodes, shape (G, K, O, N)."""
+    """Return, for each group, the sum of its draws' distribution functions at the nodes, shape (G, K, O, N)."""
     sums = nodes.new_zeros(NUM_GROUPS, *nodes.shape)
     shape = prediction.mean.shape
     observations = None if has_cdf(components) else _observations(prediction, seed)
@@ -209,7 +213,7 @@ def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
 
 
 def _integration_nodes(predictions: Sequence[RegressionPrediction], seeds: Sequence[int]) -> Tensor:
-    """Return sorted values of y at which distributions are compared, shape (K, O, N): quantiles of observations."""
+    """Return the values of y at which distributions are compared, sorted quantiles of observations, shape (K, O, N)."""
     nodes = []
     for prediction, seed in zip(predictions, seeds, strict=True):
         ordered = _points_last(_observations(prediction, seed).flatten(0, 1)).sort(0).values
@@ -257,8 +261,8 @@ def compare(
     r"""Compare methods by their predictions: distances between each pair, and scores of each method.
 
     Predictions are compared instead of weights, since permuting hidden units changes the weights but not the network's
-    function. The first method of a pair is its reference, so pass the most accurate method, such as NUTS, first.
-    Numbers about pairs have Monte Carlo standard errors (see the notes).
+    function. The first method of a pair is its reference, so pass the most accurate method, such as NUTS, first. The
+    scores of a pair have Monte Carlo standard errors (see the notes).
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or a Pyro model of your own.
@@ -298,9 +302,10 @@ def compare(
         0.7 ± 0.0
 
     Notes:
-        The standard error of a number about a pair comes from a jackknife over 20 successive groups of draws. That of
-        ``agreement``, which changes in jumps, comes from a bootstrap of the groups. For MCMC, each group is a part of a
-        chain. If the groups are longer than the correlation time, the standard error accounts for slow mixing.
+        The standard error of a pair's score comes from a jackknife over 20 successive groups of draws. Only that of
+        ``agreement`` comes from a bootstrap of the groups, since this score changes in jumps. For MCMC, each group is a
+        part of a chain. If the groups are longer than the correlation time, the standard error accounts for slow
+        mixing.
 
         Distances are never negative, so Monte Carlo noise makes them larger, even between draws from one posterior. To
         measure the noise level, pass the same guide twice, or two runs of the same sampler. Near the noise level the

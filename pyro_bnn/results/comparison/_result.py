@@ -61,7 +61,7 @@ def three_digits(value: float) -> str:
 
 
 def in_digits(name: str, estimates: Sequence[Estimate]) -> list[str]:
-    """Return texts with the same decimal places, with shares in per cent.
+    """Return texts with equally many decimal places. Shares are in per cent.
 
     The largest standard error has at least two significant digits, and all others have at least one.
     """
@@ -87,16 +87,22 @@ class Scores:
     Args:
         method: Name of the method.
         region: Name of the region.
-        scores: Scores by name. For a method that predicts numbers: ``epistemic sd`` and ``total sd`` (root mean squares
-            over points), and with targets ``nll`` (mean per point, in nats), ``coverage_50`` and ``coverage_90``. For a
-            method that predicts classes: ``entropy`` (in nats), and with targets ``nll`` and ``accuracy``. For two
-            methods that predict numbers: ``rms mean difference`` (root mean square over points), ``epistemic sd ratio``
-            and ``total sd ratio`` (of root mean squares, the method's over the reference's), and ``wasserstein`` (first
-            Wasserstein distance of the predictive distributions, in the units of y, mean over points). An ``epistemic
-            sd ratio`` is 0 if the method is a plain network, and infinite if the reference is one. Even two sets of
-            draws from one posterior have a ``wasserstein`` above 0; more draws make it smaller. For two methods that
-            predict classes: ``agreement`` (share of points with the same most probable class) and ``total variation``
-            (half the summed absolute difference of probabilities, mean over points).
+        scores: Scores by name. A single method has
+
+            - in regression ``epistemic sd`` and ``total sd`` (root mean squares over points), and with targets ``nll``
+              (mean per point, in nats), ``coverage_50`` and ``coverage_90``;
+            - in classification ``entropy`` (in nats), and with targets ``nll`` and ``accuracy``.
+
+            A pair of methods has
+
+            - in regression ``rms mean difference`` (root mean square over points), ``epistemic sd ratio`` and ``total
+              sd ratio`` (ratios of root mean squares, the method's over the reference's), and ``wasserstein`` (first
+              Wasserstein distance of the predictive distributions, in the units of y, mean over points);
+            - in classification ``agreement`` (share of points with the same most probable class) and ``total
+              variation`` (half the summed absolute difference of probabilities, mean over points).
+
+            An ``epistemic sd ratio`` is 0 if the method is a plain network, and infinite if the reference is one. Even
+            two sets of draws from one posterior have a ``wasserstein`` above 0; more draws make it smaller.
         reference: Name of the method to compare with; "" for a single method.
         seconds: Wall time of the inference, if it is known; None for a pair.
     """
@@ -161,9 +167,9 @@ def _times(ratio: Estimate, noun: str = "") -> str:
 class Comparison(Advised, Shown):
     """Result of :func:`compare`: tables, and the predictions behind them.
 
-    `print` shows all methods, the pairs with the first method, and :attr:`verdict`, whose lines that begin with "NOT
-    OK" come first. :meth:`rows`, :meth:`to_csv` and :meth:`to_json` have all pairs. The prompt shows only the pairs
-    with the first method; a notebook adds the scores of all methods.
+    `print` shows all methods, the pairs with the first method, and :attr:`verdict`. Lines of the verdict that begin
+    with "NOT OK" are printed first. :meth:`rows`, :meth:`to_csv` and :meth:`to_json` have all pairs. The prompt shows
+    only the pairs with the first method; a notebook adds the scores of all methods.
 
     Args:
         methods: Scores of each method in each region.
@@ -225,7 +231,7 @@ class Comparison(Advised, Shown):
 
     @property
     def _has_sd(self) -> bool:
-        """Whether numbers are predicted."""
+        """Whether the methods are compared in regression."""
         return "total sd ratio" in self.pairs[0].scores
 
     @property

@@ -22,9 +22,9 @@ LINES = (BLACK, *(color for color in PALETTE if color != BLACK))
 def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None, width: Width = "page") -> np.ndarray:
     """Draw the result of :func:`~pyro_bnn.compare`.
 
-    If one number is predicted at one-dimensional inputs, each method has a panel with its mean and epistemic band, and
-    broken lines for the band of the first method. The last panel shows the epistemic standard deviations of all
-    methods. Otherwise, each score and region has a matrix of all pairs of methods.
+    In regression with one input and one output, each method has a panel with its mean and its epistemic band. Broken
+    lines show the band of the first method. The last panel shows the epistemic standard deviations of all methods.
+    Otherwise, each score and region has a matrix of all pairs of methods.
 
     Args:
         result: The comparison.

@@ -27,7 +27,8 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Colours that colour-blind people can distinguish: blue, vermilion, green, purple, orange, sky, black, and dark grey.
 
 References:
-    Okabe and Ito (2008), https://jfly.uni-koeln.de/color/; dark grey replaces yellow, too light for lines on white.
+    Okabe and Ito (2008), https://jfly.uni-koeln.de/color/. Dark grey replaces yellow, which is too light for lines on
+    white.
 """
 
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY = PALETTE
@@ -112,7 +113,7 @@ def style() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Let `draw` take NumPy arrays, and draw in the context :func:`style`."""
+    """Return a function that does the same as `draw`, but also takes NumPy arrays, and applies :func:`style`."""
 
     @functools.wraps(draw)
     def drawing(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -123,7 +124,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 
 def _as_tensors(value: Any) -> Any:
-    """Convert arrays of numbers, also in a dictionary; leave other values as they are."""
+    """Convert arrays of numbers to tensors, also those in a dictionary. Other values stay as they are."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "bfiu":
         return torch.tensor(value)
     return {name: _as_tensors(part) for name, part in value.items()} if type(value) is dict else value
@@ -136,8 +137,8 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
     Args:
         rows: Number of rows.
         columns: Number of columns.
-        size: Width and height of the figure, in inches. The width may also be ``"column"`` (of a paper, 3.4 inches) or
-            ``"page"`` (without margins, 7 inches).
+        size: Width and height of the figure, in inches. The width may also be ``"column"``, a column of a paper (3.4
+            inches), or ``"page"``, a page without its margins (7 inches).
 
     Example:
         >>> from pyro_bnn import plotting
@@ -160,7 +161,7 @@ def figure_of_width(width: Width, height: float) -> Figure:
 
 
 def _new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, which pyplot shows if the caller has imported it."""
+    """Return an empty figure. If the program has imported pyplot, the figure belongs to pyplot, which can show it."""
     is_main = threading.current_thread() is threading.main_thread()  # windows need the main thread
     pyplot = sys.modules.get("matplotlib.pyplot") if is_main else None
     return (pyplot.figure if pyplot else Figure)(figsize=(width, height), layout="constrained")
@@ -207,7 +208,7 @@ def save(ax: Axes | Sequence[Axes] | np.ndarray, path: str | Path) -> None:
 
 
 def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
-    """Return the given axes, or new ones, whose height is `shape` times the width."""
+    """Return the given axes or, if they are None, new ones in a figure whose height is `shape` times its width."""
     if ax is None:
         return figure_of_width(width, shape * inches(width)).subplots()
     _checks.kind("ax", ax, Axes, "axes of matplotlib, or None")

@@ -1,4 +1,4 @@
-"""Pictures of predicted numbers at one-dimensional inputs."""
+"""Pictures of regressions with one input."""
 
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm

@@ -16,7 +16,11 @@ FEW = 40
 """Curves with fewer epochs have markers."""
 
 FEWEST_CUT, FAR_WIDER = 10, 5
-"""Heuristic: a curve with this many epochs is cut off if its range is this many times that of its second half."""
+"""Heuristic: limits for cutting off the beginning of curves.
+
+Together, the curves must have at least `FEWEST_CUT` points, and their range must be more than `FAR_WIDER` times that of
+their second halves.
+"""
 
 
 @explained("loss_curves(posterior)")
@@ -79,7 +83,7 @@ def loss_curves(
 def _show_end(ax: Axes) -> None:
     """Cut off the beginning of curves that have a far wider range than their second halves.
 
-    The axis of values then has the range of the second halves, and as much space above and below it.
+    The vertical axis then shows the range of the second halves, and up to as much space again above and below it.
     """
     curves = [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
     ends = np.concatenate([curve[len(curve) // 2 :] for curve in curves])

@@ -72,10 +72,10 @@ class Limits:
 
 
 ON_CPU = Limits(numbers=2**20, work=2**24, num_bytes=2**24, work_of_draw=2**20, weights=2**15)
-"""Limits on a CPU. Smaller runs are mostly overhead; in larger ones, joining weights costs more than it saves."""
+"""Limits on a CPU. Running several draws at once saves overhead, but in larger runs costs more than it saves."""
 
 ON_GPU = Limits(numbers=2**25, work=2**38, num_bytes=2**28, work_of_draw=2**34, weights=2**22)
-"""Limits on a GPU. They are larger than on a CPU, since a GPU computes faster, and mostly waits for Python."""
+"""Limits on a GPU. They are larger than on a CPU, since a GPU computes faster and so waits for Python more often."""
 
 
 class Block:
@@ -175,7 +175,7 @@ def faster(
     expected: Tensor,
     replayed: Callable[[], AbstractContextManager[None]],
 ) -> tuple[BatchedNetwork, int] | None:
-    """Return a function that runs a network for many draws at once, and its memory per draw in bytes; or None.
+    """Find a function that runs a network for many draws at once. Return it and its bytes of memory per draw, or None.
 
     The outputs of the function must equal `expected`, shape (K, N, ...), up to rounding. `example` has K draws of all
     random weights, by path. Each function is tried in a context that `replayed` returns.
@@ -222,9 +222,9 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """Return absolute values; those below the lower quartile are raised to it.
+    """Return absolute values, after raising those below the lower quartile to this quartile.
 
-    A small output may be a difference of large terms, and have their large rounding errors.
+    A small output may be a difference of large terms, and then has rounding errors as large as theirs.
     """
     sizes = outputs.abs()
     quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # a mask of -1e9 would dominate a mean
@@ -237,11 +237,11 @@ MOST_BYTES = 2**28
 """Heuristic: largest memory of kept results, 0.27 GB. If batches need more, some of them are predicted later."""
 
 NUM_FIRST = 2
-"""Number of draws in the first block. The network runs once for each, and the outputs serve to check faster ways."""
+"""Number of draws in the first block. The network runs once for each, and faster ways must give the same outputs."""
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add the draws of all seeds to the first batches, and return the number of these batches.
+    """Add the draws of all seeds to some of the batches, beginning with the first, and return how many these are.
 
     The other batches get the same draws later; see :data:`MOST_BYTES`.
     """
@@ -319,7 +319,7 @@ class Batch(Generic[P]):
 
         .. math:: f(x, w^*) + J(x) (w - w^*), \qquad J(x) = \partial f(x, w) / \partial w \text{ at } w^*.
 
-        The product with J(x) comes from forward derivatives, without J(x) itself.
+        Forward derivatives give the product with J(x) without computing J(x) itself.
         """
         if not self._is_plain or not draw.keys() <= self._names:
             raise ValueError(

@@ -47,7 +47,7 @@ def predict_own(
     keep_draws: bool | None,
     seed: int | None,
 ) -> Prediction:
-    """Predict a Pyro model, called without observations as ``model(x)`` or ``model(*x)``."""
+    """Predict by a Pyro model, which is called without observations, as ``model(x)`` or ``model(*x)``."""
     inputs = as_inputs("x", x)
     found, rows = unwrapped(inputs), num_rows(inputs)
     arguments = found if isinstance(found, tuple) else (found,)
@@ -200,7 +200,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed: list[str]) -> None:
-    """Raise unless a model returns floats in `rows` rows. If several sites are observed, ask for `site`."""
+    """Raise unless a model returns floats in `rows` rows. If several sites are observed, the error asks for `site`."""
     if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == (rows,):
         return
     got = f"shape {_checks.shape(value)}" if isinstance(value, Tensor) else _checks.described(value)
@@ -218,7 +218,7 @@ def _require_values(value: object, rows: int, sites: Mapping[str, Any], observed
 
 
 def _checked_targets(site: str, node: Any, y: Tensor) -> Tensor:
-    """Return targets with the dtype of the site's values. Raise if they are no possible values of the site."""
+    """Return targets with the dtype of the site's values. Raise if the site cannot have these values."""
     distribution, value = node["fn"], node["value"]
     if y.shape != distribution.shape():
         raise ValueError(

@@ -103,10 +103,10 @@ def predict(
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
         batch_size: Rows in each run of the network; by default 10,000, or fewer for convolutions on a CPU, so that
             results fit into its cache.
-        keep_draws: Whether to keep the prediction of each draw, which takes S times the memory: logits for classes, and
-            mixture components for numbers. Intervals, quantiles, densities and draws of the prediction need the
-            components. By default, they are kept if they have at most a million elements (S times N times the number of
-            outputs or classes).
+        keep_draws: Whether to keep the prediction of each draw, which takes S times the memory. In classification, its
+            logits are kept, and in regression a component of the predictive mixture. Intervals, quantiles, densities
+            and draws of the prediction need the components. By default, the predictions of all draws are kept if they
+            have at most a million elements (S times N times the number of outputs or classes).
         linearised: Whether to linearise the network in its weights around the posterior's median :math:`w^*`, to
             outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. For an ensemble, this is the median of the draw's member. By
             default, only results of :func:`fit_laplace` or :func:`fit_gauss_newton` with random weights before the last
@@ -116,11 +116,11 @@ def predict(
         seed: Seed of the prediction; torch's generators do not change. With ``None``, a seed is drawn.
 
     Returns:
-        For classes a :class:`~pyro_bnn.uncertainty.ClassificationPrediction`, and for numbers a
+        In classification a :class:`~pyro_bnn.uncertainty.ClassificationPrediction`, and in regression a
         :class:`~pyro_bnn.uncertainty.RegressionPrediction`, :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction` or
         :class:`~pyro_bnn.uncertainty.CensoredPrediction`. In your own Pyro model, a `Categorical` or `Bernoulli` site
-        is predicted as classes, and a site of independent elements with finite moments as numbers. Other sites and
-        return values give a :class:`~pyro_bnn.uncertainty.ValuePrediction`.
+        is predicted as in classification, and a site of independent elements with finite moments as in regression.
+        Other sites and return values give a :class:`~pyro_bnn.uncertainty.ValuePrediction`.
 
     Raises:
         ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, if the network gives NaN,

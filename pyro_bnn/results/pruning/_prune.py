@@ -1,4 +1,4 @@
-"""Signal-to-noise ratios, and removing the weights with the lowest."""
+"""Signal-to-noise ratios of weights, and removal of the weights with the lowest ratios."""
 
 import copy
 import math
@@ -78,9 +78,9 @@ def prune(
 ) -> GuidePosterior:
     """Return a posterior in which the weights with the lowest signal-to-noise ratios are exactly 0.
 
-    Removed weights are 0 in draws and in the mean. `guide` is not changed; the pruned one is ``result.guide``. You can
-    save it, load it into a new guide of the same model, and prune or train it further: removed weights stay 0, add
-    nothing to the KL divergence, and get no gradient.
+    Removed weights are 0 in draws and in the mean. `guide` is not changed, and ``result.guide`` is a pruned copy of it.
+    You can save the copy, load it into a new guide of the same model, and prune or train it further. Removed weights
+    then stay 0, add nothing to the KL divergence, and get no gradient.
 
     Args:
         guide: A mean-field guide, or the posterior from a fit of such a guide.

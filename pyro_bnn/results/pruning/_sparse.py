@@ -147,7 +147,7 @@ def sparse_network(
 
 
 def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Linear]:
-    """Yield linear layers with few nonzero weights and without hooks, which would get lost."""
+    """Yield linear layers with few nonzero weights, except those with hooks, which a sparse layer would not have."""
     for layer in net.modules():
         has_hooks = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
         if max_density is None or type(layer) is not nn.Linear or has_hooks:

@@ -33,7 +33,8 @@ def batch_bald(
     Args:
         pool: Prediction of classes with `keep_draws`, or logits of shape (S, N, C).
         num_rows: Number of rows to choose, B.
-        num_combinations: Most combinations of labels. Time and memory are proportional to this number.
+        num_combinations: Largest number of combinations of labels to consider. Time and memory are proportional to this
+            number.
         seed: Seed of the sampled combinations; with ``None``, a seed is drawn.
 
     Returns:
@@ -94,7 +95,7 @@ class _Labels:
         )
 
     def most_informative(self, logits: Tensor, gains: Tensor) -> Tensor:
-        """Return the row with the largest gain. `gains` has upper bounds; some of them become exact."""
+        """Return the row with the largest gain. `gains` has upper bounds, some of which this call makes exact."""
         order = gains.argsort(descending=True)[: int(gains.isfinite().sum())]
         best, largest = order[0], -torch.inf
         for rows in order.split(max(NUMBERS // (max(self.draws.shape) * logits.shape[2]), 1)):

@@ -115,7 +115,7 @@ def parts(values: Tensor, numbers_per_row: int) -> Iterator[Tensor]:
 
 
 def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
-    """Return `prediction`. Raise unless it has noise, two draws, and one number for each row."""
+    """Return `prediction`. Raise unless it has noise, at least two draws, and one output."""
     outputs = prediction.mean.shape[1:]
     if outputs.numel() != 1:
         raise ValueError(f"`{name}` must predict one number for each row, got outputs of shape {tuple(outputs)}.")
@@ -129,7 +129,7 @@ def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
 def entropy(pool: Pool) -> Tensor:
     r"""Return the entropy of each row's label, in nats, as in uncertainty sampling.
 
-    If labels are numbers, each counts as a Gaussian with the predictive variance v. Its entropy :math:`\tfrac12 \log(2
+    In regression, each label counts as a Gaussian with the predictive variance v. Its entropy :math:`\tfrac12 \log(2
     \pi e\, v)` may be negative.
 
     Args:
@@ -157,9 +157,9 @@ def entropy(pool: Pool) -> Tensor:
 def bald(pool: Pool) -> Tensor:
     r"""Return the mutual information of each row's label and the weights, in nats.
 
-    It says how much the label tells about the weights. For classes, it is the epistemic part of the entropy,
-    :func:`~pyro_bnn.uncertainty.mutual_information`. For numbers, each label and its mean count as Gaussians, so it is
-    :math:`\tfrac12 \log(v_\text{total} / v_\text{aleatoric})`.
+    It says how much the label tells about the weights. In classification, it is the epistemic part of the entropy,
+    :func:`~pyro_bnn.uncertainty.mutual_information`. In regression, each label and its mean count as Gaussians, so it
+    is :math:`\tfrac12 \log(v_\text{total} / v_\text{aleatoric})`.
 
     Args:
         pool: Prediction of the pool, or logits of shape (S, N, C).
@@ -168,8 +168,8 @@ def bald(pool: Pool) -> Tensor:
         Scores, at least 0, shape (N,).
 
     Raises:
-        ValueError: If there are fewer than two draws, several outputs for each row, numbers without noise, or logits
-            that are not finite.
+        ValueError: If there are fewer than two draws, several outputs for each row, a regression without noise, or
+            logits that are not finite.
 
     References:
         Houlsby et al. (2011), Bayesian Active Learning for Classification and Preference Learning,
@@ -255,7 +255,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
     Raises:
         ValueError: If the predictions have different seeds or numbers of draws, fewer than two draws, or several
-            outputs for each row; if draws were not kept; if numbers have no noise; or if logits are not finite.
+            outputs for each row; if draws were not kept; if a regression has no noise; or if logits are not finite.
 
     References:
         Bickford Smith et al. (2023), Prediction-Oriented Bayesian Active Learning, https://arxiv.org/abs/2304.08151.
@@ -285,7 +285,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Sum the mutual informations of a row's label with each label of `others`; shape (N,).
+    """Return, for each row, the sum of its label's mutual information with the label of each row of `others`, (N,).
 
     `probs` has shape (S, N, C), and `others` has shape (S, M, C').
     """

@@ -31,7 +31,7 @@ def accuracy(probs: Numbers, y: Numbers) -> float:
 def negative_log_likelihood(probs: Numbers, y: Numbers) -> float:
     """Return the mean negative log-probability of the labels, in nats.
 
-    It is infinite if a label has probability 0; scikit-learn's ``log_loss`` clips probabilities.
+    It is infinite if a label has probability 0, while scikit-learn's ``log_loss`` clips probabilities.
 
     Args:
         probs: Class probabilities, shape (N, C).
@@ -136,8 +136,8 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
         num_bins: Number of bins B; bin b contains confidences in (b / B, (b + 1) / B].
-        equal_mass: Whether bins have equal numbers of inputs instead of equal width: rank r, counted from 0, is in bin
-            floor(r B / N). Inputs of equal confidence share a bin, so the numbers may differ.
+        equal_mass: Whether bins have equal numbers of inputs instead of equal width. The input of rank r, counted from
+            0, is then in bin floor(r B / N). Inputs of equal confidence share a bin, so the numbers may differ.
 
     Example:
         >>> from pyro_bnn import metrics
@@ -249,9 +249,10 @@ def adaptive_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
 
     .. math:: \frac1{CB} \sum_c \sum_b \Big| \frac1{|b|} \sum_{n \in b} \big(1[y_n = c] - p_{nc}\big) \Big|.
 
-    For each class c, the inputs are ordered by their probability of c, and cut into B bins: rank r, counted from 0, is
-    in bin floor(r B / N). If N is not a multiple of B, a bin is weighted by its share of the inputs instead of 1 / B.
-    Inputs with equal probabilities all get the mean of their labels, so the order of rows does not matter.
+    For each class c, the inputs are ordered by their probability of c, and cut into B bins. The input of rank r,
+    counted from 0, is in bin floor(r B / N). If N is not a multiple of B, a bin is weighted by its share of the inputs
+    instead of 1 / B. Inputs with equal probabilities all get the mean of their labels, so the order of rows does not
+    matter.
 
     Args:
         probs: Class probabilities, shape (N, C).
@@ -286,8 +287,8 @@ class OODScores:
     Args:
         auroc: Area under the ROC curve: the probability that an unknown input has a larger score than a known one.
         aupr: Average precision, with unknown inputs as the positive class.
-        fpr95: Share of known inputs whose score reaches a threshold: the largest one that at least 95 % of the unknown
-            inputs reach.
+        fpr95: Share of known inputs whose score reaches the largest threshold that at least 95 % of the unknown inputs
+            reach.
         auroc_standard_error: Standard error of the AUROC over inputs (DeLong et al., 1988); NaN for a single known or
             unknown input.
     """

@@ -44,7 +44,7 @@ def probabilities(name: str, value: Tensor) -> None:
 
 
 def class_inputs(probs: Numbers, y: Numbers) -> tuple[Tensor, Tensor]:
-    """Return probabilities in double precision, and labels as integers on their device."""
+    """Return probabilities in double precision, and labels as integers on the device of the probabilities."""
     probs, y = as_tensor("probs", probs), as_tensor("y", y)
     if probs.dim() != 2 or y.shape != probs.shape[:1] or probs.numel() == 0:
         raise ValueError(

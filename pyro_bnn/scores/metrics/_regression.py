@@ -1,4 +1,4 @@
-"""Scores of predicted numbers."""
+"""Scores of predictions in regression."""
 
 import math
 

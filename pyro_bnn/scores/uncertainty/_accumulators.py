@@ -43,7 +43,7 @@ class Accumulator(ABC, Generic[P_co]):
 
 
 class ClassAccumulator(Accumulator[ClassificationPrediction]):
-    """Running sums for predictions of classes."""
+    """Running sums of predictions in classification."""
 
     def __init__(self) -> None:
         self._entropies, self._logits = RunningEntropies(), RunningMoments()
@@ -77,7 +77,7 @@ class ClassAccumulator(Accumulator[ClassificationPrediction]):
 
 
 class MomentAccumulator(Accumulator[RegressionPrediction]):
-    """Running sums for predictions of numbers."""
+    """Running sums of predictions in regression."""
 
     def __init__(self) -> None:
         self._means, self._variances = RunningMoments(), RunningMoments()
@@ -104,7 +104,7 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
 
 
 class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
-    """Running sums for predictions by mixtures."""
+    """Running sums of predictions by mixtures."""
 
     def __init__(self) -> None:
         self._moments, self._within, self._between = MomentAccumulator(), RunningMoments(), RunningMoments()
@@ -123,7 +123,7 @@ class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
 
 
 class RunningMoments:
-    """Mean and unbiased variance of blocks of values (S, ...) (Chan, Golub and LeVeque, 1983)."""
+    """Mean and unbiased variance of values that arrive in blocks (S, ...); see Chan, Golub and LeVeque (1983)."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -132,7 +132,7 @@ class RunningMoments:
         self._squares: Any = 0.0
 
     def add_to_mean(self, values: Tensor) -> Tensor:
-        """Add values to the mean, but not to the variance; return how far their mean is above the earlier mean."""
+        """Add values to the mean, but not to the variance. Return their own mean minus the earlier mean."""
         self.count += len(values)
         deviation: Tensor = values.mean(0) - self.mean
         self._sum = self._sum + values.sum(0)  # infinite for infinite values; a running mean would be NaN

@@ -1,4 +1,4 @@
-"""Predictions of classes."""
+"""Predictions in classification."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class ClassificationPrediction(Prediction):
     """Class probabilities averaged over weight draws, with aleatoric and epistemic uncertainty.
 
-    With several yes-or-no outputs, (N, C) becomes ``(N, O, 2)``, and (N,) becomes ``(N, O)``. Other arguments are those
-    of :class:`Prediction`.
+    With several yes-or-no outputs, the shape (N, C) below becomes ``(N, O, 2)``, and (N,) becomes ``(N, O)``. Other
+    arguments are those of :class:`Prediction`.
 
     Args:
         probs: Mean class probabilities, shape (N, C).
@@ -103,8 +103,8 @@ class ClassificationPrediction(Prediction):
         """Return the prediction as a data frame; see :meth:`Prediction.to_frame`.
 
         The columns are the most probable class, ``label``, the uncertainties ``total_nats``, ``aleatoric_nats`` and
-        ``epistemic_nats``, and a probability for each class, such as ``prob_0``. With several outputs, each has all
-        these columns, whose names end in its name or number.
+        ``epistemic_nats``, and a probability for each class, such as ``prob_0``. With several outputs, each output has
+        all these columns, whose names then end in the output's name or number.
 
         Args:
             classes: Names of the classes, in place of their numbers.

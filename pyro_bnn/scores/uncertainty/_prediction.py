@@ -43,7 +43,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Advised, Shown, ABC):
-    """Result of `predict`: probabilities of classes, or moments of numbers, depending on the subclass.
+    """Result of `predict`. Subclasses have class probabilities or, in regression, moments of the targets.
 
     ``prediction[rows]`` is the prediction of a part of the inputs. `rows` is a boolean mask of shape (N,), row numbers,
     a slice, or a single row number, which gives a prediction with one row.
@@ -82,7 +82,7 @@ class Prediction(Advised, Shown, ABC):
     @property
     @abstractmethod
     def expectation(self) -> Tensor:
-        """Mean of the predictive distribution: class probabilities, shape (N, C), or means of numbers, ``(N, *O)``."""
+        """Mean of the predictive distribution: class probabilities (N, C) or, in regression, means ``(N, *O)``."""
 
     def _summary(self) -> Summary:
         size = f"{counted(len(self), 'row')}, {self.axes_in_words()}, {counted(self.num_samples, self.draws_are)}"

@@ -28,7 +28,7 @@ def levels_of(q: object) -> Tensor:
 
 
 def has_cdf(components: Distribution) -> bool:
-    """Return whether components have a distribution function, and their quantiles have known bounds."""
+    """Return whether the components' distribution function can be computed, and their quantiles can be bounded."""
     try:
         mean_cdf(components, components.mean[0])
     except NotImplementedError:
@@ -66,7 +66,10 @@ def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
 
 
 def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[Tensor, Tensor]:
-    """Return values that enclose the quantile. Without a closed form, they come from Cantelli's inequality."""
+    """Return bounds of the quantile.
+
+    If the components' quantiles have no closed form, the bounds come from Cantelli's inequality.
+    """
     quantiles = None if are_counts else _quantiles(components, q)
     if quantiles is not None:
         return quantiles.amin(0), quantiles.amax(0)

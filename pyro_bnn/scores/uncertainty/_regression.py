@@ -1,4 +1,4 @@
-"""Predictions of numbers."""
+"""Predictions in regression."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -137,8 +137,8 @@ class RegressionPrediction(Prediction):
         """Return the prediction as a data frame; see :meth:`Prediction.to_frame`.
 
         The columns are ``mean``, the standard deviations ``sd``, ``aleatoric_sd`` and ``epistemic_sd``, and with
-        `level` also ``lower`` and ``upper``. With several outputs, each has all these columns, whose names end in its
-        name or number.
+        `level` also ``lower`` and ``upper``. With several outputs, each output has all these columns, whose names then
+        end in the output's name or number.
 
         Args:
             level: Probability of the interval from ``lower`` to ``upper``; see :meth:`interval`.
@@ -165,8 +165,8 @@ class RegressionPrediction(Prediction):
         """Return scores against targets of shape ``(N, *O)``.
 
         Returns:
-            ``rmse``, in the units of y, ``nll``, in nats per row, and with `keep_draws` also ``crps``, in the units of
-            y. For other targets than those of `predict`, ``nll`` needs `keep_draws`.
+            ``rmse`` (in the units of y), ``nll`` (in nats per row) and, with `keep_draws`, ``crps`` (in the units of
+            y). For other targets than those of `predict`, ``nll`` needs `keep_draws`.
         """
         y = self._whole_targets(y)
         scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}
@@ -208,7 +208,7 @@ class RegressionPrediction(Prediction):
         return self.components
 
     def _gaussians(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return weights, means and scales, each ``(N, *O, M)``, or None if not all are Gaussian."""
+        """Return the components' weights, means and scales, each ``(N, *O, M)``, or None if they are not Gaussian."""
         components = self._kept_components()
         if not isinstance(components, Normal):
             return None
@@ -289,7 +289,7 @@ class RegressionPrediction(Prediction):
     def cdf(self, y: Tensor) -> Tensor:
         """Return the probability that an observation is at most y, element by element.
 
-        Without a closed form, it is the share of 4000 draws, always with the same seed.
+        Without a closed form, it is the share of 4000 draws that are at most y. These draws always have the same seed.
 
         Args:
             y: Values that broadcast to ``(..., N, *O)``, the shape of the result.

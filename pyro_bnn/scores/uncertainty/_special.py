@@ -1,4 +1,4 @@
-"""Predictions of numbers by mixtures, or with censored targets."""
+"""Predictions in regression by mixtures, or with censored targets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
