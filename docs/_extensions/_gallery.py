@@ -11,6 +11,9 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
 
+DPI = 120
+"""Pixels per inch: a figure of 6.2 inches is as wide as the text, and its letters of 7 points have 12 pixels."""
+
 
 def pictures(
     block: tuple, block_vars: dict[str, Any], gallery_conf: dict[str, Any]
@@ -33,7 +36,7 @@ def pictures(
         picture.replace(target)
         moved.append(str(target))
     if not moved:
-        return matplotlib_scraper(block, block_vars, gallery_conf)
+        return matplotlib_scraper(block, block_vars, gallery_conf, dpi=DPI)
     plt.close("all")
     return figure_rst(moved, gallery_conf["src_dir"])
 
