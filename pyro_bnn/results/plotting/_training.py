@@ -44,8 +44,8 @@ def loss_curves(
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit(model, (x, 2 * x), method="svi", seed=0)
         >>> axes = pb.plotting.loss_curves(posterior)
-        >>> axes[0].get_ylabel()
-        'ELBO\\nnats per row'
+        >>> axes[0].get_ylabel().splitlines()
+        ['ELBO', 'nats per row']
     """
     if isinstance(history, Posterior):
         history = _history_of(history)
