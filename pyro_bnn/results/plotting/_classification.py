@@ -207,7 +207,7 @@ def reliability_diagram(
     accuracies.set_title(f"expected calibration error {error:.4f}")
     accuracies.legend(loc="lower right")
     counts.bar(edges[:-1], number, np.diff(edges), align="edge", color=SKY, edgecolor=BLACK, linewidth=0.5)
-    counts.set(xlabel="confidence (probability of the predicted class)", ylabel="inputs")
+    counts.set(xlabel="confidence (probability of the predicted class)", ylabel="inputs", xlim=(start, 1))
     if number.max() > 100 * number[number > 0].min():
         counts.set(yscale="log", ylim=(0.5, 2 * number.max()), ylabel="inputs (log)")
     return axes
