@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx_gallery.directives import imgsgnode
 from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
 
 DPI = 120
@@ -92,6 +93,12 @@ def mark_traps(app: Sphinx, document: nodes.document) -> None:
                 classes=["warning"],
             )
             paragraph.replace_self(trap)
+
+
+def paragraphs_of_pictures(app: Sphinx, document: nodes.document) -> None:
+    """Put each picture of a script into a paragraph, as in other pages: the style sheet lets it scroll on a phone."""
+    for picture in [*document.findall(imgsgnode)]:
+        picture.replace_self(nodes.paragraph("", "", picture.deepcopy()))
 
 
 def shown_by(script: Path, thumbnail: nodes.image) -> nodes.Node | None:

@@ -103,36 +103,37 @@ def spread(prediction: pb.uncertainty.RegressionPrediction, fit: Patients) -> st
 
 def ground(ax: Axes, x: Tensor, *gaps: tuple[float, float]) -> None:
     """A grey ground where the fit has no data: in gaps, and on both sides of the data."""
-    label = "no data in the fit" if gaps else "no data"
     for number, (start, end) in enumerate(((15, float(x.min())), *gaps, (float(x.max()), 50))):
-        ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_" + label if number else label)
+        ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_no data" if number else "no data")
 
 
-def epistemic_bands(predictions: Predictions, fit: Patients, compared: str, low: int, high: int) -> Axes:
+def epistemic_bands(predictions: Predictions, fit: Patients, compared: str, low: float, high: float) -> Axes:
     """For each prediction on the grid a panel with its mean, its epistemic band and the data; return the first panel.
 
     Dashed lines are the edges of the band of the prediction `compared`. The axes of y end at `low` and `high`.
     """
     axes = plotting.new_axes(1, len(predictions), size=("page", 2.7))[0]
     x = GRID.flatten()
-    bands = {}
+    bands, label = {}, f"band of {compared}"
     for name, prediction in predictions.items():
         mean, sd = prediction.mean.flatten(), prediction.epistemic.sqrt().flatten()
         bands[name] = (mean - 2 * sd, mean, mean + 2 * sd)
     for ax, (name, (lower, mean, upper)) in zip(axes, bands.items(), strict=True):
         ground(ax, fit.x, GAP)
-        ax.plot(fit.x, fit.y, "o", color="0.45", ms=1.6, mew=0, zorder=1.5, label="data of the fit")
+        ax.plot(fit.x, fit.y, "o", color="0.4", ms=1.7, mew=0, zorder=1.5, label="data")
         ax.fill_between(x, lower, upper, color="#6BAED6", alpha=0.75, linewidth=0, zorder=1.8)
         ax.fill([], [], facecolor="#90C3E1", edgecolor=BLUE, linewidth=0.8, label="\N{PLUS-MINUS SIGN} 2 epistemic sd")
         ax.plot(x, np.stack([lower, upper], 1), color=BLUE, linestyle="-", linewidth=0.8)
-        ax.plot(x, mean, color=BLUE, linestyle="-", linewidth=1.6, label="mean")
-        edges = ax.plot(x, np.stack(bands[compared][::2], 1), color="black", linestyle=(0, (4, 2)), linewidth=0.9)
-        edges[0].set_label(f"\N{PLUS-MINUS SIGN} 2 epistemic sd, {compared}")
+        ax.plot(x, mean, color=BLUE, linestyle="-", linewidth=1.3, label="mean")
+        edges = np.stack(bands[compared][::2], 1)[: 0 if name == compared else None]
+        look = {"color": "black", "linestyle": (0, (4, 2)), "linewidth": 0.9, "label": [label, f"_{label}"]}
+        ax.plot(x[: len(edges)], edges, **look)
         ax.set(title=name, xlabel="body mass index", xlim=(15, 50), xticks=(20, 30, 40, 50))
-        ax.set(ylim=(low, high), yticks=range(low, high + 1))
+        ax.set(ylim=(low, high), yticks=range(math.ceil(low), math.floor(high) + 1))
         ax.tick_params(labelleft=ax is axes[0])
     axes[0].set_ylabel("progression / 100")
-    legend_above(axes[0], last="no data in the fit")
+    with matplotlib.rc_context({"legend.markerscale": 2}):
+        legend_above(axes[0], last="no data")
     return axes[0]
 
 
@@ -232,7 +233,7 @@ def kl_weight(out: Path, quick: bool) -> None:
         print(f"{weight:9g} {kl:10.1f} {nll:10.3f}{spread(prediction, fit)}", flush=True)
         if weight <= 1:
             predictions[f"KL weight {weight:g}"] = prediction
-    ax = epistemic_bands(predictions, fit, "KL weight 1", 0, 4)
+    ax = epistemic_bands(predictions, fit, "KL weight 1", 0, 3.6)
     save_small(ax, out / "kl_weight.png", num_colors=26)
 
 
@@ -313,7 +314,7 @@ def trust(out: Path, quick: bool) -> None:
     for name, posterior in posteriors.items():
         predictions[name] = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
         print(f"{name:14s}{spread(predictions[name], fit)}", flush=True)
-    ax = epistemic_bands(predictions, fit, "NUTS", -2, 5)
+    ax = epistemic_bands(predictions, fit, "NUTS", -2, 5.3)
     save_small(ax, out / "trust.png", num_colors=26)
 
 
