@@ -15,12 +15,11 @@ The data come from the same curve as in the first tutorial. There are fewer poin
 noisier, and none of them is in the middle of the curve. A good posterior is uncertain in that gap.
 """
 
-# sphinx_gallery_thumbnail_number = 2
-
 # %%
 # The candidates
 # --------------
 
+# sphinx_gallery_thumbnail_number = 2
 import warnings
 
 import matplotlib.pyplot as plt
