@@ -19,7 +19,6 @@ noisier, and none of them is in the middle of the curve. A good posterior is unc
 # The candidates
 # --------------
 
-# sphinx_gallery_thumbnail_number = 2
 import warnings
 
 import matplotlib.pyplot as plt
