@@ -100,19 +100,6 @@ def test_reliability_diagram_of_a_calibrated_forecaster_follows_the_diagonal():
     assert f"{metrics.expected_calibration_error(probs, y, num_bins=10):.4f}" in accuracy.get_title()
 
 
-def test_points_of_a_reliability_diagram_have_enough_inputs_and_its_axis_begins_with_them():
-    probs = torch.rand(60, 2).softmax(-1)
-    y = torch.arange(60) % 2
-    accuracy, counts = plotting.reliability_diagram(probs, y)
-    bins = metrics.calibration_bins(probs, y).joined(20)
-    assert bins.counts.min() >= 20
-    np.testing.assert_allclose(accuracy.containers[0].lines[0].get_xdata(), bins.confidence)
-    assert accuracy.get_xlim() == (0.5, 1)  # two classes
-    assert [bar.get_height() for bar in counts.patches] == metrics.calibration_bins(probs, y).counts.tolist()
-    assert len(plotting.reliability_diagram(probs, y, min_inputs=61)[0].containers[0].lines[0].get_xdata()) == 1
-    assert plotting.reliability_diagram(torch.eye(2), torch.arange(2))[0].get_xlim() == (0.9, 1)
-
-
 # --- scores of the unknown --------------------------------------------------------------------------------------------
 
 
