@@ -3,9 +3,10 @@
 A fifth of the training rows of each split calibrates the intervals of a network that was fitted to the other rows.
 MAPIE calibrates the same network with the same rows. Each split adds a line for each kind of interval to
 FOLDER/coverage.jsonl; existing lines are not computed again. The table is printed, and FOLDER/coverage.png shows the
-coverage by data set, and in the thirds of the test rows by predicted standard deviation.
+coverage of all test rows, and in the thirds of these rows by predicted standard deviation.
 """
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
@@ -44,13 +44,14 @@ SCORES: tuple[calibration.IntervalScore, ...] = ("absolute", "scaled", "quantile
 MAPIE = "MAPIE, absolute"
 KINDS = ("network", *SCORES, MAPIE)
 
-THIRDS = ("smallest", "middle", "largest")
-IN_THIRDS = {"network": "white", "scaled": None}
-"""Kinds of intervals whose coverage in the thirds is shown, and the ground of their marks."""
+PANELS = ("all test rows", "third with the\nsmallest sd", "middle third", "third with the\nlargest sd")
+"""Titles of the picture's panels, in the order of the numbers in a cell."""
 
-MARKERS = "os^D"
-OF_THIRDS = ("#9A80C8", "#6A4BA3", "#3A1B80")
-"""Tints of the thirds in a colour that no kind of intervals has; the lightest has a contrast of 3 on white."""
+LOOKS = {
+    "network": {"marker": "o", "color": plotting.PALETTE[0], "label": "intervals of the network"},
+    "scaled": {"marker": "D", "color": plotting.PALETTE[1], "label": 'conformal intervals, "scaled"'},
+}
+"""Marks of the kinds of intervals in the picture. Of the three conformal kinds it has one: they hardly differ."""
 
 
 def measured(low: Tensor, high: Tensor, y: Tensor, sd: Tensor) -> Row:
@@ -119,7 +120,7 @@ def expected_coverage(name: str, data: Path | None) -> float:
 def picture(
     cells: Mapping[tuple[str, str], Sequence[Pair]], path: Path, expected: Mapping[str, float], lines: Iterable[str]
 ) -> None:
-    """Coverage of all test rows by data set, and of their thirds.
+    """Coverage of all test rows and of their thirds, with a line for each data set.
 
     Args:
         cells: Coverage of all rows and of each third, by data set and kind of intervals.
@@ -127,64 +128,40 @@ def picture(
         expected: The coverage that the theory gives, in per cent, for each data set in the order of the axis.
         lines: The table beside the picture.
     """
+    names = [name.removesuffix("-quality-red") for name in expected]
     with page_style():
-        axes = plotting.new_axes(2, 1, size=("page", 4.3))[:, 0]
-        kinds = {name if name == "network" else f'conformal: "{name}"': (name, 0) for name in KINDS if name != MAPIE}
-        looks = [{"marker": MARKERS[i], "color": plotting.PALETTE[i]} for i in range(len(kinds))]
-        _panel(axes[0], kinds, cells, expected, looks)
-        axes[0].set_title("all test rows (a larger scale than below)", loc="left")
-        thirds, looks = {}, []
-        for i, part in enumerate(THIRDS):
-            for kind, ground in IN_THIRDS.items():
-                thirds[f"{part} sd" if ground is None else f"_{part}"] = (kind, 1 + i)
-                looks.append({"marker": MARKERS[i], "color": OF_THIRDS[i], "mfc": ground})
-        _panel(axes[1], thirds, cells, expected, looks)
-        axes[1].set_title("thirds by predicted sd", loc="left")
-        axes[1].set_ylim(min(74, axes[1].get_ylim()[0]), 101.5)  # a number below all marks: they do not end there
+        axes = plotting.new_axes(1, len(PANELS), size=("page", 2.7))[0]
+        for number, (ax, title) in enumerate(zip(axes, PANELS, strict=True)):
+            _panel(ax, number, cells, expected)
+            ax.set(title=title, xlabel="coverage, %", ylim=(len(names) - 0.5, -0.5))
+            ax.set_yticks(range(len(names)), names if number == 0 else [""] * len(names))
+            ax.tick_params(axis="y", length=0)
+        low = min(74, *(ax.get_xlim()[0] for ax in axes))  # a number below all marks: they do not end there
         for ax in axes:
-            names = [name.removesuffix("-quality-red") for name in expected]
-            ax.set_xticks(range(len(names)), names)
-            ax.set_xticks([place + 0.5 for place in range(len(names) - 1)], minor=True)
-            ax.grid(False, axis="x")
-            ax.grid(True, axis="x", which="minor")
-            ax.tick_params(axis="x", which="both", length=0)
-            ax.set(ylabel="coverage, %", xlim=(-0.5, len(names) - 0.5))
-        short = {"handlelength": 1.4, "columnspacing": 1, "handletextpad": 0.5}
-        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=6, **short)
-        marks = zip(THIRDS, MARKERS, OF_THIRDS, strict=False)
-        of_thirds = [Line2D([], [], ls="", ms=4.5, marker=mark, c=color, label=f"{n} sd") for n, mark, color in marks]
-        for kind, ground in IN_THIRDS.items():
-            name = kind if kind == "network" else f'"{kind}"'
-            of_thirds.append(Line2D([], [], ls="", ms=4.5, marker="D", c="0.3", mfc=ground, label=name))
-        above = {"loc": "lower right", "bbox_to_anchor": (1, 1.02), "borderaxespad": 0, "borderpad": 0}
-        axes[1].legend(handles=of_thirds, ncols=5, handlelength=1, columnspacing=1, **above)
+            ax.set(xlim=(low, 101.5), xticks=range(10 * math.ceil(low / 10), 101, 10))
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
         save_small(axes[0], path, lines, num_colors=40)
 
 
 def _panel(
-    ax: Axes,
-    series: Mapping[str, tuple[str, int]],
-    cells: Mapping[tuple[str, str], Sequence[Pair]],
-    expected: Mapping[str, float],
-    looks: Sequence[Mapping[str, str | None]],
+    ax: Axes, number: int, cells: Mapping[tuple[str, str], Sequence[Pair]], expected: Mapping[str, float]
 ) -> None:
-    """Points with error bars; `series` has, by label, the kind of interval and the place of the number in its cell."""
+    """Points with error bars, and the expected coverage; `number` is the place of the coverage in its cell."""
     for place, percent in enumerate(expected.values()):
         label = "expected" if place == 0 else None
-        ax.hlines(percent, place - 0.4, place + 0.4, color="0.3", linewidth=1, linestyle="--", label=label, zorder=1.5)
-    for index, (label, (kind, number)) in enumerate(series.items()):
+        ax.vlines(percent, place - 0.4, place + 0.4, color="0.4", linewidth=1.3, label=label, zorder=1.5)
+    for beside, (kind, look) in zip((-0.16, 0.16), LOOKS.items(), strict=True):
         places = [place for place, name in enumerate(expected) if (name, kind) in cells]
         found = [cells[[*expected][place], kind][number] for place in places]
         ax.errorbar(
-            [place + 0.6 * ((index + 0.5) / len(series) - 0.5) for place in places],
             [mean for mean, _ in found],
-            yerr=[error or 0.0 for _, error in found],
+            [place + beside for place in places],
+            xerr=[error or 0.0 for _, error in found],
             linestyle="",
             markersize=4,
             elinewidth=1.2,
             capsize=0,
-            label=label,
-            **looks[index],
+            **look,
         )
 
 

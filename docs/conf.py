@@ -163,7 +163,12 @@ def setup(app: Sphinx) -> None:
         without_private_names,
         without_type,
     )
-    from _gallery import below_title, cards, mark_traps
+    from _gallery import (
+        below_title,
+        cards,
+        mark_traps,
+        paragraphs_of_pictures,
+    )
     from _look import add_breaks, join_numbers, mark_blocks, mark_cells
     from _names import Links
     from _notes import add_tooltips
@@ -179,6 +184,7 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", with_types)
     app.connect("doctree-read", attributes_first)
     app.connect("doctree-read", mark_traps)
+    app.connect("doctree-read", paragraphs_of_pictures)
     app.connect("doctree-read", mark_blocks)
     app.connect("doctree-read", mark_cells)
     links = Links()

@@ -137,7 +137,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    ax = plotting.new_axes(1, 1, size=("column", 3.0))[0, 0]
+    ax = plotting.new_axes(1, 1, size=(5, 3))[0, 0]
     print(
         f"regret of a step, over {options.batches} batches of {options.size} "
         f"contexts and {options.seeds} seeds:"
@@ -165,7 +165,8 @@ def main() -> None:
         ax.fill_between(
             steps, middle - half, middle + half, alpha=0.2, linewidth=0
         )
-    ax.set(xlabel="steps", ylabel="summed regret", ylim=(0, None))
+    ax.set(xlabel="steps", ylim=(0, None))
+    ax.set_ylabel("summed regret (bands: one standard error)")
     ax.legend()
     plotting.save(ax, options.out / "bandit.png")
 

@@ -75,7 +75,7 @@ def show(result: kl.Divergence) -> str:
 
 def picture(fits: dict[str, dist.Normal], path: Path) -> None:
     grid = torch.linspace(-3, 7, 500)
-    ax = plotting.new_axes(1, 1, size=("column", 2.5))[0, 0]
+    ax = plotting.new_axes(1, 1, size=(5, 3))[0, 0]
     density = TARGET.log_prob(grid).exp()
     ax.fill_between(
         grid.numpy(),

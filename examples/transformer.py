@@ -7,8 +7,8 @@ weights. The script prints accuracy, NLL, calibration error, detection of unknow
 The texts are docstrings in the source files of Python's standard library, torch, numpy, scikit-learn, matplotlib and
 Pyro, without the names of these libraries. Whole files are held out for the test. Docstrings of Pillow, rich, tqdm and
 typer are the unknown texts. The network is a small `nn.TransformerEncoder`. Adam trains it as a plain network, and
-natural gradients fit a posterior over its weights. The pictures `transformer_plain.png` and `transformer_posterior.png`
-show accuracy against confidence. The results depend on the installed versions.
+natural gradients fit a posterior over its weights. The picture `transformer.png` shows accuracy against confidence. The
+results depend on the installed versions.
 """
 
 import argparse
@@ -229,7 +229,7 @@ def main() -> None:
         "--out",
         type=Path,
         default=Path(),
-        help="folder for the pictures (default: %(default)s)",
+        help="folder for the picture (default: %(default)s)",
     )
     parser.add_argument(
         "--seed",
@@ -248,7 +248,11 @@ def main() -> None:
         f"{'':10} accuracy    NLL    ECE   AUROC of the unknown by entropy   "
         "CPU s"
     )
-    for name, is_bayesian in (("plain", False), ("posterior", True)):
+    axes = plotting.new_axes(2, 2, size=(6.2, 3.9))
+    axes[0, 0].get_gridspec().set_height_ratios((3, 1))
+    for column, (name, is_bayesian) in zip(
+        axes.T, (("plain", False), ("posterior", True)), strict=True
+    ):
         start = time.process_time()
         model, posterior = fit(x, y, is_bayesian, options.epochs, options.seed)
         spent = time.process_time() - start
@@ -269,10 +273,10 @@ def main() -> None:
             ),
             flush=True,
         )
-        plotting.save(
-            plotting.reliability_diagram(known.probs, y_test)[0],
-            options.out / f"transformer_{name}.png",
-        )
+        plotting.reliability_diagram(known.probs, y_test, axes=column)
+        column[0].set(title=name, xlim=(0, 1))
+        column[1].set(xlabel="confidence", xlim=(0, 1))
+    plotting.save(axes, options.out / "transformer.png")
 
 
 if __name__ == "__main__":

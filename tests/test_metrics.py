@@ -26,6 +26,24 @@ def test_scores_of_a_table_one_can_check_by_hand():
     assert metrics.expected_calibration_error(probs, y, num_bins=2) == pytest.approx(0.5 * 0.05 + 0.5 * 0.35)
 
 
+@pytest.mark.parametrize("min_inputs", [1, 5, 20, 1000])
+def test_joined_bins_hold_the_same_inputs(min_inputs):
+    probs = torch.randn(200, 3).softmax(-1)
+    y = torch.arange(200) % 3
+    bins = metrics.calibration_bins(probs, y)
+    joined = bins.joined(min_inputs)
+    assert joined.counts.min() >= min(min_inputs, 200)
+    assert joined.counts.sum() == 200
+    assert (joined.edges[0], joined.edges[-1]) == (0, 1)
+    confidence, label = probs.max(-1)
+    for start, end, *found in zip(
+        joined.edges[:-1], joined.edges[1:], joined.counts, joined.confidence, joined.accuracy, strict=True
+    ):
+        rows = (confidence > start) & (confidence <= end)
+        expected = (rows.sum(), confidence[rows].mean(), (label == y)[rows].double().mean())
+        torch.testing.assert_close(torch.stack(found), torch.tensor(expected))
+
+
 def test_calibration_bins_hold_every_input_once_with_right_edges_included():
     probs = torch.tensor([[0.5, 0.5], [0.75, 0.25], [1.0, 0.0], [0.51, 0.49]])
     bins = metrics.calibration_bins(probs, torch.zeros(4, dtype=torch.long), num_bins=4)

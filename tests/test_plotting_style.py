@@ -10,7 +10,7 @@ import torch
 from matplotlib.colors import to_rgb
 
 import pyro_bnn as pb
-from pyro_bnn import plotting
+from pyro_bnn import metrics, plotting
 
 from .cases import small_model
 
@@ -151,3 +151,16 @@ def test_the_legend_of_bands_covers_nothing_and_leaves_no_empty_space(width):
     highest = max(ax.transData.transform(line.get_xydata())[:, 1].max() for line in ax.lines)
     assert highest < legend.y0 + 2
     assert highest > legend.y0 - 0.1 * ax.get_window_extent().height
+
+
+def test_points_of_a_reliability_diagram_have_enough_inputs_and_its_axis_begins_with_them():
+    probs = torch.rand(60, 2).softmax(-1)
+    y = torch.arange(60) % 2
+    accuracy, counts = plotting.reliability_diagram(probs, y)
+    bins = metrics.calibration_bins(probs, y).joined(20)
+    assert bins.counts.min() >= 20
+    np.testing.assert_allclose(accuracy.containers[0].lines[0].get_xdata(), bins.confidence)
+    assert accuracy.get_xlim() == (0.5, 1)  # two classes
+    assert [bar.get_height() for bar in counts.patches] == metrics.calibration_bins(probs, y).counts.tolist()
+    assert len(plotting.reliability_diagram(probs, y, min_inputs=61)[0].containers[0].lines[0].get_xdata()) == 1
+    assert plotting.reliability_diagram(torch.eye(2), torch.arange(2))[0].get_xlim() == (0.9, 1)

@@ -12,7 +12,7 @@ from PIL import Image
 from sphinx.application import Sphinx
 
 FOLDER = "generated/dark"
-WITH_NAMES = ("uci", "cost", "cost_lenet", "hmc_images", "serving")
+WITH_NAMES = ("uci", "cost", "cost_lenet", "coverage", "hmc_images", "serving")
 """Pictures with names at their left; on a phone, a copy of that part stays in view while the picture scrolls."""
 
 DARKEST, LIGHTEST = 0.19, 0.94  # of the theme's background and of its text

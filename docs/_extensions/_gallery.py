@@ -9,7 +9,11 @@ import matplotlib.pyplot as plt
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx_gallery.directives import imgsgnode
 from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
+
+DPI = 120
+"""Pixels per inch: a figure of 6.2 inches is as wide as the text, and its letters of 7 points have 12 pixels."""
 
 
 def pictures(
@@ -33,7 +37,7 @@ def pictures(
         picture.replace(target)
         moved.append(str(target))
     if not moved:
-        return matplotlib_scraper(block, block_vars, gallery_conf)
+        return matplotlib_scraper(block, block_vars, gallery_conf, dpi=DPI)
     plt.close("all")
     return figure_rst(moved, gallery_conf["src_dir"])
 
@@ -89,6 +93,12 @@ def mark_traps(app: Sphinx, document: nodes.document) -> None:
                 classes=["warning"],
             )
             paragraph.replace_self(trap)
+
+
+def paragraphs_of_pictures(app: Sphinx, document: nodes.document) -> None:
+    """Put each picture of a script into a paragraph, as in other pages: the style sheet lets it scroll on a phone."""
+    for picture in [*document.findall(imgsgnode)]:
+        picture.replace_self(nodes.paragraph("", "", picture.deepcopy()))
 
 
 def shown_by(script: Path, thumbnail: nodes.image) -> nodes.Node | None:

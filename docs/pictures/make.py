@@ -33,7 +33,6 @@ GAP = (25.0, 32.0)
 """Patients with an index between these are left out of the fits."""
 
 NOISE = 0.65
-LEGEND = ("± 2 sd, total", "± 2 sd, epistemic", "mean", "data of the fit", "data left out", "no data in the fit")
 REGIONS = ("where data are", "in the gap", "beyond 42.2")
 BLUE, VERMILION, *_ = plotting.PALETTE
 
@@ -65,8 +64,8 @@ class Patients:
         return Patients(self.x[rows], self.y[rows])
 
 
-def with_gap() -> tuple[pb.BayesianModel, Patients, Patients, Patients]:
-    """A network of 20 tanh units; patients of the fit, others that are set aside, and those in the gap."""
+def with_gap() -> tuple[pb.BayesianModel, Patients, Patients]:
+    """A network of 20 tanh units; patients of the fit, and others that are set aside; none is in the gap."""
     patients = Patients.all()
     is_aside = torch.arange(len(patients.x)) % 4 == 0
     fit, aside = (patients.part(~patients.in_gap & rows) for rows in (~is_aside, is_aside))
@@ -74,7 +73,7 @@ def with_gap() -> tuple[pb.BayesianModel, Patients, Patients, Patients]:
     net = nets.mlp([1, 20, 1], activation=nn.Tanh, first=[nets.Standardize.of(fit.x)])
     likelihood = pb.GaussianLikelihood(NOISE)
     model = pb.BayesianModel(net, prior=pb.NormalPrior(2.0), likelihood=likelihood, num_data=len(fit.x))
-    return model, fit, aside, patients.part(patients.in_gap)
+    return model, fit, aside
 
 
 def fitted(model: pb.BayesianModel, x: Tensor, y: Tensor, num_epochs: int, kl_weight: float = 1.0) -> pb.GuidePosterior:
@@ -102,60 +101,40 @@ def spread(prediction: pb.uncertainty.RegressionPrediction, fit: Patients) -> st
     return "".join(f"{float(sd[rows].mean()):16.2f}" for rows in (inside, gap, beyond))
 
 
-def two_rows(columns: int, height: float = 3.55) -> np.ndarray:
-    """Axes for bands, and lower ones for their standard deviations; the height is in inches."""
-    axes = plotting.new_axes(2, columns, size=("page", height))
-    axes[0, 0].get_gridspec().set_height_ratios((1.8, 1))
-    return axes
-
-
 def ground(ax: Axes, x: Tensor, *gaps: tuple[float, float]) -> None:
     """A grey ground where the fit has no data: in gaps, and on both sides of the data."""
-    label = "no data in the fit" if gaps else "no data"
     for number, (start, end) in enumerate(((15, float(x.min())), *gaps, (float(x.max()), 50))):
-        ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_" + label if number else label)
+        ax.axvspan(start, end, color="0.93", linewidth=0, zorder=0, label="_no data" if number else "no data")
 
 
-def bands_and_deviations(
-    axes: np.ndarray, predictions: Predictions, fit: Patients, left_out: Patients, compared: str
-) -> None:
-    """For each prediction on the grid its bands with the data, and below them its epistemic standard deviation.
+def epistemic_bands(predictions: Predictions, fit: Patients, compared: str, low: float, high: float) -> Axes:
+    """For each prediction on the grid a panel with its mean, its epistemic band and the data; return the first panel.
 
-    The deviation of the prediction `compared` is in each of the lower panels. `axes` has the shape (2, predictions).
+    Dashed lines are the edges of the band of the prediction `compared`. The axes of y end at `low` and `high`.
     """
-    reference = predictions[compared].epistemic.sqrt()
-    for (upper, lower), (title, prediction) in zip(axes.T, predictions.items(), strict=True):
-        for ax in (upper, lower):
-            ground(ax, fit.x, GAP)
-        plotting.regression_bands(GRID, prediction, ax=upper)
-        upper.get_legend().remove()  # one above all axes is enough
-        points = {"linestyle": "", "marker": "o", "zorder": 1.9}  # below the mean and the edges of the bands
-        upper.plot(left_out.x, left_out.y, ms=2.2, mfc="white", mec="0.25", mew=0.5, label="data left out", **points)
-        upper.plot(fit.x, fit.y, ms=1.7, mfc="black", mew=0, label="data of the fit", **points)
-        lower.plot(GRID, reference, color="0.4", linestyle="--", linewidth=0.9, label=f"epistemic sd, {compared}")
-        lower.plot(GRID, prediction.epistemic.sqrt(), color=BLUE, linestyle="-")
-        for end in (float(fit.x.min()), *GAP, float(fit.x.max())):  # where bands cover the ground
-            upper.axvline(end, color="0.45", linestyle=":", linewidth=0.7, zorder=1.95)
-        upper.set(title=title, xlabel="", ylabel="", xticks=(20, 30, 40, 50), xticklabels=[])
-        lower.set(xlabel="body mass index", xlim=(15, 50), xticks=(20, 30, 40, 50))
-        lower.set_ylim(0, 1.05 * float(max(one.epistemic.max() for one in predictions.values())) ** 0.5)
-
-
-def one_legend(axes: np.ndarray, low: float, high: float, ticks: range) -> None:
-    """One legend above all axes, the same limits and ticks of y in the upper row, and labels of y at the left only."""
-    for ax in axes[0]:
-        ax.set(ylim=(low, high), yticks=ticks)
-    for ax in axes[:, 1:].flat:
-        ax.set_yticklabels([])
-    axes[0, 0].set_ylabel("progression / 100")
-    axes[1, 0].set_ylabel("epistemic sd")
-    entries = {}
-    for ax in axes[:, 0]:
-        handles, labels = ax.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles, strict=True))
-    shown = [*LEGEND, *(label for label in entries if label.startswith("epistemic sd, "))]
-    options = {"ncols": 4, "handlelength": 1.8, "handletextpad": 0.5, "markerscale": 1.5, "columnspacing": 1.4}
-    axes[0, 0].figure.legend([entries[label] for label in shown], shown, loc="outside upper left", **options)
+    axes = plotting.new_axes(1, len(predictions), size=("page", 2.7))[0]
+    x = GRID.flatten()
+    bands, label = {}, f"band of {compared}"
+    for name, prediction in predictions.items():
+        mean, sd = prediction.mean.flatten(), prediction.epistemic.sqrt().flatten()
+        bands[name] = (mean - 2 * sd, mean, mean + 2 * sd)
+    for ax, (name, (lower, mean, upper)) in zip(axes, bands.items(), strict=True):
+        ground(ax, fit.x, GAP)
+        ax.plot(fit.x, fit.y, "o", color="0.4", ms=1.7, mew=0, zorder=1.5, label="data")
+        ax.fill_between(x, lower, upper, color="#6BAED6", alpha=0.75, linewidth=0, zorder=1.8)
+        ax.fill([], [], facecolor="#90C3E1", edgecolor=BLUE, linewidth=0.8, label="\N{PLUS-MINUS SIGN} 2 epistemic sd")
+        ax.plot(x, np.stack([lower, upper], 1), color=BLUE, linestyle="-", linewidth=0.8)
+        ax.plot(x, mean, color=BLUE, linestyle="-", linewidth=1.3, label="mean")
+        edges = np.stack(bands[compared][::2], 1)[: 0 if name == compared else None]
+        look = {"color": "black", "linestyle": (0, (4, 2)), "linewidth": 0.9, "label": [label, f"_{label}"]}
+        ax.plot(x[: len(edges)], edges, **look)
+        ax.set(title=name, xlabel="body mass index", xlim=(15, 50), xticks=(20, 30, 40, 50))
+        ax.set(ylim=(low, high), yticks=range(math.ceil(low), math.floor(high) + 1))
+        ax.tick_params(labelleft=ax is axes[0])
+    axes[0].set_ylabel("progression / 100")
+    with matplotlib.rc_context({"legend.markerscale": 2}):
+        legend_above(axes[0], last="no data")
+    return axes[0]
 
 
 def priors(out: Path, quick: bool) -> None:
@@ -243,8 +222,7 @@ def width(out: Path, quick: bool) -> None:
 
 def kl_weight(out: Path, quick: bool) -> None:
     """One fit for each of four KL weights, from warm to cold; the picture has room for three."""
-    axes = two_rows(3)
-    model, fit, aside, left_out = with_gap()
+    model, fit, aside = with_gap()
     predictions = {}
     print("KL weight   KL, nats  NLL, nats" + "".join(f"{name:>16s}" for name in REGIONS))
     for weight in (3.0, 1.0, 0.1, 0.01):
@@ -255,9 +233,8 @@ def kl_weight(out: Path, quick: bool) -> None:
         print(f"{weight:9g} {kl:10.1f} {nll:10.3f}{spread(prediction, fit)}", flush=True)
         if weight <= 1:
             predictions[f"KL weight {weight:g}"] = prediction
-    bands_and_deviations(axes, predictions, fit, left_out, "KL weight 1")
-    one_legend(axes, -1, 4.5, range(-1, 5))
-    save_small(axes[0, 0], out / "kl_weight.png", num_colors=26)
+    ax = epistemic_bands(predictions, fit, "KL weight 1", 0, 3.6)
+    save_small(ax, out / "kl_weight.png", num_colors=26)
 
 
 def estimators(out: Path, quick: bool) -> None:
@@ -312,7 +289,7 @@ def estimators(out: Path, quick: bool) -> None:
 
 def trust(out: Path, quick: bool) -> None:
     """NUTS, the default of `fit`, a mean-field Gaussian and Laplace's Gaussian on the same model."""
-    model, fit, _, left_out = with_gap()
+    model, fit, _ = with_gap()
     num_draws = 40 if quick else 400
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pb.ConvergenceWarning)  # printed as the status
@@ -337,10 +314,8 @@ def trust(out: Path, quick: bool) -> None:
     for name, posterior in posteriors.items():
         predictions[name] = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
         print(f"{name:14s}{spread(predictions[name], fit)}", flush=True)
-    axes = two_rows(4, 3.0)
-    bands_and_deviations(axes, predictions, fit, left_out, "NUTS")
-    one_legend(axes, -2.2, 5.6, range(-2, 5, 2))
-    save_small(axes[0, 0], out / "trust.png", num_colors=26)
+    ax = epistemic_bands(predictions, fit, "NUTS", -2, 5.3)
+    save_small(ax, out / "trust.png", num_colors=26)
 
 
 def regression(out: Path, quick: bool) -> None:

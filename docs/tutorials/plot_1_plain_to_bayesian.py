@@ -56,12 +56,12 @@ for seed in range(3):
     )
 
 with plotting.style():
-    ax = plotting.new_axes(1, 1, size=(7, 3.6))[0, 0]
-    ax.plot(grid, truth, ":", color="0.4", label="truth")
+    ax = plotting.new_axes(1, 1, size=(6.2, 3.1))[0, 0]
+    ax.plot(grid, truth, "-.", color="0.4", label="truth")
     ax.plot(x, y, "x", color="0.6", markersize=4, label="data")
     for seed, curve in enumerate(plain):
         ax.plot(grid, curve, label=f"start {seed}")
-    ax.set(xlabel="x", ylabel="y", ylim=(-25, 25))
+    ax.set(xlabel="x", ylabel="y", xlim=(-1, 1), ylim=(-25, 25))
     ax.figure.legend(loc="outside upper center", ncols=5)
 plt.show()
 
@@ -96,12 +96,14 @@ print("random weights:", ", ".join(model.site_names))
 
 torch.manual_seed(1)
 with plotting.style():
-    ax = plotting.new_axes(1, 1, size=(7, 3.6))[0, 0]
+    ax = plotting.new_axes(1, 1, size=(6.2, 3.1))[0, 0]
     with torch.no_grad():
         for _ in range(30):
-            ax.plot(grid, model(grid), "-", color="C0", alpha=0.4)
-    ax.plot(x, y, "x", color="0.6", markersize=4)
-    ax.set(xlabel="x", ylabel="y", title="30 networks from the prior")
+            (line,) = ax.plot(grid, model(grid), "-", color="C0", alpha=0.4)
+    line.set_label("30 networks from the prior")
+    ax.plot(x, y, "x", color="0.4", markersize=4, label="data")
+    ax.set(xlabel="x", ylabel="y", xlim=(-1, 1))
+    ax.figure.legend(loc="outside upper center", ncols=2)
 plt.show()
 
 # %%
@@ -133,7 +135,7 @@ print(posterior.status)
 # **Trap: stopping too early.** The standard deviations converge long after the means. Before you look at predictions,
 # check in these curves that the ELBO no longer rises.
 
-axes = plotting.new_axes(1, 3, size=(7.4, 2.4))[0]
+axes = plotting.new_axes(1, 3, size=(6.2, 2.2))[0]
 plotting.loss_curves(posterior.history, axes)
 plt.show()
 
@@ -157,19 +159,19 @@ for place in (-1.0, -0.25, 0.0, 0.25, 1.0):
     print(f"{place:5.2f}   {epistemic[row]:12.2f}   {aleatoric[row]:12.2f}")
 
 with plotting.style():
-    left, right = plotting.new_axes(1, 2, size=(7.4, 3.4))[0]
-    plotting.regression_bands(grid, prediction, data=(x, y), ax=left)
-    left.plot(grid, truth, ":", color="0.4")
+    left, right = plotting.new_axes(1, 2, size=(6.2, 3.1))[0]
+    plotting.regression_bands(
+        grid, prediction, data=(x, y), truth=truth, ax=left
+    )
     for draw in posterior.draws(20):
         curve = pb.predict_point(model, draw, grid).mean
         right.plot(grid, curve, "-", color="C0", alpha=0.4)
-    right.plot(x, y, "x", color="0.6", markersize=4)
+    right.plot(x, y, ".", color="black", markersize=3, zorder=1.9)
     left.set(title="predictive bands", ylim=(-20, 20))
-    right.set(
-        title="20 of the networks behind them", xlabel="x", ylim=(-20, 20)
-    )
+    right.set(title="20 of the networks behind them", xlabel="x")
+    right.set(xlim=(-1, 1), ylim=(-20, 20))
     left.get_legend().remove()
-    left.figure.legend(loc="outside upper center", ncols=4)
+    left.figure.legend(loc="outside upper center", ncols=5)
 plt.show()
 
 # %%
@@ -216,7 +218,7 @@ print(
 )
 
 with plotting.style():
-    ax = plotting.new_axes(1, 1, size=(7, 3.6))[0, 0]
+    ax = plotting.new_axes(1, 1, size=(6.2, 3.1))[0, 0]
     plotting.regression_bands(grid, pinched, data=(x, y), ax=ax)
     ax.set(title="KL weight 0: back to a plain network", ylim=(-20, 20))
     ax.get_legend().remove()

@@ -36,13 +36,14 @@ print(
     f"{len(x_test)} test images, {len(unknown)} unknown ones"
 )
 
-axes = plotting.new_axes(2, 8, size=(7.4, 2.2))
+axes = plotting.new_axes(2, 8, size=(6.2, 1.9))
 for row, (name, images) in zip(
     axes, (("known", x_test), ("unknown", unknown)), strict=True
 ):
     for ax, image in zip(row, images[:8], strict=True):
         ax.imshow(image.numpy(), cmap="gray_r")
         ax.set(xticks=[], yticks=[])
+        ax.spines[:].set_visible(False)
     row[0].set_ylabel(name)
 plt.show()
 
@@ -142,7 +143,7 @@ print(
 #
 # Let each of the 100 drawn networks vote for its most probable class:
 
-axes = plotting.new_axes(2, 6, size=(7.4, 3.8))
+axes = plotting.new_axes(2, 6, size=(6.2, 2.7))
 pictures = torch.cat([x_test[:3], unknown[:3]])
 votes = torch.cat([known_prediction.votes[:3], unknown_prediction.votes[:3]])
 plotting.vote_histograms(
@@ -203,10 +204,13 @@ for name, score in known_scores.items():
         f"{metrics.ood_scores(score, unknown_scores[name]).auroc:.3f}"
     )
 
-axes = plotting.new_axes(2, 2, size=(7.4, 6))
+axes = plotting.new_axes(2, 2, size=(6.2, 5))
 plotting.detection_curves(known_scores, unknown_scores, axes=axes.ravel())
 # the upper left part of the ROC curves, where they differ
-axes[1, 1].set(xlim=(0, 0.4), ylim=(0.6, 1))
+axes[1, 1].set(xlim=(0, 0.4), ylim=(0.6, 1.01))
+axes[1, 0].set_ylabel("share of inputs below")
+for ax in axes.ravel()[:3]:
+    ax.set_xlabel(f"{ax.get_xlabel()} (nats)")
 plt.show()
 
 # %%
@@ -245,7 +249,7 @@ print(
 # Look at the unknown images that were not detected:
 
 slipped = unknown_prediction.epistemic.argsort()[:6]
-axes = plotting.new_axes(2, 6, size=(7.4, 3.8))
+axes = plotting.new_axes(2, 6, size=(6.2, 2.7))
 plotting.vote_histograms(
     unknown[slipped], unknown_prediction.votes[slipped], classes, axes=axes
 )

@@ -99,7 +99,7 @@ for name, posterior in (
     print(posterior.diagnose())
 
 with plotting.style():
-    axes = plotting.new_axes(1, 3, size=(7.4, 2.7))[0]
+    axes = plotting.new_axes(1, 3, size=(6.2, 2.6))[0]
     candidates = {
         "variational fit": fitted,
         "KL weight 1000": vague,
@@ -191,16 +191,16 @@ predictions = {
     }.items()
 }
 with plotting.style():
-    axes = plotting.new_axes(2, 2, size=(7.4, 5.2)).ravel()
+    axes = plotting.new_axes(2, 2, size=(6.2, 4.8)).ravel()
     for ax, (name, prediction) in zip(axes, predictions.items(), strict=False):
         plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
-        ax.set(title=name, ylim=(-25, 32))
+        ax.set(title=name, ylim=(-25, 25))
         ax.get_legend().remove()
         axes[3].plot(grid, prediction.epistemic.sqrt(), label=name)
     axes[3].axvspan(-0.5, -0.25, color="0.9", label="data")
     axes[3].axvspan(0.25, 0.5, color="0.9")
-    axes[3].set(title="epistemic sd", xlabel="x", ylim=(0, 7))
-    axes[3].legend(loc="upper center", ncols=2)
+    axes[3].set(xlabel="x", xlim=(-1, 1), ylabel="epistemic sd", ylim=(0, 7))
+    axes[3].legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     entries = axes[0].get_legend_handles_labels()
     axes[0].figure.legend(*entries, loc="outside upper center", ncols=4)
 plt.show()

@@ -48,7 +48,7 @@ for site, ratio in ratios.items():
         f"{float((ratio < 1).float().mean()):6.1%} of them below 0 dB"
     )
 
-axes = plotting.new_axes(1, 2, size=(7.4, 2.9))[0]
+axes = plotting.new_axes(1, 2, size=(6.2, 2.7))[0]
 # cut at -40 dB
 plotting.signal_to_noise(
     {site: ratio.clamp_min(1e-4) for site, ratio in ratios.items()}, axes
@@ -62,7 +62,7 @@ plt.show()
 
 first = next(iter(ratios.values()))
 with plotting.style():
-    left, right = plotting.new_axes(1, 2, size=(7, 3))[0]
+    left, right = plotting.new_axes(1, 2, size=(6.2, 2.7))[0]
     left.imshow(digits.x_train.mean(0).numpy(), cmap="gray_r")
     left.set(title="mean image", xticks=[], yticks=[])
     shown = right.imshow(
@@ -70,10 +70,14 @@ with plotting.style():
         cmap="viridis",
         vmin=-20,
     )
-    right.set(
-        title="mean ratio of each pixel's weights, dB", xticks=[], yticks=[]
+    right.set(title="weights of each pixel", xticks=[], yticks=[])
+    left.spines[:].set_visible(True)
+    right.figure.colorbar(
+        shown,
+        ax=right,
+        label="mean signal-to-noise ratio (dB)",
+        ticks=range(-20, 1, 5),
     )
-    right.figure.colorbar(shown, ax=right)
 plt.show()
 
 # %%
@@ -90,7 +94,7 @@ report = pruning.snr_report(
 )
 print(report)
 
-axes = plotting.new_axes(1, 2, size=(7.4, 2.9))[0]
+axes = plotting.new_axes(1, 2, size=(6.2, 2.7))[0]
 plotting.pruning_curve(report, axes)
 plt.show()
 

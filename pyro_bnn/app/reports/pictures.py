@@ -60,8 +60,11 @@ def observed_against_predicted(
     ax = panel(3.2)
     is_inside = (lower <= observed) & (observed <= upper)
     ax.vlines(middle, lower, upper, color="0.6", linewidth=0.8, alpha=0.7, label=f"{percent(level, 0)} interval")
-    for part, color, label in ((is_inside, 0, "observed, inside"), (~is_inside, 1, "outside")):
-        ax.plot(middle[part], observed[part], "o", markersize=3, color=plotting.PALETTE[color], label=label)
+    for part, color, mark, label in (
+        (is_inside, 0, "o", "observed, inside"),
+        (~is_inside, 1, "D", "observed, outside"),
+    ):
+        ax.plot(middle[part], observed[part], mark, markersize=3, color=plotting.PALETTE[color], label=label)
     ends = [float(mean.min()), float(mean.max())]
     ax.plot(ends, ends, "k--", linewidth=1, label="predicted mean")
     ax.set(xlabel=f"predicted mean of {name}", ylabel=f"observed {name}")

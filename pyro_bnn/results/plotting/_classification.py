@@ -144,6 +144,7 @@ def reliability_diagram(
     y: Tensor,
     *,
     num_bins: int = 15,
+    min_inputs: int = 20,
     equal_mass: bool = False,
     width: Width = "column",
     axes: Sequence[Axes] | None = None,
@@ -151,12 +152,14 @@ def reliability_diagram(
     """Plot accuracy against confidence, and in a second panel the number of inputs in each bin.
 
     Each point is a bin, with its mean confidence and the 90 % Wilson interval of its accuracy. A bin whose interval
-    does not reach the diagonal is probably not calibrated.
+    does not reach the diagonal is probably not calibrated. For the points, small bins are joined with their neighbours.
+    The calibration error in the title is that of the bins in the second panel.
 
     Args:
         probs: Class probabilities, shape (N, C), or a prediction that has them.
         y: Labels, shape (N,).
         num_bins: Number of bins.
+        min_inputs: Smallest number of inputs of a point. With 1, no bins are joined.
         equal_mass: Whether bins have equal numbers of inputs instead of equal width.
         width: Width of a new figure.
         axes: Two axes: accuracy, counts.
@@ -180,9 +183,10 @@ def reliability_diagram(
     accuracies, counts = axes
     bins = calibration_bins(probs, y, num_bins=num_bins, equal_mass=equal_mass)
     edges, number = bins.edges.numpy(), bins.counts.cpu().numpy()
-    filled = number > 0
+    shown = bins.joined(min_inputs)
     confidence, accuracy, low, high = (
-        part.cpu().numpy()[filled] for part in (bins.confidence, bins.accuracy, *bins.accuracy_interval(0.9))
+        part[shown.counts > 0].cpu().numpy()
+        for part in (shown.confidence, shown.accuracy, *shown.accuracy_interval(0.9))
     )
     accuracies.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1, label="perfectly calibrated")
     accuracies.errorbar(
@@ -198,13 +202,13 @@ def reliability_diagram(
         label="accuracy, 90 % interval",
     )
     error = expected_calibration_error(probs, y, num_bins=num_bins, equal_mass=equal_mass)
-    start = np.floor(10 * edges[0]) / 10 if equal_mass else 0.0  # most confidences are just below 1
+    start = min(np.floor(10 * float(probs.amax(-1).min())) / 10, 0.9)  # with two classes, none is below 0.5
     accuracies.set(ylabel="accuracy", xlim=(start, 1), ylim=(0, 1))
     accuracies.set_title(f"expected calibration error {error:.4f}")
-    accuracies.legend(loc="upper left")
+    accuracies.legend(loc="lower right")
     counts.bar(edges[:-1], number, np.diff(edges), align="edge", color=SKY, edgecolor=BLACK, linewidth=0.5)
-    counts.set(xlabel="confidence (probability of the predicted class)", ylabel="inputs")
-    if number.max() > 100 * number[filled].min():
+    counts.set(xlabel="confidence (probability of the predicted class)", ylabel="inputs", xlim=(start, 1))
+    if number.max() > 100 * number[number > 0].min():
         counts.set(yscale="log", ylim=(0.5, 2 * number.max()), ylabel="inputs (log)")
     return axes
 

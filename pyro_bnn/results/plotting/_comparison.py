@@ -22,7 +22,7 @@ LINES = (BLACK, *(color for color in PALETTE if color != BLACK))
 def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None, width: Width = "page") -> np.ndarray:
     """Draw the result of :func:`~pyro_bnn.compare`.
 
-    In regression with one input and one output, each method has a panel with its mean and its epistemic band. Broken
+    In regression with one input and one output, each method has a panel with its mean and its epistemic band. Dashed
     lines show the band of the first method. The last panel shows the epistemic standard deviations of all methods.
     Otherwise, each score and region has a matrix of all pairs of methods.
 
@@ -101,7 +101,7 @@ def _curves(result: Comparison, points: tuple[np.ndarray, np.ndarray] | None, wi
         below.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     else:
         below.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
-    lines = ("mean ± 2 epistemic sd of each method", f"broken lines: those of {next(iter(result.predictions))}")
+    lines = ("mean ± 2 epistemic sd of each method", f"dashed lines: band of {next(iter(result.predictions))}")
     figure.suptitle(("; " if width == "page" else ";\n").join(lines), fontsize=8)
     return np.array([*axes, below])
 

@@ -16,11 +16,8 @@ FEW = 40
 """Curves with fewer epochs have markers."""
 
 FEWEST_CUT, FAR_WIDER = 10, 5
-"""Heuristic: limits for cutting off the beginning of curves.
-
-Together, the curves must have at least `FEWEST_CUT` points, and their range must be more than `FAR_WIDER` times that of
-their second halves.
-"""
+"""Heuristic: the beginning of a curve with this many epochs is left out if the range of the whole curve is this many
+times that of its second half."""
 
 
 @explained("loss_curves(posterior)")
@@ -30,7 +27,8 @@ def loss_curves(
 ) -> Sequence[Axes]:
     """Draw the ELBO and its two terms against the epoch, in nats per row of the data.
 
-    If a curve changes far more in the first half of the epochs than in the second, its beginning is cut off.
+    If a curve changes far more in the first half of the epochs than in the second, its axis begins where the curve
+    comes near its end, and says so.
 
     Args:
         history: The record of a fit, or a posterior that has it.
@@ -46,8 +44,8 @@ def loss_curves(
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
         >>> posterior = pb.fit(model, (x, 2 * x), method="svi", seed=0)
         >>> axes = pb.plotting.loss_curves(posterior)
-        >>> axes[0].get_xlabel()
-        'epoch'
+        >>> axes[0].get_ylabel().splitlines()
+        ['ELBO', 'nats per row']
     """
     if isinstance(history, Posterior):
         history = _history_of(history)
@@ -66,33 +64,45 @@ def loss_curves(
     weight = f"{weights.pop():.3g}" if len(weights) == 1 else f"{min(weights):.3g} to {max(weights):.3g}"
     unit = "nats per row" if history.num_data else "nats"
     curves = (
-        (f"ELBO (KL weight in training: {weight})", [r.elbo / per_datum for r in history.epochs]),
-        ("data cost: expected NLL", [-r.expected_log_likelihood / per_datum for r in history.epochs]),
-        ("complexity cost: KL", [r.kl / per_datum for r in history.epochs]),
+        ("ELBO", [r.elbo / per_datum for r in history.epochs]),
+        ("data cost (expected NLL)", [-r.expected_log_likelihood / per_datum for r in history.epochs]),
+        ("complexity cost (KL)", [r.kl / per_datum for r in history.epochs]),
     )
-    for ax, (title, values), color in zip(axes, curves, (BLACK, BLUE, VERMILION), strict=True):
+    for ax, (name, values), color in zip(axes, curves, (BLACK, BLUE, VERMILION), strict=True):
         ax.plot(epochs, values, linestyle="-", marker="." if len(epochs) < FEW else None, color=color)
-        ax.set(title=title, xlabel="epoch", ylabel=unit)
-        ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        _show_end(ax)
-        if is_stacked:
-            ax.label_outer()
+        ax.set(xlabel="epoch", ylabel=f"{name}\n{unit}")
+        ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        start = _start_of_end(np.asarray(values, dtype=float))
+        if start:
+            _show_end(ax, np.asarray(epochs[start:]), np.asarray(values[start:], dtype=float))
+        elif is_stacked and ax is not axes[-1]:
+            ax.set_xlabel("")
+    if weight != "1":
+        axes[0].set_title(f"KL weight in training: {weight}")
     return axes
 
 
-def _show_end(ax: Axes) -> None:
-    """Cut off the beginning of curves that have a far wider range than their second halves.
+def _start_of_end(curve: np.ndarray) -> int:
+    """Return where a curve has come near its end for good; 0 if the whole curve can be read.
 
-    The vertical axis then shows the range of the second halves, and up to as much space again above and below it.
+    A curve is near its end if it stays within the range of its second half, widened by this range on both sides.
     """
-    curves = [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
-    ends = np.concatenate([curve[len(curve) // 2 :] for curve in curves])
-    every = np.concatenate(curves)
-    if len(every) < FEWEST_CUT or not np.isfinite(every).all():
-        return
-    low, high, span = ends.min(), ends.max(), np.ptp(ends)
-    if 0 < FAR_WIDER * span < np.ptp(every):
-        ax.set_ylim(max(low - span, every.min() - 0.1 * span), min(high + span, every.max() + 0.1 * span))
+    end = curve[len(curve) // 2 :]
+    if len(curve) < FEWEST_CUT or not np.isfinite(curve).all():
+        return 0
+    low, high, span = end.min(), end.max(), np.ptp(end)
+    if not 0 < FAR_WIDER * span < np.ptp(curve):
+        return 0
+    is_far = (curve < low - span) | (curve > high + span)
+    return int(is_far.nonzero()[0][-1]) + 1
+
+
+def _show_end(ax: Axes, epochs: np.ndarray, values: np.ndarray) -> None:
+    """Let both axes begin and end with this part of the curve."""
+    margin, space = 0.03 * np.ptp(epochs), 0.05 * np.ptp(values)
+    ax.set_xlim(epochs[0] - margin, epochs[-1] + margin)
+    ax.set_ylim(values.min() - space, values.max() + space)
+    ax.set_xlabel(f"epoch (from {epochs[0]:,} on)")
 
 
 def _history_of(posterior: Posterior) -> History:

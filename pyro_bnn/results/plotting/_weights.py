@@ -156,10 +156,11 @@ def pruning_curve(
     smallest = min(kept[kept > 0], default=100.0)
     none_at = smallest / 3  # position of the marks for no weights
     places = np.where(kept > 0, kept, none_at)
+    beside = 1.025  # marks and bars of the two curves stand beside each other
     is_classes = rows[0].accuracy is not None
-    for label, prefix, color, dashes, mark, size in (
-        ("mean weights", "mean_", VERMILION, DASHES[1], "o", 6),  # larger, since squares are drawn over these circles
-        (f"ensemble of {report.num_samples}", "", BLUE, "-", "s", 3),
+    for label, prefix, color, dashes, mark, shift in (
+        ("mean weights", "mean_", VERMILION, DASHES[1], "o", beside),
+        (f"ensemble of {report.num_samples}", "", BLUE, "-", "s", 1 / beside),
     ):
         scores = np.array([getattr(row, prefix + ("accuracy" if is_classes else "rmse")) for row in rows])
         errors = np.sqrt(scores * (1 - scores) / report.num_data) if is_classes else None  # binomial
@@ -172,12 +173,12 @@ def pruning_curve(
         for ax, (values, bars) in zip(axes, curves, strict=True):
             for part, line in ((kept > 0, dashes), (kept == 0, "none")):
                 ax.errorbar(
-                    places[part],
+                    shift * places[part],
                     values[part],
                     yerr=None if bars is None else bars[part],
                     color=color,
                     marker=mark,
-                    markersize=size,
+                    markersize=4,
                     markerfacecolor="white" if mark == "o" else color,
                     linestyle=line,
                     elinewidth=0.8,

@@ -128,6 +128,33 @@ class CalibrationBins(Shown):
         low, high = (middle - half) / (1 + wider), (middle + half) / (1 + wider)
         return low.clamp(min=0), high.clamp(max=1)  # up to rounding the ends are in [0, 1]
 
+    def joined(self, min_inputs: int) -> "CalibrationBins":
+        """Return wider bins with at least `min_inputs` inputs each: smaller bins are joined with their neighbours.
+
+        With fewer inputs in all, there is a single bin.
+
+        Example:
+            >>> from pyro_bnn import metrics
+            >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]
+            >>> bins = metrics.calibration_bins(probs, [0, 1, 1], num_bins=10)
+            >>> bins.counts.tolist(), bins.joined(2).counts.tolist()
+            ([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0], [3.0])
+        """
+        min_inputs = _checks.at_least("min_inputs", min_inputs, 1)
+        ends, num_inputs, left = [], 0, int(self.counts.sum())
+        for end, count in enumerate(self.counts.int().tolist(), start=1):
+            num_inputs, left = num_inputs + count, left - count
+            if num_inputs >= min_inputs and left >= min_inputs:
+                ends.append(end)
+                num_inputs = 0
+        bounds = torch.tensor([0, *ends, len(self.counts)])
+        weighted = ((part * self.counts).nan_to_num(0.0) for part in (self.confidence, self.accuracy))
+        counts, confidence, accuracy = (
+            torch.stack([part.sum() for part in values.split(bounds.diff().tolist())])
+            for values in (self.counts, *weighted)
+        )
+        return CalibrationBins(self.edges[bounds], counts, confidence / counts, accuracy / counts)
+
 
 def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_mass: bool = False) -> CalibrationBins:
     """Sort predictions into bins by the probability of the predicted class.

@@ -18,6 +18,7 @@ from .subject import Subject
 from .verdicts import NUM_ERRORS
 
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
+MIN_INPUTS = 20  # heuristic: a bin with fewer rows says little about their accuracy, and is joined with its neighbours
 LIMIT = 0.975  # a calibration error is a fault above this quantile of the errors that calibrated networks have
 SMALL_EXCESS = 0.01  # heuristic: such a fault is slight if the error exceeds the mean of those errors by less than this
 COARSE = 0.16  # heuristic: if chance gives a larger calibration error, no error that matters can be found
@@ -31,7 +32,7 @@ def calibration_section(subject: Subject) -> Section | None:
     noun, y = subject.classified.noun, subject.classified.y.cpu()
     probs = subject.classified.prediction.probs.cpu()
     found = calibration_of(probs, y, seed=subject.seed)
-    bins = metrics.calibration_bins(probs, y, num_bins=NUM_BINS)
+    bins = metrics.calibration_bins(probs, y, num_bins=NUM_BINS).joined(MIN_INPUTS)
     remark = f"mean gap between confidence and accuracy; {percent(found['usual'])} by chance"
     columns = zip(*(part.tolist() for part in (bins.counts, bins.confidence, bins.accuracy)), strict=True)
     return Section(
@@ -41,11 +42,12 @@ def calibration_section(subject: Subject) -> Section | None:
             "noun": noun,
             "num_rows": len(y),
             "num_bins": NUM_BINS,
+            "min_inputs": MIN_INPUTS,
             "num_simulations": NUM_SIMULATIONS,
             "limit": LIMIT,
             "found": found,
             "picture": _diagram(probs, y),
-            "bins": [row for row in columns if row[0]],
+            "bins": [*columns],
         },
         (of_calibration(found),),
         (Tile("Calibration error", percent(found["error"]), remark),),
@@ -54,9 +56,8 @@ def calibration_section(subject: Subject) -> Section | None:
 
 def _diagram(probs: Tensor, y: Tensor) -> Drawing:
     """Draw a reliability diagram without a title, since the text beside the picture has the calibration error."""
-    ax = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS)[0]
+    ax = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS, min_inputs=MIN_INPUTS)[0]
     ax.set_title("")
-    ax.set_xlim(math.floor(10 * float(probs.amax(-1).min())) / 10, 1)
     with plotting.style():
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # above the bins
     return Drawing(ax)

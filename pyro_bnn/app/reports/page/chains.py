@@ -54,7 +54,7 @@ def _chains_apart(subject: Subject) -> Drawing | None:
     beside = torch.linspace(-0.32, 0.32, len(means))  # the dots of a test row stand beside each other
     ax.plot(places[:, None] + beside, means.T, "o", markersize=2, color=plotting.PALETTE[0])
     ax.lines[0].set_label("one chain")
-    ax.set(xlabel="test rows, by their prediction", xticks=[])
+    ax.set(xlabel="test rows, sorted by their prediction", xticks=[])
     with plotting.style():
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # above the data
     return Drawing(ax)

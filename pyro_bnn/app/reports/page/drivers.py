@@ -36,6 +36,7 @@ def drivers_section(subject: Subject) -> Section | None:
         "num_constant": len(constant),
         "picture": _bars(varying[:MOST_DRAWN], doubt_of(is_class=subject.classified is not None)),
         "num_drawn": min(len(varying), MOST_DRAWN),
+        "num_varying": len(varying),
         "num_permutations": NUM_PERMUTATIONS,
         "most_rows": MOST_ROWS,
     }
@@ -80,11 +81,16 @@ def _bars(drivers: Sequence[Driver], doubt: str) -> Drawing:
     """Draw how much the predictions (left) and their uncertainty (right) change if a column is permuted."""
     axes = panels(2, 0.8 + 0.22 * len(drivers))
     names = [_short(driver.name, LONGEST) for driver in drivers]
-    for ax, color, kind, label in zip(axes, (0, 1), ("mean", "epistemic"), ("prediction", doubt), strict=True):
+    labels = [f"change of the\n{name} (%)" for name in ("prediction", doubt)]
+    if doubt == "mutual information":  # for lines that are as long as the axis
+        labels[1] = "change of mutual\ninformation (%)"
+    for ax, color, kind, label in zip(axes, (0, 1), ("mean", "epistemic"), labels, strict=True):
         sizes = [100 * getattr(driver, kind) for driver in drivers]
         ax.barh(range(len(drivers)), sizes, 0.7, color=plotting.PALETTE[color])
         ax.set_yticks(range(len(drivers)), names if kind == "mean" else [])
-        ax.set(xlabel=f"change of the\n{label} (%)")
+        ax.set_xlabel(label)
+        ax.locator_params(axis="x", nbins=4, integer=True)
+        ax.grid(visible=False, axis="y")
         ax.invert_yaxis()
     return Drawing(axes[0])
 
