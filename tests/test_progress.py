@@ -2,6 +2,7 @@
 
 import functools
 import io
+import multiprocessing
 import re
 import sys
 import time
@@ -135,14 +136,33 @@ def test_a_long_fit_shows_a_bar_on_a_terminal_unasked(shown_on, monkeypatch):
     assert "epoch 2/2" in written.getvalue()
 
 
-def test_nothing_is_shown_unasked_in_a_file_and_in_pytest(shown_on, monkeypatch):
-    written = shown_on(Terminal)
-    spent(100)
-    assert not written.getvalue()
+def test_a_file_gets_lines_unasked(shown_on, monkeypatch):
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    written = shown_on(io.StringIO)
+    spent(0.5 * progress.EVERY)
+    assert not written.getvalue()
+    spent(2 * progress.EVERY)
+    assert re.fullmatch(r"epoch 2/2 00:20, 00:00 left\n", written.getvalue())
+
+
+def test_a_worker_process_writes_lines_only_if_asked(shown_on, monkeypatch):
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    monkeypatch.setattr(multiprocessing, "parent_process", object)
     written = shown_on(io.StringIO)
     spent(100)
     assert not written.getvalue()
+    assert not progress_bar("epoch", 2, shown=True).disable
+
+
+def test_nothing_is_shown_unasked_in_pytest(shown_on):
+    written = shown_on(Terminal)
+    spent(100)
+    assert not written.getvalue()
+
+
+def test_nothing_is_shown_without_standard_error(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert progress_bar("epoch", 2, shown=True).disable
 
 
 def test_fits_leave_the_choice_to_the_bar(shown_on, monkeypatch):

@@ -203,7 +203,7 @@ def fit(
             network is a sequence of linear layers and activations, otherwise one draw of each weight per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO.
         callbacks: Functions that are called with the history; not for an ensemble.
-        progress: Whether to show a progress bar; see :func:`fit_svi`.
+        progress: Whether to show the progress; see :func:`fit_svi`.
         execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if all modules are
             of torch and this package, and there are no `callbacks`.
         checkpoint: File of checkpoints. To resume chains, use :func:`fit_nuts` or :func:`fit_mcmc`. Each member of an

@@ -89,7 +89,7 @@ def fit_gauss_newton(
         batch_size: Number of rows in each run of the network. A loader has its own batch size.
         init: The point: a posterior with a median, such as that of a fitted :class:`DeltaGuide`, or the values of all
             latent variables by site. With ``None``, the point is the weights of the network, which must be trained.
-        progress: Whether to show a progress bar of the rows of all passes; see :func:`~pyro_bnn.fit_svi`.
+        progress: Whether to show the number of rows in all passes; see :func:`~pyro_bnn.fit_svi`.
         seed: Seed of the random order of a loader.
 
     Returns:

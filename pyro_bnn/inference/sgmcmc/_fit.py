@@ -68,7 +68,7 @@ def fit_sgmcmc(
         store: New safetensors file for the draws; with ``None``, they stay in memory. The posterior needs the file. A
             resumed run adds its draws to it. If the call fails, a new file is removed.
         callbacks: Functions that are called with the history after each epoch of a chain.
-        progress: Whether to show a progress bar for each chain; see :func:`fit_svi` for the default.
+        progress: Whether to show the progress of each chain; see :func:`fit_svi`.
         execution: How steps are computed.
         checkpoint: File for the state of a chain; see :func:`fit_svi`. With several chains, its name ends with the
             chain's number.

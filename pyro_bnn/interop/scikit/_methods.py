@@ -181,6 +181,7 @@ def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fit
         where="**" if structure == "kronecker" or num_weights <= MOST_FULL else f"{last_layer}.*",
         prior_precision="evidence" if task.settings.prior is None else None,
         init=mode.posterior,
+        progress=task.settings.shows_progress,
         seed=task.seed,
     )
     return Fitted(model, posterior, mode.num_iterations)
