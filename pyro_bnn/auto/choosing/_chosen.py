@@ -47,7 +47,7 @@ class Chosen:
     steps: str  # number of steps and whole time, in a sentence
 
     def in_words(self, agreement: str) -> str:
-        """Return the status's message. `agreement` is a sentence on whether the chains explored their modes."""
+        """Say all about the choice and the chains. `agreement` is a sentence on whether they explored their modes."""
         return f"{self.choice} {self.chains} {agreement} {self.steps}"
 
 
@@ -100,7 +100,7 @@ def chosen_from(
     """Return the chosen model, and give its posterior a status. `cuts` say what was left out or cut short."""
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
-        ahead = f"log-density of held-out rows {scores[name] - others[0]:.3f} nats per row above that of the next"
+        ahead = f"log-density {scores[name] - others[0]:.3f} nats per held-out row above the next"
         chosen = f"Chosen: {name} (best of {len(scores)} networks, {ahead})"
     else:
         chosen = f"{name[0].upper()}{name[1:]}"
@@ -116,12 +116,18 @@ def chosen_from(
     )
     ok = posterior.status.ok
     remedy = "" if ok else SMOOTHER if posterior.statistics.has_many_diverging else MORE_TIME
-    agreement = UNKNOWN if posterior.modes is None else f"{posterior.modes}."
+    agreement = UNKNOWN if posterior.modes is None else _sentence(posterior.modes.in_brief)
     verdict = UNKNOWN if posterior.modes is None else posterior.modes.fault or "The chains are not reliable."
-    posterior.status = Status(ok, result.in_words(agreement), remedy=remedy, verdict="" if ok else verdict)
     posterior.statistics = replace(posterior.statistics, seconds=seconds)
     posterior.seconds = seconds
+    chains = in_short(posterior.chains, posterior.statistics, posterior.sampler)
+    message = f"{agreement} {result.choice} {chains}."
+    posterior.status = Status(ok, message, remedy=remedy, verdict="" if ok else verdict)
     return result
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[0].upper()}{clause[1:]}."
 
 
 def not_compared(num_slow: int, num_not_in_c: int) -> list[str]:

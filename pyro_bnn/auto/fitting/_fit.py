@@ -25,8 +25,8 @@ from ..choosing import Deadline, UnsuitableError, fit_best
 from ._ensemble import MakeGuide, fit_ensemble
 from ._variational import TimeLimit, fit_variational
 
-CHAINS = "Markov chains that start at trained networks, since C code runs this network fast enough"
-"""Beginning of the status after a fit with chains."""
+CHAINS = "Markov chains from trained networks, since C code runs this network fast enough"
+"""Part of the status after a fit with chains."""
 
 
 METHODS = ("auto", "svi", "mclmc", "ensemble")

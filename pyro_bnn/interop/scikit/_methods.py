@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from pyro.infer import Trace_ELBO
 from sklearn.base import BaseEstimator
@@ -59,28 +60,32 @@ SEED_STEP = 1_000_003
 """Difference of the seeds of successive members. It is large and prime, so that similar estimators share no member."""
 
 
+Method = Literal["auto", "svi", "natural", "nuts", "mclmc", "ensemble", "laplace", "kronecker", "swag"]
+Activation = Literal["relu", "tanh", "logistic", "silu", "gelu"]
+
+
 @dataclass(eq=False, repr=False)
 class Settings(BaseEstimator):
-    """The parameters of the estimators; :class:`BNNRegressor` describes them."""
+    """The parameters of the estimators, the most used ones first; :class:`BNNRegressor` describes them."""
 
     hidden_layer_sizes: Sequence[int] | int | None = None
     _: KW_ONLY
-    method: str = "auto"
-    activation: Callable[[], nn.Module] | str | None = None
+    method: Method = "auto"
     prior: PriorLike | None = None
+    activation: Activation | Callable[[], nn.Module] | None = None
     time_limit: float | None = None
+    random_state: int | np.random.RandomState | None = None
+    verbose: bool | int | None = None
+    calibration_fraction: float | None = None
+    num_samples: int | None = None
     max_iter: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
     early_stopping: bool = False
     validation_fraction: float = 0.1
-    calibration_fraction: float | None = None
     kl_weight: float = 1.0
-    num_samples: int | None = None
     num_members: int = 5
     num_chains: int = 2
-    random_state: Any = None
-    verbose: bool | None = None
 
     @property
     def shows_progress(self) -> bool | None:
