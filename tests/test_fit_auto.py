@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pyro_bnn as pb
 from pyro_bnn.auto import choosing
 from pyro_bnn.auto.choosing import UnsuitableError, fit_best
-from pyro_bnn.auto.fitting import _fit
+from pyro_bnn.auto.fitting import _fit, _variational
 
 from .tolerances import assert_identical
 
@@ -247,6 +247,22 @@ def test_a_time_limit_ends_a_variational_fit(options):
     posterior = pb.fit(curve(), wave(), time_limit=0.5, **options, seed=0)
     assert time.perf_counter() - begin < 20  # the fit alone would take minutes; a busy machine is slow
     assert "cut short by the time limit, after " in str(posterior.status)
+
+
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
+def test_a_time_limit_ends_a_long_epoch_without_a_warning_of_missing_rows(monkeypatch):
+    monkeypatch.setattr(_variational, "FEWEST_STEPS", 10)
+    posterior = pb.fit(curve(), wave(), method="svi", batch_size=1, max_epochs=2, time_limit=1e-3, seed=0)
+    assert len(posterior.history.elbo) == 10
+    assert len(posterior.history.epochs) == 1
+    assert "cut short by the time limit, after 1 epoch;" in str(posterior.status)
+
+
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
+def test_the_fewest_steps_may_not_take_long_after_the_limit(monkeypatch):
+    monkeypatch.setattr(_variational, "GRACE", 0.0)
+    posterior = pb.fit(curve(), wave(), method="svi", batch_size=1, time_limit=1e-3, seed=0)
+    assert len(posterior.history.elbo) == 1
 
 
 def test_arguments_that_say_nothing_do_not(quick):

@@ -17,6 +17,7 @@ from ...results.prediction import predict
 STEPS_PER_DRAW = 10  # steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335
 FEWEST_DRAWS = 8  # smallest number of draws of a chain, which its diagnostics need
 MOST_DRAWS = 1000  # heuristic: longer chains make more steps from one draw to the next
+FEWEST_COMPARED = 8  # heuristic: fewer rows cannot tell which model is the best
 FEW_ROWS, NUM_FOLDS = 1000, 3  # heuristic: fewer rows are divided into folds, each of which is held out once
 HELD_OUT, MOST_HELD_OUT = 0.2, 2000  # heuristic: of more rows, this share is held out, at most this number
 MOST_COMPARED = 4000  # heuristic: most rows that are fitted in a comparison
@@ -130,9 +131,13 @@ def _sentence(clause: str) -> str:
     return f"{clause[0].upper()}{clause[1:]}."
 
 
-def not_compared(num_slow: int, num_not_in_c: int) -> list[str]:
+def not_compared(num_slow: int, num_not_in_c: int, num_without_rows: int = 0) -> list[str]:
     """Say how many networks were not compared, and why."""
-    reasons = {"time (a larger time limit would allow it)": num_slow, "C code": num_not_in_c}
+    reasons = {
+        "time (a larger time limit would allow it)": num_slow,
+        "C code": num_not_in_c,
+        "rows": num_without_rows,
+    }
     return [f"{counted(count, 'network')} not compared, for lack of {what}" for what, count in reasons.items() if count]
 
 

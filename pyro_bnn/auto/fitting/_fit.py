@@ -181,9 +181,10 @@ def fit(
             variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if this is
             impossible. ``"ensemble"`` fits an ensemble. The parameters from `guide` to `callbacks`, `execution`,
             `checkpoint` and `resume` are for variational fits: if one of them is given, ``"auto"`` makes such a fit.
-        time_limit: Seconds that the call may take, compilation included; not for an ensemble. With a limit, the result
-            depends on the speed of the machine, and the status says what was cut short. Without a limit, the length of
-            chains depends only on the numbers of rows and weights; a thousand rows take half a minute on two cores.
+        time_limit: Seconds that the call may take, imports and compilation included; not for an ensemble. A fit may end
+            about two seconds late. With a limit, the result depends on the speed of the machine, and the status says
+            what was cut short. Without a limit, the length of chains depends only on the numbers of rows and weights; a
+            thousand rows take half a minute on two cores.
         num_members: Number of members of an ensemble, by default 5.
         num_workers: Number of processes that fit members, the calling one included. The default is 1 if the model is on
             a GPU, if the data are a loader, or if processes share the fit by `torch.distributed`; otherwise the smaller

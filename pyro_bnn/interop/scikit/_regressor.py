@@ -77,9 +77,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
             unit.
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes an activation module.
-        time_limit: Seconds that ``"auto"`` may take, compilation included. With a limit, the result depends on the
-            speed of the machine, and `status_` says what was cut short. Without a limit, ``"auto"`` makes the same
-            steps on every machine; a thousand rows take about half a minute on two cores.
+        time_limit: Seconds that ``"auto"`` may take, imports and compilation included; a fit may end about two seconds
+            late. With a limit, the result depends on the speed of the machine, and `status_` says what was cut short.
+            Without a limit, ``"auto"`` makes the same steps on every machine; a thousand rows take about half a minute
+            on two cores.
         random_state: Seed, or numpy's ``RandomState``, for everything random, predictions included. With ``None``, each
             fit has a new seed, which does not come from numpy's global generator.
         verbose: Whether to show the progress of the fit; 0 shows nothing. For the default see `progress` of
@@ -144,7 +145,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
             ValueError: If a parameter or the data are of the wrong kind.
 
         Warns:
-            UserWarning: If a parameter is set that the method does not use.
+            UserWarning: If a parameter is set that the method does not use, or there are fewer than 8 rows.
             ConvergenceWarning: If the status of the fit is not ok. The message says what to try.
         """
         return self._learn(X, y, sample_weight)
