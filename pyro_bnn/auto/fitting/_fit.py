@@ -262,7 +262,8 @@ def fit(
         members are plain networks (:class:`DeltaGuide`) unless you pass `guide`. The page :doc:`/how_to/ensembles`
         describes what members share, how processes divide the work, and how one step on a GPU updates all members.
     """
-    require_bayesian(model, ", which has a network, a prior and a likelihood")
+    instead = "call `fit_svi` with a guide, or `fit_nuts`"
+    require_bayesian(model, ", which has a network, a prior and a likelihood", instead=instead)
     _require_method(method)
     data = tuple(data) if isinstance(data, list) and is_whole(data) else data
     callbacks = checked_callbacks(callbacks)

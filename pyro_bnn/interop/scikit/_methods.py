@@ -87,10 +87,10 @@ class Settings(BaseEstimator):
     num_members: int = 5
     num_chains: int = 2
 
-    @property
-    def shows_progress(self) -> bool | None:
-        """The argument `progress` of fits."""
-        return None if self.verbose is None else bool(self.verbose)
+
+def progress_of(settings: Settings) -> bool | None:
+    """Return the argument `progress` of fits."""
+    return None if settings.verbose is None else bool(settings.verbose)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def auto(task: Task) -> Fitted:
             task.data,
             deadline=task.deadline,
             max_draws=settings.max_iter,
-            progress=settings.shows_progress,
+            progress=progress_of(settings),
             seed=task.seed,
         )
     except UnsuitableError as error:
@@ -186,7 +186,7 @@ def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fit
         where="**" if structure == "kronecker" or num_weights <= MOST_FULL else f"{last_layer}.*",
         prior_precision="evidence" if task.settings.prior is None else None,
         init=mode.posterior,
-        progress=task.settings.shows_progress,
+        progress=progress_of(task.settings),
         seed=task.seed,
     )
     return Fitted(model, posterior, mode.num_iterations)
@@ -208,7 +208,7 @@ def swag(task: Task) -> Fitted:
             num_epochs=PATH_EPOCHS,
             batch_size=min(math.ceil(len(task.data[0]) / PATH_BATCHES), MOST_PATH_BATCH),
             callbacks=[path],
-            progress=task.settings.shows_progress,
+            progress=progress_of(task.settings),
             seed=task.seed,
         )
     return Fitted(model, path.posterior(model), found.num_iterations + PATH_EPOCHS)
@@ -228,7 +228,7 @@ def nuts(task: Task) -> Fitted:
             max_tree_depth=TREE_DEPTH,
             init=INIT,
             compile="auto",
-            progress=task.settings.shows_progress,
+            progress=progress_of(task.settings),
             seed=task.seed,
         )
     return Fitted(model, posterior, draws)
@@ -248,7 +248,7 @@ def mclmc(task: Task) -> Fitted:
             num_warmup=MODE_WARMUP if task.settings.max_iter is None else draws,
             num_chains=task.settings.num_members,
             compile="auto",
-            progress=task.settings.shows_progress,
+            progress=progress_of(task.settings),
             seed=task.seed,
         )
     return Fitted(model, posterior, draws)
@@ -286,7 +286,7 @@ def _fitted(
             batch_size=settings.batch_size,
             kl_weight=kl_weight,
             validation=task.validation,
-            progress=settings.shows_progress,
+            progress=progress_of(settings),
             seed=seed,
         )
     return Fitted(model, posterior, len(posterior.history.epochs))
