@@ -146,9 +146,7 @@ def test_a_network_in_place_of_a_model_is_told_how_to_make_one(fit):
 
 
 def test_a_pyro_model_in_place_of_a_model_is_told_which_fits_take_it():
-    with pytest.raises(
-        ValueError, match=r"got function; for a Pyro model of your own, call `fit_svi`"
-    ):
+    with pytest.raises(ValueError, match=r"got function; for a Pyro model of your own, call `fit_svi`"):
         pb.fit(lambda x, y=None: None, (X, Y))
 
 

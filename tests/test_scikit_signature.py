@@ -46,6 +46,7 @@ def test_tiny_tables_are_fitted_with_a_warning_and_without_a_comparison(rows, op
     assert cut in " ".join(regressor.status_.split())
 
 
+@pytest.mark.daily("laplace")
 @pytest.mark.parametrize("method", METHODS)
 def test_verbose_switches_the_progress_of_all_methods(method, monkeypatch):
     monkeypatch.delenv("PYTEST_CURRENT_TEST")

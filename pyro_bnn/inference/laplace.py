@@ -345,4 +345,4 @@ def _status(gradient: Tensor, precision: Tensor, num_negative: int, began: str, 
             "of the network; negative curvature of the likelihood was set to 0, so the evidence is not reliable."
         )
         remedies.append("Use a smooth activation, or start elsewhere with `init`.")
-    return Status(not remedies, " ".join(said + faults), remedy=" ".join(remedies), verdict=" ".join(faults))
+    return Status(not remedies, " ".join(faults + said), remedy=" ".join(remedies), verdict=" ".join(faults))

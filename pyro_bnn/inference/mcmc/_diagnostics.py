@@ -76,7 +76,8 @@ class Diagnostics(Shown):
         bfmi = "not reported" if self.bfmi is None else f"{self.bfmi.min():.2f}"
         lines = [
             f"chains       {self.num_chains}, divergences {divergences}, smallest BFMI {bfmi}",
-            f"latents      {self.latents} (weights are identified up to permutations and signs only)",
+            f"latents      {self.latents}",
+            "             (hidden units may swap places, so latents need not agree)",
         ]
         if self.predictions is not None:
             lines.append(f"predictions  {self.predictions}")

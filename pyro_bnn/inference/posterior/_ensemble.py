@@ -153,7 +153,7 @@ class EnsemblePosterior(Posterior):
         return ensemble
 
 
-MOST_MESSAGES = 2
+MOST_MESSAGES = 1
 """Largest number of members whose messages the ensemble's status quotes."""
 
 

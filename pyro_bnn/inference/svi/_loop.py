@@ -79,6 +79,10 @@ class EpochEnd(ABC):
     def ends_epoch(self, num_steps: int) -> bool:
         """Receive the number of steps so far, after each step. A true result ends the epoch."""
 
+    @abstractmethod
+    def __call__(self, history: History) -> bool | None:
+        """Receive the history after each epoch. A true result ends the fit."""
+
 
 class Loop:
     """A fit in progress. Steps draw random numbers from `stream`, and callbacks from torch's global generators."""
