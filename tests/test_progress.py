@@ -82,11 +82,22 @@ def test_a_comparison_of_networks_counts_its_fits(shown_on, monkeypatch):
     monkeypatch.setattr(choosing._budget, "MOST_STEPS", 20)
     monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 20)
     written = shown_on(Terminal)
-    x, y = small_model(num_data=12)[1:]
+    x, y = (part.repeat(2, *[1] * (part.dim() - 1)) for part in small_model(num_data=12)[1:])
     candidates = {name: lambda num_data: small_model(num_data=num_data)[0] for name in "ab"}
-    choosing.fit_best(candidates, (x, y), progress=True, seed=0)
+    choosing.fit_best(candidates, (x + 0.1 * torch.randn(12, 4), y), progress=True, seed=0)
     shown = re.findall(r"comparing 2 networks: fit (\d)/6 .{10,12} 00:\d\d, [\d:?]+ left", written.getvalue())
     assert (shown[0], shown[-1]) == ("0", "6")
+
+
+def test_the_time_left_of_a_fit_that_may_end_early_is_a_bound(shown_on):
+    written = shown_on(Terminal)
+    model, x, y = small_model(num_data=6)
+    adam = functools.partial(torch.optim.Adam, lr=1e-2)
+    ends = [lambda history: len(history.epochs) == 2]
+    pb.fit_svi(
+        model, pb.MeanFieldGuide(model), (x, y), optimizer=adam, num_epochs=9, callbacks=ends, progress=True, seed=0
+    )
+    assert re.search(r"epoch 2/9 .* 00:0\d, at most 00:\d\d left", written.getvalue())
 
 
 def test_a_file_gets_a_line_every_ten_seconds(shown_on, monkeypatch):

@@ -22,7 +22,9 @@ class Lines(tqdm):
             print(str(self).rstrip(), file=self.fp, flush=True)
 
 
-def progress_bar(unit: str, total: int | None = None, *, shown: bool | None, initial: int = 0) -> tqdm:
+def progress_bar(
+    unit: str, total: int | None = None, *, shown: bool | None, initial: int = 0, may_end_early: bool = False
+) -> tqdm:
     """Return a bar such as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``, for a `with` statement.
 
     If the user did not ask (`shown` is None), the bar appears after `DELAY`, but never in a test by pytest. Without a
@@ -41,7 +43,8 @@ def progress_bar(unit: str, total: int | None = None, *, shown: bool | None, ini
     kind = auto.tqdm if is_notebook or is_terminal else Lines
     bar = "" if kind is Lines or total is None else " {bar}" if is_notebook else " {bar:10}"
     count = "{unit} {n_fmt}" if total is None else "{unit} {n_fmt}/{total_fmt}"
-    time = "{elapsed}" if total is None else "{elapsed}, {remaining} left"
+    most = "at most " if may_end_early else ""
+    time = "{elapsed}" if total is None else f"{{elapsed}}, {most}{{remaining}} left"
     in_lines = {"mininterval": EVERY, "delay": EVERY, "leave": False} if kind is Lines else {}
     delay = {"delay": DELAY} if shown is None and kind is not Lines else {}
     return kind(

@@ -196,7 +196,8 @@ def fit_svi(
             return {"fit": fingerprint, "loop": loop.state()}
 
         is_shown = progress if processes.is_first else False
-        with progress_bar("epoch", num_epochs, shown=is_shown, initial=loop.epoch) as bar:
+        may_end = bool(callbacks)
+        with progress_bar("epoch", num_epochs, shown=is_shown, initial=loop.epoch, may_end_early=may_end) as bar:
 
             def after_step() -> None:
                 bar.update(0)
