@@ -72,7 +72,7 @@ class Settings(BaseEstimator):
     _: KW_ONLY
     method: Method = "auto"
     prior: PriorLike | None = None
-    activation: Activation | Callable[[], nn.Module] | None = None
+    activation: Callable[[], nn.Module] | Activation | None = None
     time_limit: float | None = None
     random_state: int | np.random.RandomState | None = None
     verbose: bool | int | None = None
