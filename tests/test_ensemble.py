@@ -106,7 +106,7 @@ def test_an_ensemble_of_fits():
         posteriors.append(pb.fit_svi(model, pb.DeltaGuide(model), (x, y), optimizer=adam, num_epochs=5, seed=seed))
     ensemble = pb.EnsemblePosterior(posteriors)
     assert ensemble.status.ok
-    assert "all 3 members" in str(ensemble.status)
+    assert "All 3 members" in str(ensemble.status)
     assert pb.predict(model, ensemble, x, num_samples=3).epistemic.max() > 1e-4
     assert pb.predict(model, posteriors[0], x, num_samples=3).epistemic.max() < 1e-12
 

@@ -124,6 +124,7 @@ MISTAKES = [
     (lambda: pb.load_posterior("x.pt"), "needs `model`, .*Example: load_posterior"),
     (lambda: pb.plotting.regression_bands(X), "needs `prediction`, .*Example: regression_bands"),
     (lambda: pb.plotting.weight_histograms(), "needs `locations`, .*Example: weight_histograms"),
+    (lambda: pb.auto_guide(MODEL), "needs `model`, .*Example: auto_guide"),
     (lambda: pb.fit(MODEL, model=MODEL, data=(X, Y)), "multiple values for argument 'model'. Example"),
 ]
 
@@ -142,6 +143,11 @@ def test_a_network_in_place_of_a_model_is_told_how_to_make_one(fit):
         fit(nn.Linear(2, 1), (X, Y))
     with pytest.raises(ValueError, match=r"For a plain network make a BayesianModel\."):
         pb.fit_nuts(nn.Linear(2, 1), (X, Y))
+
+
+def test_a_pyro_model_in_place_of_a_model_is_told_which_fits_take_it():
+    with pytest.raises(ValueError, match=r"got function; for a Pyro model of your own, call `fit_svi`"):
+        pb.fit(lambda x, y=None: None, (X, Y))
 
 
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # two epochs

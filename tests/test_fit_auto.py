@@ -2,6 +2,7 @@
 
 import functools
 import random
+import re
 import time
 
 import numpy as np
@@ -14,14 +15,14 @@ from torch.utils.data import DataLoader, TensorDataset
 import pyro_bnn as pb
 from pyro_bnn.auto import choosing
 from pyro_bnn.auto.choosing import UnsuitableError, fit_best
-from pyro_bnn.auto.fitting import _fit
+from pyro_bnn.auto.fitting import _fit, _variational
 
 from .tolerances import assert_identical
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short fits
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
-CHAINS = "Markov chains that start at trained networks, since C code runs this network fast enough. MCLMC: 8 chains"
+CHAINS = "Markov chains from trained networks, since C code runs this network fast enough. MCLMC: 8 chains of 20 draws"
 
 
 def wave(num_data=40):
@@ -58,8 +59,8 @@ def test_a_small_network_gets_chains_and_says_so(method, dtype, quick):
     posterior = pb.fit(model, (x, y), method=method, seed=0)
     assert isinstance(posterior, pb.MCMCPosterior)
     assert posterior.path == "C"
-    assert str(posterior.status).startswith(CHAINS)
-    assert "400 steps of each chain in C" in str(posterior.status)
+    assert CHAINS in str(posterior.status)
+    assert re.match(r"\d of 8 chains |Each of 8 chains ", str(posterior.status))
     prediction = pb.predict(model, posterior, x, y=y, seed=0)
     assert prediction.mean.dtype == dtype
     assert prediction.mean.sub(y).abs().mean() < 0.2
@@ -142,7 +143,7 @@ def test_a_model_that_is_not_for_chains_gets_a_variational_fit(name, quick, shor
     model, data = curve(*layers, **options), wave()
     posterior = pb.fit(model, data, seed=0)
     assert isinstance(posterior, pb.GuidePosterior)
-    assert str(posterior.status).startswith("variational inference, since the ")
+    assert "The fit is variational, since the " in str(posterior.status)
     assert "3 epochs" in str(posterior.status)
     with pytest.raises(UnsuitableError, match=rf'^method="mclmc" cannot fit this model, since .*{reason}'):
         pb.fit(model, data, method="mclmc", seed=0)
@@ -157,14 +158,14 @@ def test_without_a_compiler_the_status_says_so(monkeypatch, short):
     monkeypatch.setenv("CC", "/bin/false")
     model = curve(nn.Linear(1, 7), nn.Tanh(), nn.Linear(7, 1))  # of no other test, whose C would be kept
     status = str(pb.fit(model, wave(), seed=0).status)
-    assert status.startswith("variational inference, since the C compiler failed")
+    assert "The fit is variational, since the C compiler failed" in status
     assert "compile=" not in status
 
 
 def test_too_many_rows_for_chains_are_told(monkeypatch, short):
     monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 10**9)
     said = "40 rows of 19 multiplications each leave time for only 20000 steps of each chain"
-    assert str(pb.fit(curve(), wave(), seed=0).status).startswith(f"variational inference, since {said}")
+    assert f"The fit is variational, since {said}" in str(pb.fit(curve(), wave(), seed=0).status)
     with pytest.raises(ValueError, match=rf"{said}.*; pass a longer `time_limit` in seconds, or use method=\"svi\""):
         pb.fit(curve(), wave(), method="mclmc", seed=0)
 
@@ -174,7 +175,7 @@ def test_a_loader_gets_a_variational_fit(is_list, short):
     x, y = wave()
     loader = [(x, y)] if is_list else DataLoader(TensorDataset(x, y), batch_size=20)
     posterior = pb.fit(curve(), loader, seed=0)
-    assert str(posterior.status).startswith("variational inference, since the data are a loader: ")
+    assert "The fit is variational, since the data are a loader" in str(posterior.status)
     with pytest.raises(UnsuitableError, match="the data are a loader"):
         pb.fit(curve(), loader, method="mclmc")
 
@@ -190,7 +191,7 @@ def test_several_inputs_get_a_variational_fit(short):
 
     x, y = wave()
     posterior = pb.fit(curve(Sum()), ((x, x), y), seed=0)
-    assert str(posterior.status).startswith("variational inference, since the network has several inputs: ")
+    assert "The fit is variational, since the network has several inputs" in str(posterior.status)
 
 
 def test_an_lstm_gets_a_variational_fit(short):
@@ -205,7 +206,7 @@ def test_an_lstm_gets_a_variational_fit(short):
             return self.head(self.cells(x[:, None])[0][:, -1])
 
     posterior = pb.fit(curve(Last()), wave(), seed=0)
-    assert str(posterior.status).startswith("variational inference, since the density has an operation that is not ")
+    assert "The fit is variational, since the density has an operation that is not " in str(posterior.status)
 
 
 @pytest.mark.parametrize(
@@ -246,6 +247,22 @@ def test_a_time_limit_ends_a_variational_fit(options):
     posterior = pb.fit(curve(), wave(), time_limit=0.5, **options, seed=0)
     assert time.perf_counter() - begin < 20  # the fit alone would take minutes; a busy machine is slow
     assert "cut short by the time limit, after " in str(posterior.status)
+
+
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
+def test_a_time_limit_ends_a_long_epoch_without_a_warning_of_missing_rows(monkeypatch):
+    monkeypatch.setattr(_variational, "FEWEST_STEPS", 10)
+    posterior = pb.fit(curve(), wave(), method="svi", batch_size=1, max_epochs=2, time_limit=1e-3, seed=0)
+    assert len(posterior.history.elbo) == 10
+    assert len(posterior.history.epochs) == 1
+    assert "cut short by the time limit, after 1 epoch;" in str(posterior.status)
+
+
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
+def test_the_fewest_steps_may_not_take_long_after_the_limit(monkeypatch):
+    monkeypatch.setattr(_variational, "GRACE", 0.0)
+    posterior = pb.fit(curve(), wave(), method="svi", batch_size=1, time_limit=1e-3, seed=0)
+    assert len(posterior.history.elbo) == 1
 
 
 def test_arguments_that_say_nothing_do_not(quick):

@@ -94,10 +94,8 @@ def test_each_member_has_its_own_order_of_batches():
 def test_the_status_tells_that_all_members_ended_well():
     posterior = fitted(*problem(), num_members=2, max_epochs=3000)
     assert posterior.status
-    assert str(posterior.status).startswith(
-        f"ensemble of 2 members, fitted in {posterior.seconds:.3g} s in this process"
-    )
-    assert "all 2 members ended well; the first: converged: the ELBO rose by less" in str(posterior.status)
+    assert str(posterior.status).startswith("All 2 members ended well; the first: converged: the ELBO rose by less")
+    assert str(posterior.status).endswith(f"Fitted in {posterior.seconds:.3g} s in this process.")
 
 
 def test_the_default_is_five_points_and_the_status_tells_how_they_ended():

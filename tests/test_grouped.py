@@ -111,7 +111,7 @@ def test_on_a_cpu_members_in_one_step_are_those_that_are_fitted_one_after_the_ot
     apart = fitted(*problem(), **options)
     for count, members in ((2, together.members[:3]), (3, together.members[3:])):
         for member in members:
-            assert str(member.status).startswith(f"side by side with {count} other members in one step: ")
+            assert f"Fitted with {count} other members in one step: " in str(member.status)
     assert "in one step" not in str(apart.status)
     torch.testing.assert_close(weights(together), weights(apart), rtol=1e-4, atol=1e-5)
 
@@ -121,7 +121,7 @@ def test_on_a_cpu_members_in_one_step_are_those_that_are_fitted_one_after_the_ot
 def test_members_in_groups_do_not_depend_on_the_number_of_processes():
     options = {"batch_size": 2, "num_members": 6}
     two, one = fitted(*problem(), num_workers=2, **options), fitted(*problem(), num_workers=1, **options)
-    assert "in up to 2 processes: " in str(two.status)
+    assert "in up to 2 processes." in str(two.status)
     torch.testing.assert_close(weights(two), weights(one), rtol=0, atol=0)
 
 
@@ -139,7 +139,7 @@ OTHER_FITS = {
 def test_on_a_cpu_other_members_are_fitted_one_after_the_other(name):
     of_problem, options = OTHER_FITS[name]
     posterior = fitted(*problem(**of_problem), **options)
-    assert "in this process: " in str(posterior.status)
+    assert "in this process." in str(posterior.status)
     assert "in one step" not in str(posterior.status)
 
 

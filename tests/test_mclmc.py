@@ -166,7 +166,7 @@ def test_the_status_speaks_of_modes_only_if_chains_disagree():
     drifting = noise + torch.linspace(0, 3, 500)[:, None]  # alike, but no chain has explored its mode
     assert str(modes(drifting)).startswith("4 of 4 chains are too short to explore their modes; R-hat")
     apart = noise + 5 * torch.arange(4.0)[:, None, None]
-    assert str(modes(apart)).startswith("4 modes, which count equally, whatever their probabilities; R-hat")
+    assert str(modes(apart)).startswith("4 modes, which count equally; R-hat")
     assert "lies between modes" in str(modes(apart))
 
 
@@ -176,8 +176,8 @@ def test_one_call_trains_members_and_explores_their_modes():
     posterior = quietly(pb.fit_mcmc, model, (x, y), sampler=pb.MCLMC(), init=Descent(500), **lengths)
     assert posterior.to_arviz().sample_stats["energy_error"].shape == (3, 300)
     message = posterior.status.message
-    assert message.startswith("MCLMC: 3 chains of 300 draws")
-    assert re.search("3 (modes, which|chains with|chains whose predictions agree).*; R-hat within chains", message)
+    assert re.match("3 (modes, which|of 3 chains|chains whose predictions agree).*; R-hat within chains", message)
+    assert "; MCLMC: 3 chains of 300 draws" in message
     rmse = (pb.predict(model, posterior, x, num_samples=100).mean - y).square().mean().sqrt()
     assert rmse < 0.15 < y.std()
     from_prior = quietly(pb.fit_mcmc, model, (x, y), sampler=pb.MCLMC(), **{**lengths, "num_warmup": 0})
@@ -251,7 +251,8 @@ def test_steps_that_were_not_taken_are_warned_of():
         posterior = pb.fit_mcmc(model, (x, y), sampler=pb.MCLMC(), init=Descent(200), **lengths)
     assert caught[0].filename == __file__
     assert not posterior.status.ok
-    assert "have not explored their modes" in posterior.status.message
+    assert posterior.status.message.startswith("2 of 2 chains are too short to explore their modes; ")
+    assert posterior.status.message.endswith("Warm up longer.")
     assert "with MCLMC, lower its `energy_error`" in posterior.status.message
 
 

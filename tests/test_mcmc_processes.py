@@ -84,7 +84,7 @@ def test_processes_share_the_chains_and_all_have_all_of_them(tmp_path):
         tensors, message, num_warnings = seen[0][name]
         assert all(torch.equal(*pair) for pair in zip(tensors, seen[1][name][0], strict=True))
         assert message == seen[1][name][1]
-        assert message.startswith("NUTS: 3 chains of 8 draws")
+        assert "; NUTS: 3 chains of 8 draws" in message
         assert [num_warnings, seen[1][name][2]] == [1, 0]  # the status is of all chains, and is told once
         weights, step_size = tensors[0], tensors[2]
         assert [value.shape[0] for value in tensors] == [3] * 4

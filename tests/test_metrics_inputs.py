@@ -10,6 +10,8 @@ import torch
 
 from pyro_bnn import metrics
 
+from .test_conformal import classes
+
 PROBS, LABELS = [[0.5, 0.5], [0.2, 0.8], [0.9, 0.1]], [0, 1, 1]
 CLASSES = {"probs": PROBS, "y": LABELS}
 
@@ -160,3 +162,9 @@ def test_whole_numbers_and_truth_values_are_numbers():
 def test_impossible_numbers_of_bins_are_refused(score, num_bins):
     with pytest.raises(ValueError, match="`num_bins` must be a whole number of at least 1, got"):
         getattr(metrics, score)(PROBS, LABELS, num_bins=num_bins)
+
+
+def test_a_prediction_in_place_of_probabilities_is_told_how_to_score_it():
+    prediction = classes(torch.full((3, 2), 0.5))
+    with pytest.raises(ValueError, match=r"`probs` must be .*, got ClassificationPrediction; call `prediction.score"):
+        metrics.accuracy(prediction, torch.zeros(3))

@@ -42,7 +42,7 @@ def assert_close(first, second):
 
 
 def in_one_step(posterior):
-    return "each side by side with 2 other members in one step: " in str(posterior.status)
+    return "Fitted with 2 other members in one step: " in str(posterior.status)
 
 
 @pytest.mark.daily("*-mlp", "{}-lenet")
@@ -84,10 +84,12 @@ def test_the_status_says_how_members_ended_and_times_add_up(as_on_a_gpu, monkeyp
     model, data = problem()
     posterior = fitted(model, data, max_epochs=3000, optimizer=None)
     assert posterior.status
-    beginning = f"ensemble of 3 members, fitted in {posterior.seconds:.3g} s, each side by side with 2 other members"
-    assert str(posterior.status).startswith(f"{beginning} in one step: converged: the ELBO rose by less than")
-    assert "Here the ELBO is the sum over members, and in their histories the mean." in str(posterior.status)
-    assert str(posterior.members[2].status).startswith("side by side with 2 other members in one step: converged")
+    beginning = "converged: the ELBO rose by less than"
+    end = "in one step: here the ELBO is the sum over members, and in their histories the mean."
+    assert str(posterior.status).startswith(f"All 3 members ended well; the first: {beginning}")
+    assert str(posterior.status).endswith(f"{end} Fitted in {posterior.seconds:.3g} s in this process.")
+    assert str(posterior.members[2].status).startswith(beginning)
+    assert str(posterior.members[2].status).endswith(f"Fitted with 2 other members {end}")
     assert 0 < sum(member.seconds for member in posterior.members) < posterior.seconds
     short = fitted(model, data)
     assert not short.status
@@ -368,7 +370,7 @@ def test_processes_that_share_fits_make_a_fit_for_each_member(monkeypatch):
 
 def test_a_single_member_is_an_ordinary_fit(as_on_a_gpu):
     posterior = fitted(*problem(), num_members=1)
-    assert " in this process: " in str(posterior.status)
+    assert " in this process." in str(posterior.status)
 
 
 def test_wrong_targets_are_refused_as_in_a_fit(as_on_a_gpu):

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import multiprocessing
 import re
 import sys
 import time
@@ -81,11 +82,22 @@ def test_a_comparison_of_networks_counts_its_fits(shown_on, monkeypatch):
     monkeypatch.setattr(choosing._budget, "MOST_STEPS", 20)
     monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 20)
     written = shown_on(Terminal)
-    x, y = small_model(num_data=12)[1:]
+    x, y = (part.repeat(2, *[1] * (part.dim() - 1)) for part in small_model(num_data=12)[1:])
     candidates = {name: lambda num_data: small_model(num_data=num_data)[0] for name in "ab"}
-    choosing.fit_best(candidates, (x, y), progress=True, seed=0)
+    choosing.fit_best(candidates, (x + 0.1 * torch.randn(12, 4), y), progress=True, seed=0)
     shown = re.findall(r"comparing 2 networks: fit (\d)/6 .{10,12} 00:\d\d, [\d:?]+ left", written.getvalue())
     assert (shown[0], shown[-1]) == ("0", "6")
+
+
+def test_the_time_left_of_a_fit_that_may_end_early_is_a_bound(shown_on):
+    written = shown_on(Terminal)
+    model, x, y = small_model(num_data=6)
+    adam = functools.partial(torch.optim.Adam, lr=1e-2)
+    ends = [lambda history: len(history.epochs) == 2]
+    pb.fit_svi(
+        model, pb.MeanFieldGuide(model), (x, y), optimizer=adam, num_epochs=9, callbacks=ends, progress=True, seed=0
+    )
+    assert re.search(r"epoch 2/9 .* 00:0\d, at most 00:\d\d left", written.getvalue())
 
 
 def test_a_file_gets_a_line_every_ten_seconds(shown_on, monkeypatch):
@@ -135,14 +147,33 @@ def test_a_long_fit_shows_a_bar_on_a_terminal_unasked(shown_on, monkeypatch):
     assert "epoch 2/2" in written.getvalue()
 
 
-def test_nothing_is_shown_unasked_in_a_file_and_in_pytest(shown_on, monkeypatch):
-    written = shown_on(Terminal)
-    spent(100)
-    assert not written.getvalue()
+def test_a_file_gets_lines_unasked(shown_on, monkeypatch):
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    written = shown_on(io.StringIO)
+    spent(0.5 * progress.EVERY)
+    assert not written.getvalue()
+    spent(2 * progress.EVERY)
+    assert re.fullmatch(r"epoch 2/2 00:20, 00:00 left\n", written.getvalue())
+
+
+def test_a_worker_process_writes_lines_only_if_asked(shown_on, monkeypatch):
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    monkeypatch.setattr(multiprocessing, "parent_process", object)
     written = shown_on(io.StringIO)
     spent(100)
     assert not written.getvalue()
+    assert not progress_bar("epoch", 2, shown=True).disable
+
+
+def test_nothing_is_shown_unasked_in_pytest(shown_on):
+    written = shown_on(Terminal)
+    spent(100)
+    assert not written.getvalue()
+
+
+def test_nothing_is_shown_without_standard_error(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert progress_bar("epoch", 2, shown=True).disable
 
 
 def test_fits_leave_the_choice_to_the_bar(shown_on, monkeypatch):

@@ -14,6 +14,7 @@ pytest.importorskip("sphinx")
 from docutils import nodes
 from sphinx.addnodes import desc, desc_content, desc_signature, pending_xref
 from sphinx.ext.napoleon import GoogleDocstring
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.inspect import signature
 from sphinx.util.typing import stringify_annotation
 
@@ -131,3 +132,12 @@ def test_the_type_of_what_is_returned_is_beside_its_description():
     assert [field[0].astext() for field in fields] == ["Returns", "Raises"]
     (item,) = fields.findall(nodes.definition_list_item)
     assert [child.astext() for child in item] == ["Posterior", "The posterior."]
+
+
+def test_every_public_function_and_class_links_to_its_source():
+    """Sphinx cannot read some expressions in decorators, and then leaves out the links of the whole module."""
+    for owner, name, value in public_objects():
+        if inspect.isfunction(value) or inspect.isclass(value):
+            analyzer = ModuleAnalyzer.for_module(value.__module__)
+            analyzer.analyze()
+            assert value.__qualname__ in analyzer.tags, f"{owner}.{name}"

@@ -114,6 +114,8 @@ WRONG = {
     "of(pb.PoissonLikelihood())": "incompatible type",
     "pb.fit(gaussian, (x, y)).guide": 'has no attribute "guide"',
     "pb.fit(gaussian, (x, y), method='best')": "No overload variant",
+    "pb.BNNRegressor(method='best')": "incompatible type",
+    "pb.BNNClassifier(activation='step')": "incompatible type",
 }
 
 NUM_LINES = len(PROGRAM.splitlines())

@@ -1,5 +1,6 @@
 """Progress of fits: a bar on a terminal and in a notebook, and a line every ten seconds elsewhere."""
 
+import multiprocessing
 import os
 import sys
 
@@ -7,7 +8,6 @@ from tqdm import tqdm
 
 EVERY = 10.0
 """Fewest seconds between two lines in a pipe or a file."""
-
 
 DELAY = 2.0
 """Seconds after which a bar appears if the user did not ask for one."""
@@ -22,23 +22,31 @@ class Lines(tqdm):
             print(str(self).rstrip(), file=self.fp, flush=True)
 
 
-def progress_bar(unit: str, total: int | None = None, *, shown: bool | None, initial: int = 0) -> tqdm:
-    """Return a bar such as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``, for a `with` statement."""
-    is_terminal = sys.stderr.isatty()
-    may_be_seen = (is_terminal or "IPython" in sys.modules) and "PYTEST_CURRENT_TEST" not in os.environ
-    if shown is False or (shown is None and not may_be_seen):
-        return tqdm(disable=True)
-    from tqdm import asyncio, auto  # imported late: in a notebook it loads widgets, and may warn that they are missing
+def progress_bar(
+    unit: str, total: int | None = None, *, shown: bool | None, initial: int = 0, may_end_early: bool = False
+) -> tqdm:
+    """Return a bar such as ``epoch 19/100 ████ ELBO -13.2 00:04, 00:17 left``, for a `with` statement.
 
-    is_notebook = auto.tqdm is not asyncio.tqdm_asyncio
-    if shown is None and not (is_notebook or is_terminal):
+    If the user did not ask (`shown` is None), the bar appears after `DELAY`, but never in a test by pytest. Without a
+    terminal and a notebook, there are lines, but not in a worker process, whose lines would mix with those of others.
+    """
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    is_notebook = False
+    if shown or is_terminal or "IPython" in sys.modules:
+        from tqdm import asyncio, auto  # imported late: in a notebook it loads widgets, and may warn about missing ones
+
+        is_notebook = auto.tqdm is not asyncio.tqdm_asyncio
+    is_worker = multiprocessing.parent_process() is not None
+    is_unwanted = "PYTEST_CURRENT_TEST" in os.environ or (is_worker and not (is_terminal or is_notebook))
+    if shown is False or (shown is None and is_unwanted) or not (sys.stderr or is_notebook):
         return tqdm(disable=True)
     kind = auto.tqdm if is_notebook or is_terminal else Lines
     bar = "" if kind is Lines or total is None else " {bar}" if is_notebook else " {bar:10}"
     count = "{unit} {n_fmt}" if total is None else "{unit} {n_fmt}/{total_fmt}"
-    time = "{elapsed}" if total is None else "{elapsed}, {remaining} left"
+    most = "at most " if may_end_early else ""
+    time = "{elapsed}" if total is None else f"{{elapsed}}, {most}{{remaining}} left"
     in_lines = {"mininterval": EVERY, "delay": EVERY, "leave": False} if kind is Lines else {}
-    delay = {"delay": DELAY} if shown is None else {}
+    delay = {"delay": DELAY} if shown is None and kind is not Lines else {}
     return kind(
         total=total,
         initial=initial,

@@ -53,7 +53,7 @@ class Summary:
         lines = wrap(_clipped(self.title, 2 * WIDTH), WIDTH, subsequent_indent="  ")
         for note in self.notes:
             joined = _on_one_line(note).replace(" %", "\xa0%")  # no line begins with "%"
-            lines += [f"  {line}" for line in wrap(joined, WIDTH - 2)]
+            lines += [f"  {line}" for line in wrap(joined, WIDTH - 2, break_on_hyphens=False)]
         rows = self._table(self.most_lines - len(lines))
         whole = [row for row in rows if len(row) > 1]
         widths = [max(map(len, column)) for column in zip(*whole, strict=True)]

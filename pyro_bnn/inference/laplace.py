@@ -183,7 +183,7 @@ def fit_laplace(
         dtype: Dtype of the computation; with ``None``, that of the model. Draws have the dtype of the model.
         init: Posterior from which the start is drawn, such as that of a fitted :class:`~pyro_bnn.DeltaGuide`. By
             default, the search starts at the network's own weights.
-        progress: Whether to show a progress bar of evaluations of the potential; see :func:`~pyro_bnn.fit_svi`.
+        progress: Whether to show the number of evaluations of the potential; see :func:`~pyro_bnn.fit_svi`.
         seed: Seed of the draw from `init` and of a loader's random order.
 
     Returns:
@@ -345,4 +345,4 @@ def _status(gradient: Tensor, precision: Tensor, num_negative: int, began: str, 
             "of the network; negative curvature of the likelihood was set to 0, so the evidence is not reliable."
         )
         remedies.append("Use a smooth activation, or start elsewhere with `init`.")
-    return Status(not remedies, " ".join(said + faults), remedy=" ".join(remedies), verdict=" ".join(faults))
+    return Status(not remedies, " ".join(faults + said), remedy=" ".join(remedies), verdict=" ".join(faults))

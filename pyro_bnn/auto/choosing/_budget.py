@@ -82,8 +82,9 @@ class Deadline:
         """Return the deadline of a call that begins now; None without a limit."""
         if seconds is None:
             return None
-        importlib.import_module("torch._dynamo")
-        return cls(seconds, time.perf_counter())
+        begin = time.perf_counter()
+        importlib.import_module("torch._dynamo")  # seconds, which the measured speed of a fit should not contain
+        return cls(seconds, begin)
 
     def at(self, share: float) -> float:
         """Return the time, by the clock `time.perf_counter`, at which the fraction `share` of the limit has passed."""

@@ -12,9 +12,9 @@ from ...inference.mcmc import MCLMC, Descent, MCMCPosterior, NotInCError, fit_mc
 from ...modelling.model import BayesianModel
 from ._budget import FEWEST_STEPS, NUM_CHAINS, NUM_SEARCH_CHAINS, SEARCH, Budget, Deadline, Lengths
 from ._chosen import (
+    FEWEST_COMPARED,
     FEWEST_DRAWS,
     MOST_DRAWS,
-    NUM_FOLDS,
     STEPS_PER_DRAW,
     Candidate,
     Chosen,
@@ -52,7 +52,7 @@ def fit_best(
     budget = Budget.of_rows(num_rows)
     if max_draws is not None:
         budget = replace(budget, most_steps=STEPS_PER_DRAW * max_draws)
-    is_open = len(candidates) > 1 and num_rows >= NUM_FOLDS
+    is_open = len(candidates) > 1 and num_rows >= FEWEST_COMPARED
     share = 1 - SEARCH if is_open or saves_search else 1.0
     models = {name: make(num_rows) for name, make in candidates.items()}
     sizes = {name: num_products(model, data[0]) for name, model in models.items()}
@@ -73,7 +73,8 @@ def fit_best(
     length = lengths[name]
     posterior = _run(model, data, length, seed, progress=progress)
     num_slow, num_compared = len(candidates) - len(suited), len(scores) or len(suited)
-    cuts = not_compared(num_slow, len(suited) - num_compared)
+    num_without_rows = len(suited) - 1 if num_rows < FEWEST_COMPARED else 0
+    cuts = not_compared(num_slow, len(suited) - num_compared, num_without_rows)
     seconds = time.perf_counter() - begin
     return chosen_from(scores, name, model, posterior, cuts=cuts, num_steps=length.num_steps, seconds=seconds)
 

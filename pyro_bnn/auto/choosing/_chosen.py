@@ -17,6 +17,7 @@ from ...results.prediction import predict
 STEPS_PER_DRAW = 10  # steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335
 FEWEST_DRAWS = 8  # smallest number of draws of a chain, which its diagnostics need
 MOST_DRAWS = 1000  # heuristic: longer chains make more steps from one draw to the next
+FEWEST_COMPARED = 8  # heuristic: fewer rows cannot tell which model is the best
 FEW_ROWS, NUM_FOLDS = 1000, 3  # heuristic: fewer rows are divided into folds, each of which is held out once
 HELD_OUT, MOST_HELD_OUT = 0.2, 2000  # heuristic: of more rows, this share is held out, at most this number
 MOST_COMPARED = 4000  # heuristic: most rows that are fitted in a comparison
@@ -47,7 +48,7 @@ class Chosen:
     steps: str  # number of steps and whole time, in a sentence
 
     def in_words(self, agreement: str) -> str:
-        """Return the status's message. `agreement` is a sentence on whether the chains explored their modes."""
+        """Say all about the choice and the chains. `agreement` is a sentence on whether they explored their modes."""
         return f"{self.choice} {self.chains} {agreement} {self.steps}"
 
 
@@ -103,7 +104,7 @@ def chosen_from(
     """
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
-        ahead = f"log-density of held-out rows {scores[name] - others[0]:.3f} nats per row above that of the next"
+        ahead = f"log-density {scores[name] - others[0]:.3f} nats per held-out row above the next"
         chosen = f"Chosen: {name} (best of {len(scores)} networks, {ahead})"
     else:
         chosen = f"{name[0].upper()}{name[1:]}"
@@ -119,17 +120,27 @@ def chosen_from(
     )
     ok = posterior.status.ok
     remedy = "" if ok else SMOOTHER if posterior.statistics.has_many_diverging else MORE_TIME
-    agreement = UNKNOWN if posterior.modes is None else f"{posterior.modes}."
+    agreement = UNKNOWN if posterior.modes is None else _sentence(posterior.modes.in_brief)
     verdict = UNKNOWN if posterior.modes is None else posterior.modes.fault or "The chains are not reliable."
-    posterior.status = Status(ok, result.in_words(agreement), remedy=remedy, verdict="" if ok else verdict)
     posterior.statistics = replace(posterior.statistics, seconds=seconds)
     posterior.seconds = seconds
+    chains = in_short(posterior.chains, posterior.statistics, posterior.sampler)
+    message = f"{agreement} {result.choice} {chains}."
+    posterior.status = Status(ok, message, remedy=remedy, verdict="" if ok else verdict)
     return result
 
 
-def not_compared(num_slow: int, num_not_in_c: int) -> list[str]:
+def _sentence(clause: str) -> str:
+    return f"{clause[0].upper()}{clause[1:]}."
+
+
+def not_compared(num_slow: int, num_not_in_c: int, num_without_rows: int = 0) -> list[str]:
     """Say how many networks were not compared, and why."""
-    reasons = {"time (a larger time limit would allow it)": num_slow, "C code": num_not_in_c}
+    reasons = {
+        "time (a larger time limit would allow it)": num_slow,
+        "C code": num_not_in_c,
+        "rows": num_without_rows,
+    }
     return [f"{counted(count, 'network')} not compared, for lack of {what}" for what, count in reasons.items() if count]
 
 

@@ -23,9 +23,9 @@ from ._budget import (
 )
 from ._budget import MOST_STEPS as MOST_TRIAL_STEPS
 from ._chosen import (
+    FEWEST_COMPARED,
     FEWEST_DRAWS,
     MOST_DRAWS,
-    NUM_FOLDS,
     STEPS_PER_DRAW,
     Candidate,
     Chosen,
@@ -78,13 +78,14 @@ def fit_in_time(
             f"chains in {deadline.seconds:g} s, but at least {FEWEST_STEPS} are needed",
             lacks_time=True,
         )
-    folds = folds_of(data[0], seed) if len(candidates) > 1 and len(data[0]) >= NUM_FOLDS else []
+    has_few = len(data[0]) < FEWEST_COMPARED
+    folds = folds_of(data[0], seed) if len(candidates) > 1 and not has_few else []
     num_models, num_folds = _affordable(chains, len(candidates), len(folds), deadline)
     compared = dict(islice(candidates.items(), num_models))
     scores, num_not_in_c = _compared(compared, data, folds[:num_folds], chains, deadline, seed, progress)
     if len(scores) < 2:
         scores = {}
-    cuts = []
+    cuts = not_compared(0, 0, len(candidates) - 1) if has_few else []
     if folds and len(scores) < len(candidates):
         num_others = len(candidates) - max(len(scores), 1)
         cuts += not_compared(num_others - num_not_in_c, num_not_in_c)

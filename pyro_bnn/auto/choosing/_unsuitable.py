@@ -28,7 +28,7 @@ class UnsuitableError(ValueError):
 
     def instead(self, status: Status, num_networks: int = 1) -> Status:
         """Return the status of a variational fit, with the reason why no chains were run."""
-        message = f"variational inference, since {self}: {status.message}"
+        message = f"{status.message.rstrip('.')}. The fit is variational, since {self}."
         if num_networks > 1:
             remedy = "; a larger time limit would allow it" if self.lacks_time else ""
             message += f" The {num_networks} networks were not compared, and the first was fitted{remedy}."

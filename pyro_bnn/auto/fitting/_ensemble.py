@@ -21,7 +21,7 @@ from ..._core.grouped import can_be_grouped
 from ..._core.processes import GOLDEN, Processes
 from ..._core.progress import progress_bar
 from ..._core.scope import seeded, silent_fits
-from ..._core.summary import counted, in_time
+from ..._core.summary import in_time
 from ..._core.workers import side_by_side
 from ...inference.batch_norm import PinnedPosterior
 from ...inference.guides import DeltaGuide, GuidePosterior
@@ -188,15 +188,15 @@ def fit_ensemble(
     if reads_wait(model.device) and num_members > 1:
         together = member.in_one_step(range(num_members), progress)
         if not isinstance(together, str):
-            seconds, how = time.perf_counter() - begin, f", each {together[0].status.message}"
-            return with_learned(_told(EnsemblePosterior(together), seconds, how), model)
+            seconds = time.perf_counter() - begin
+            return with_learned(_told(EnsemblePosterior(together), seconds, _where(1)), model)
         reason = f" one after the other, since {together}"
     elif not alone and member.gains_by_groups:
         groups = member.in_groups(num_workers, progress)
         if not isinstance(groups, str):
             ensemble, seconds = EnsemblePosterior(groups), time.perf_counter() - begin
             how = _where(min(num_workers, member.num_groups))
-            return with_learned(_told(ensemble, seconds, f" {how}: {ensemble.status.message}"), model)
+            return with_learned(_told(ensemble, seconds, how), model)
     threads = torch.get_num_threads() if alone else max(torch.get_num_threads() // num_members, 1)
     given = None if checkpoint is None else checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint
     with progress_bar("member", num_members, shown=progress) as bar:
@@ -222,8 +222,7 @@ def fit_ensemble(
     with torch.no_grad():
         for name, value in _learned(model).items():
             value.copy_(torch.stack([learned[name] for _, learned, _ in found]).mean(0))
-    how = _where(num_workers, reason)
-    return with_learned(_told(ensemble, seconds, f" {how}: {ensemble.status.message}"), model)
+    return with_learned(_told(ensemble, seconds, _where(num_workers, reason)), model)
 
 
 def _where(num_workers: int, reason: str = "") -> str:
@@ -232,7 +231,7 @@ def _where(num_workers: int, reason: str = "") -> str:
 
 def _told(ensemble: EnsemblePosterior, seconds: float, how: str) -> EnsemblePosterior:
     """Give the ensemble a status that says how long the fit took, and in how many processes it ran."""
-    message = f"ensemble of {counted(len(ensemble.members), 'member')}, fitted in {in_time(seconds)}{how}"
+    message = f"{ensemble.status.message.rstrip('.')}. Fitted in {in_time(seconds)} {how}."
     ensemble.status, ensemble.seconds = replace(ensemble.status, message=message), seconds
     warn_unless_ok(ensemble.status)
     return ensemble

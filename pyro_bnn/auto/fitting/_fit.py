@@ -25,8 +25,8 @@ from ..choosing import Deadline, UnsuitableError, fit_best
 from ._ensemble import MakeGuide, fit_ensemble
 from ._variational import TimeLimit, fit_variational
 
-CHAINS = "Markov chains that start at trained networks, since C code runs this network fast enough"
-"""Beginning of the status after a fit with chains."""
+CHAINS = "Markov chains from trained networks, since C code runs this network fast enough"
+"""Part of the status after a fit with chains."""
 
 
 METHODS = ("auto", "svi", "mclmc", "ensemble")
@@ -182,9 +182,10 @@ def fit(
             variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if this is
             impossible. ``"ensemble"`` fits an ensemble. The parameters from `guide` to `callbacks`, `execution`,
             `checkpoint` and `resume` are for variational fits: if one of them is given, ``"auto"`` makes such a fit.
-        time_limit: Seconds that the call may take, compilation included; not for an ensemble. With a limit, the result
-            depends on the speed of the machine, and the status says what was cut short. Without a limit, the length of
-            chains depends only on the numbers of rows and weights; a thousand rows take half a minute on two cores.
+        time_limit: Seconds that the call may take, imports and compilation included; not for an ensemble. A fit may end
+            about two seconds late. With a limit, the result depends on the speed of the machine, and the status says
+            what was cut short. Without a limit, the length of chains depends only on the numbers of rows and weights; a
+            thousand rows take half a minute on two cores.
         num_members: Number of members of an ensemble, by default 5.
         num_workers: Number of processes that fit members, the calling one included. The default is 1 if the model is on
             a GPU, if the data are a loader, or if processes share the fit by `torch.distributed`; otherwise the smaller
@@ -205,7 +206,7 @@ def fit(
             network is a sequence of linear layers and activations, otherwise one draw of each weight per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO.
         callbacks: Functions that are called with the history; not for an ensemble.
-        progress: Whether to show a progress bar; see :func:`fit_svi`.
+        progress: Whether to show the progress; see :func:`fit_svi`.
         execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if all modules come
             from torch or this package, and there are no `callbacks`.
         checkpoint: File of checkpoints, for variational fits and ensembles. For chains that can be resumed, use
@@ -265,7 +266,8 @@ def fit(
         members are plain networks (:class:`DeltaGuide`) unless you pass `guide`. The page :doc:`/how_to/ensembles`
         describes what members share, how processes divide the work, and how one step on a GPU updates all members.
     """
-    require_bayesian(model, ", which has a network, a prior and a likelihood")
+    instead = "call `fit_svi` with a guide, or `fit_nuts`"
+    require_bayesian(model, ", which has a network, a prior and a likelihood", instead=instead)
     _require_method(method)
     data = tuple(data) if isinstance(data, list) and is_whole(data) else data
     callbacks = checked_callbacks(callbacks)

@@ -160,8 +160,8 @@ def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePoster
         for guide, value in zip(guides, values, strict=True):
             guide.locations()[site_of_member(name)].copy_(value)
     message = (
-        f"side by side with {counted(count - 1, 'other member')} in one step: {fitted.status.message} Here the ELBO is "
-        "the sum over members, and in their histories the mean."
+        f"{fitted.status.message} Fitted with {counted(count - 1, 'other member')} in one step: here the ELBO is the "
+        "sum over members, and in their histories the mean."
     )
     status = replace(fitted.status, message=message)
     return [GuidePosterior(guide, status, _mean(fitted.history, count)) for guide in guides]

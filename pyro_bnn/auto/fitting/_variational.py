@@ -48,6 +48,7 @@ MORE_TIME = "Allow more time (`time_limit=`)."
 DECAYS = (1.0, 0.3, 0.1)  # heuristic: factors of the learning rate, to which the variance of parameters is proportional
 LATE = (0.7, 0.85)  # heuristic: shares of the time of `TimeLimit` after which the learning rate is lowered
 FEWEST_STEPS = 200  # heuristic: after fewer steps than this, predictions are of no use, even if the time is over
+GRACE = 2.0  # heuristic: seconds that these steps may take after the time is over
 WINDOW_STEPS, WINDOW_EPOCHS = 400, 10  # heuristic: fewest steps, and fewest epochs, to which a trend is fitted
 NUM_ERRORS = 1.0  # heuristic: a rise of so many standard errors is noise; without a trend, 5 in 6 checks end the fit
 NEGLIGIBLE = 0.1  # heuristic: if the ELBO rises by fewer nats over a window, it counts as flat
@@ -110,8 +111,11 @@ def window_of(num_batches: float) -> int:
     return max(WINDOW_EPOCHS, math.ceil(WINDOW_STEPS / num_batches))
 
 
-class TimeLimit:
-    """Ends a fit when `time.perf_counter` reaches `end`, but not before `FEWEST_STEPS` steps."""
+class TimeLimit(svi.EpochEnd):
+    """Ends a fit after the step in which `time.perf_counter` reaches `end`.
+
+    `FEWEST_STEPS` steps may take `GRACE` seconds more.
+    """
 
     def __init__(self, end: float) -> None:
         self._begin, self._end = time.perf_counter(), end
@@ -123,8 +127,13 @@ class TimeLimit:
         share = (time.perf_counter() - self._begin) / max(self._end - self._begin, 1e-9)
         return DECAYS[sum(share > late for late in LATE)]
 
+    def ends_epoch(self, num_steps: int) -> bool:
+        late = time.perf_counter() - self._end
+        most = max(self._begin - self._end, 0.0) + GRACE
+        return late >= 0 and (num_steps >= FEWEST_STEPS or late >= most)
+
     def __call__(self, history: History) -> bool:
-        self.is_over = time.perf_counter() >= self._end and len(history.elbo) >= FEWEST_STEPS
+        self.is_over = self.ends_epoch(len(history.elbo))
         return self.is_over
 
 

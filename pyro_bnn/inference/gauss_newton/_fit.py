@@ -89,7 +89,7 @@ def fit_gauss_newton(
         batch_size: Number of rows in each run of the network. A loader has its own batch size.
         init: The point: a posterior with a median, such as that of a fitted :class:`DeltaGuide`, or the values of all
             latent variables by site. With ``None``, the point is the weights of the network, which must be trained.
-        progress: Whether to show a progress bar of the rows of all passes; see :func:`~pyro_bnn.fit_svi`.
+        progress: Whether to show the number of rows in all passes; see :func:`~pyro_bnn.fit_svi`.
         seed: Seed of the random order of a loader.
 
     Returns:
@@ -222,20 +222,18 @@ def _status(
     said: str,
     distance: float,
 ) -> Status:
-    sites = counted(len(precisions), "site")
-    parts = [f"Laplace approximation with the {structure} Gauss-Newton matrix of {sites};"]
+    place = f"The point lies {distance:.2g} posterior standard deviations from the mode (root mean square)."
+    fault = "" if distance <= FAR else "So the curvature at the point differs from that at the mode."
+    parts = [place, *([fault] if fault else [])]
+    parts.append(f"Laplace: {structure} Gauss-Newton matrix of {counted(len(precisions), 'site')};")
     if asked is None:
         parts.append("the prior is the model's.")
     else:
         chosen = {groups[site]: precision for site, precision in precisions.items()}
         shown = ", ".join(f"{name} {value:.3g}" for name, value in list(chosen.items())[:MOST_SHOWN])
         rest = f" and {len(chosen) - MOST_SHOWN} more" if len(chosen) > MOST_SHOWN else ""
-        how = "chosen by the evidence" if asked == EVIDENCE else "given"
-        parts.append(f"the model's prior was replaced by one with precisions {how}: {shown}{rest}.")
+        how = "chosen by the evidence" if asked == EVIDENCE else "as given"
+        parts.append(f"prior precisions {how}: {shown}{rest}.")
     parts += [said] if said else []
-    place = f"The point lies {distance:.2g} posterior standard deviations from the mode (root mean square)."
-    if distance <= FAR:
-        return Status(True, " ".join([*parts, place]))
-    verdict = f"{place} So the curvature at the point differs from that at the mode."
-    remedy = "Train longer with this prior, and fit again at the new point."
-    return Status(False, " ".join([*parts, verdict]), remedy=remedy, verdict=verdict)
+    remedy = "Train longer with this prior, and fit again at the new point." if fault else ""
+    return Status(not fault, " ".join(parts), remedy=remedy, verdict=f"{place} {fault}" if fault else "")

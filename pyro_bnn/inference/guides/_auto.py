@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from ..._core.scope import own_parameters, seeded
+from ..._core.signatures import explained
 from ...modelling.model import BayesianModel
 from ..joint import find_sites
 from ..scale_maps import Softplus
@@ -25,6 +26,7 @@ KINDS = (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMult
 """Pyro's autoguides with Gaussian marginals."""
 
 
+@explained("auto_guide(pyro.infer.autoguide.AutoNormal, model)")
 def auto_guide(
     kind: type[AnyGuide], model: BayesianModel, *, rank: int | None = None, init: Init | None = None
 ) -> AnyGuide:

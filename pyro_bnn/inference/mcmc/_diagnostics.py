@@ -76,7 +76,8 @@ class Diagnostics(Shown):
         bfmi = "not reported" if self.bfmi is None else f"{self.bfmi.min():.2f}"
         lines = [
             f"chains       {self.num_chains}, divergences {divergences}, smallest BFMI {bfmi}",
-            f"latents      {self.latents} (weights are identified up to permutations and signs only)",
+            f"latents      {self.latents}",
+            "             (hidden units may swap places, so latents need not agree)",
         ]
         if self.predictions is not None:
             lines.append(f"predictions  {self.predictions}")
@@ -192,12 +193,18 @@ class Modes(Shown):
         worst = f"R-hat of a chain's halves up to {self.within.max():.2f}, above {LARGEST_WITHIN}"
         return f"{bad} of {len(self.within)} chains have not explored their modes ({worst})" if bad else ""
 
+    @property
+    def in_brief(self) -> str:
+        """A clause with the verdict on the chains, and R-hat."""
+        verdict = self.unexplored if self.num_unexplored else f"each of {len(self.within)} chains has explored its mode"
+        return f"{verdict}; R-hat within chains up to {self.within.max():.2f}, between them {self.between:.2f}"
+
     def __str__(self) -> str:
         count, places = len(self.within), "chains"
         if self.num_unexplored:
             number = self.unexplored
         elif self.between > LARGEST_WITHIN:
-            number, places = f"{count} modes, which count equally, whatever their probabilities", "modes"
+            number, places = f"{count} modes, which count equally", "modes"
         else:
             number = f"{count} chains whose predictions agree"
         return (
@@ -307,7 +314,9 @@ def judge(
         if at_modes and model is not None and x is not None and (found := modes_of_predictions(model, samples, x)):
             num_chains, num_draws = next(iter(samples.values())).shape[:2]
             divergences = _of_divergences(num_divergences, MOST_DIVERGING * num_chains * num_draws)
-            return Judgement(_judged(f"{done}; {found}", [*divergences, *found.problems]), found)
+            remedies = ["warm up longer."] if found.fault else []
+            problems = [*divergences, *found.problems]
+            return Judgement(_judged(f"{found}; {done}", problems, said=[*divergences, *remedies]), found)
         if x is not None and model is not None:
             x = _few_rows(model, x)
         report = diagnose(samples, statistics, model, x, max_quantities=MAX_QUANTITIES)
@@ -315,13 +324,22 @@ def judge(
         finding = f"{done}; R-hat and effective sample sizes were not computed: {error}".rstrip(".")
         return Judgement(_judged(finding, _of_divergences(num_divergences)))
     what, judged = report.judged
-    return Judgement(_judged(f"{done}; {what}: {judged}", report.problems, is_slight=report.is_slight))
+    verdict = "not converged" if report.problems else "converged"
+    finding = f"{verdict if judged.is_known else 'not judged'}; {what}: {judged}; {done}"
+    return Judgement(_judged(finding, report.problems, is_slight=report.is_slight))
 
 
-def _judged(finding: str, problems: Sequence[str], *, is_slight: bool = False) -> Status:
-    sentences = [problem[0].upper() + problem[1:] for problem in problems]
+def _judged(
+    finding: str, problems: Sequence[str], *, said: Sequence[str] | None = None, is_slight: bool = False
+) -> Status:
+    """Return the status, and warn of problems. The message is the finding and what is `said`: by default `problems`."""
+    sentences, rest = (_sentences(clauses) for clauses in (problems, problems if said is None else said))
     more = [f"This is the first of {len(problems)} problems."] if len(problems) > 1 else []
     verdict = " ".join([*sentences[:1], *more])
-    status = Status(not problems, " ".join([f"{finding}.", *sentences]), verdict=verdict, is_slight=is_slight)
+    status = Status(not problems, " ".join([f"{finding}.", *rest]), verdict=verdict, is_slight=is_slight)
     warn_unless_ok(status)
     return status
+
+
+def _sentences(clauses: Sequence[str]) -> list[str]:
+    return [clause[0].upper() + clause[1:] for clause in clauses]

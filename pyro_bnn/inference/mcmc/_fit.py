@@ -87,7 +87,7 @@ def fit_mcmc(
             error, and ``compile="auto"`` draws in torch. Compiling takes about a second in each process. As many chains
             run at a time as torch has threads, but the number of threads does not change the draws. NUTS and MCLMC use
             different random numbers in C and in torch, so with ``"auto"`` the draws depend on the machine.
-        progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
+        progress: Whether to show the progress; see :func:`~pyro_bnn.fit_svi`.
         checkpoint: File for the state of the run, written at the beginning, every ten minutes (or as a
             :class:`Checkpoint` says) and at the end. SIGINT and SIGTERM then save the run after the current draw and
             end it.
@@ -217,7 +217,7 @@ def fit_nuts(
             steps.
         dtype: Dtype of the computation; with ``None``, the dtype of the model.
         compile: Whether to draw in C, which is several times as fast as torch. ``"auto"`` draws in C where possible.
-        progress: Whether to show a progress bar; see :func:`~pyro_bnn.fit_svi` for the default.
+        progress: Whether to show the progress; see :func:`~pyro_bnn.fit_svi`.
         checkpoint: File for the state of the run, from which it can be resumed.
         resume: Checkpoint of a run with the same arguments, from which to continue.
         seed: Seed that makes the run repeatable; with ``None``, a seed is drawn from torch's generator.

@@ -153,14 +153,14 @@ class EnsemblePosterior(Posterior):
         return ensemble
 
 
-MOST_MESSAGES = 2
+MOST_MESSAGES = 1
 """Largest number of members whose messages the ensemble's status quotes."""
 
 
 def _combined(statuses: list[Status]) -> Status:
     bad = [f"member {index}: {status.message}" for index, status in enumerate(statuses) if not status]
     if not bad:
-        return Status(True, f"all {len(statuses)} members ended well; the first: {statuses[0]}")
+        return Status(True, f"All {len(statuses)} members ended well; the first: {statuses[0]}")
     more = [] if len(bad) <= MOST_MESSAGES else ["The others are in the `status` of each of the `members`."]
     remedies = dict.fromkeys(status.remedy for status in statuses if not status and status.remedy)
     said = " ".join([*bad[:MOST_MESSAGES], *more])

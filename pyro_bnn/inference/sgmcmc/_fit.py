@@ -69,7 +69,7 @@ def fit_sgmcmc(
             posterior reads its draws from it. A resumed run adds its draws to the file, but a new file is removed if
             the call fails.
         callbacks: Functions that are called with the history after each epoch of a chain.
-        progress: Whether to show a progress bar for each chain; see :func:`fit_svi` for the default.
+        progress: Whether to show the progress of each chain; see :func:`fit_svi`.
         execution: How steps are computed.
         checkpoint: File for the state of a chain; see :func:`fit_svi`. With several chains, its name ends with the
             chain's number.

@@ -16,6 +16,7 @@ from ._gradient_noise import GradientNoise as GradientNoise
 from ._gradient_noise import ParameterNoise as ParameterNoise
 from ._gradient_noise import gradient_noise as gradient_noise
 from ._loop import Callback as Callback
+from ._loop import EpochEnd as EpochEnd
 from ._loop import StatefulCallback as StatefulCallback
 from ._natural import NaturalGradient as NaturalGradient
 from ._natural import natural_gradient as natural_gradient

@@ -105,9 +105,9 @@ def fit_svi(
         callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
             :class:`TensorBoard`, is entered for the time of the fit.
-        progress: Whether to show the progress of the fit, with the ELBO in nats: a bar on a terminal or in a notebook,
-            elsewhere a line every ten seconds. With ``None``, the bar appears after two seconds, and no lines are
-            written.
+        progress: Whether to show the progress, with the ELBO in nats. By default, a bar appears after two seconds on a
+            terminal or in a notebook; elsewhere, such as in the log of a job, standard error gets a line every ten
+            seconds. ``False`` shows nothing.
         execution: How steps are computed, for example in bfloat16 or by several processes.
         checkpoint: File for the state of the fit, or a :class:`Checkpoint` with the interval of writing (see
             :doc:`/how_to/resume`). Ctrl-C and SIGTERM then write a checkpoint after the current step and end the fit.
@@ -196,7 +196,8 @@ def fit_svi(
             return {"fit": fingerprint, "loop": loop.state()}
 
         is_shown = progress if processes.is_first else False
-        with progress_bar("epoch", num_epochs, shown=is_shown, initial=loop.epoch) as bar:
+        may_end = bool(callbacks)
+        with progress_bar("epoch", num_epochs, shown=is_shown, initial=loop.epoch, may_end_early=may_end) as bar:
 
             def after_step() -> None:
                 bar.update(0)

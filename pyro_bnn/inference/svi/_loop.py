@@ -4,6 +4,7 @@ import hashlib
 import re
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
@@ -71,6 +72,18 @@ class StatefulCallback(Protocol):
         """Restore a result of :meth:`state_dict`."""
 
 
+class EpochEnd(ABC):
+    """A callback that may end an epoch, and the fit, before all batches are used."""
+
+    @abstractmethod
+    def ends_epoch(self, num_steps: int) -> bool:
+        """Receive the number of steps so far, after each step. A true result ends the epoch."""
+
+    @abstractmethod
+    def __call__(self, history: History) -> bool | None:
+        """Receive the history after each epoch. A true result ends the fit."""
+
+
 class Loop:
     """A fit in progress. Steps draw random numbers from `stream`, and callbacks from torch's global generators."""
 
@@ -120,11 +133,18 @@ class Loop:
         while not self.is_done:
             begin = time.perf_counter() - self._seconds
             iterator = self._started()
-            while self._make_step(iterator):
+            is_cut = False
+            while not is_cut and self._make_step(iterator):
                 self._seconds = time.perf_counter() - begin
-                if self.num_steps < self.batches.num_batches:
+                is_cut = self._must_end()
+                if not is_cut and self.num_steps < self.batches.num_batches:
                     after_step()
-            after_epoch(self._end_epoch(begin))
+            after_epoch(self._end_epoch(begin, is_whole=not is_cut))
+
+    def _must_end(self) -> bool:
+        num_steps = len(self.history.elbo) + self.num_steps
+        flags = [callback.ends_epoch(num_steps) for callback in self.callbacks if isinstance(callback, EpochEnd)]
+        return bool(flags) and any(self._processes.any(flags))
 
     def _started(self) -> Iterator[Batch]:
         if not self.num_steps:
@@ -175,7 +195,7 @@ class Loop:
             return model.interception.checking(model.likelihood.check_output)
         return nullcontext()
 
-    def _end_epoch(self, begin: float) -> EpochRecord:
+    def _end_epoch(self, begin: float, *, is_whole: bool) -> EpochRecord:
         """Add the epoch to the history. This is the only place where the loop waits for a GPU."""
         rows = torch.stack(self._values).tolist()
         seconds, sizes = time.perf_counter() - begin, []
@@ -190,7 +210,7 @@ class Loop:
                 )
             self.history.add_step(expected_log_likelihood, kl, weight)
             sizes.append(int(num_rows))
-        if self.epoch == 0 and self.num_data is not None:
+        if is_whole and self.epoch == 0 and self.num_data is not None:
             _warn_of_size(self.num_data, sizes)
         epoch = self.history.end_epoch(sizes, float(self.step.optimizer.param_groups[0]["lr"]), seconds)
         for schedule in self.schedules:

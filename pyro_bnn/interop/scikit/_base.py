@@ -2,6 +2,7 @@
 
 import copy
 import secrets
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -20,10 +21,10 @@ from ... import nets
 from ..._core import checks as _checks
 from ..._core.names import nearest
 from ..._core.remedies import Advised
-from ..._core.scope import seeded, warn_of_fit
+from ..._core.scope import outer_stacklevel, seeded, warn_of_fit
 from ..._core.summary import ALARM, NOT_OK, Summary, as_html, counted, few, in_lines
 from ...auto import fitting
-from ...auto.choosing import ACTIVATIONS, Deadline, Design, open_designs
+from ...auto.choosing import ACTIVATIONS, FEWEST_COMPARED, Deadline, Design, open_designs
 from ...inference.posterior import Posterior, Status, default_num_draws
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
@@ -160,6 +161,9 @@ class BNNEstimator(Advised, Settings):
         check_settings(self, name)
         rows, held_out = self._split(len(x), classes, name)
         start = self.posterior_ if is_next else None
+        if len(rows) < FEWEST_COMPARED and not is_part:
+            few = f"there are only {counted(len(rows), 'row')} to fit, so predictions depend strongly on the prior."
+            warnings.warn(few, UserWarning, stacklevel=outer_stacklevel())
         if not is_next:
             self._units = standard_units(x[rows], None if weights is None else weights[rows])
         targets = y

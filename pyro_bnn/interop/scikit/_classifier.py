@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,9 +34,16 @@ FOR_NUMBERS = "use BNNRegressor for numbers, or cut them into classes"
 """Advice if targets are not classes."""
 
 
+@dataclass(eq=False, repr=False)
+class OfClasses:
+    """The parameter of classifiers. It comes first in the signature, since fields of the last base class do."""
+
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = field(default=None, kw_only=True)
+
+
 @explained("BNNClassifier().fit(X, y)")
 @dataclass(eq=False, repr=False)
-class BNNClassifier(ClassifierMixin, BNNEstimator):
+class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
     r"""A Bayesian neural network that classifies rows of a table, as a scikit-learn estimator.
 
     Inputs are standardised internally. The network is an MLP whose weights have a prior. The parameters are those of
@@ -67,7 +74,6 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         (5, 3)
     """
 
-    class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)
     classes_: NDArray[Any] = field(init=False)
 
     @explained("classifier.fit(X, y)")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from pyro.infer import Trace_ELBO
 from sklearn.base import BaseEstimator
@@ -62,33 +63,37 @@ SEED_STEP = 1_000_003
 """Difference of the seeds of successive members. It is large and prime, so that similar estimators share no member."""
 
 
+Method = Literal["auto", "svi", "natural", "nuts", "mclmc", "ensemble", "laplace", "kronecker", "swag"]
+Activation = Literal["relu", "tanh", "logistic", "silu", "gelu"]
+
+
 @dataclass(eq=False, repr=False)
 class Settings(BaseEstimator):
-    """The parameters of the estimators; :class:`BNNRegressor` describes them."""
+    """The parameters of the estimators, the most used ones first; :class:`BNNRegressor` describes them."""
 
     hidden_layer_sizes: Sequence[int] | int | None = None
     _: KW_ONLY
-    method: str = "auto"
-    activation: Callable[[], nn.Module] | str | None = None
+    method: Method = "auto"
     prior: PriorLike | None = None
+    activation: Callable[[], nn.Module] | Activation | None = None
     time_limit: float | None = None
+    random_state: int | np.random.RandomState | None = None
+    verbose: bool | int | None = None
+    calibration_fraction: float | None = None
+    num_samples: int | None = None
     max_iter: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
     early_stopping: bool = False
     validation_fraction: float = 0.1
-    calibration_fraction: float | None = None
     kl_weight: float = 1.0
-    num_samples: int | None = None
     num_members: int = 5
     num_chains: int = 2
-    random_state: Any = None
-    verbose: bool | None = None
 
-    @property
-    def shows_progress(self) -> bool | None:
-        """The argument `progress` of fits."""
-        return None if self.verbose is None else bool(self.verbose)
+
+def progress_of(settings: Settings) -> bool | None:
+    """Return the argument `progress` of fits."""
+    return None if settings.verbose is None else bool(settings.verbose)
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ def auto(task: Task) -> Fitted:
             task.data,
             deadline=task.deadline,
             max_draws=settings.max_iter,
-            progress=settings.shows_progress,
+            progress=progress_of(settings),
             seed=task.seed,
         )
     except UnsuitableError as error:
@@ -184,6 +189,7 @@ def laplace(task: Task, structure: Literal["full", "kronecker"] = "full") -> Fit
         where="**" if structure == "kronecker" or num_weights <= MOST_FULL else f"{last_layer}.*",
         prior_precision="evidence" if task.settings.prior is None else None,
         init=mode.posterior,
+        progress=progress_of(task.settings),
         seed=task.seed,
     )
     return Fitted(model, posterior, mode.num_iterations)
@@ -205,7 +211,7 @@ def swag(task: Task) -> Fitted:
             num_epochs=PATH_EPOCHS,
             batch_size=min(math.ceil(len(task.data[0]) / PATH_BATCHES), MOST_PATH_BATCH),
             callbacks=[path],
-            progress=task.settings.shows_progress,
+            progress=progress_of(task.settings),
             seed=task.seed,
         )
     return Fitted(model, path.posterior(model), found.num_iterations + PATH_EPOCHS)
@@ -225,7 +231,7 @@ def nuts(task: Task) -> Fitted:
             max_tree_depth=TREE_DEPTH,
             init=INIT,
             compile="auto",
-            progress=task.settings.shows_progress,
+            progress=progress_of(task.settings),
             seed=task.seed,
         )
     return Fitted(model, posterior, draws)
@@ -245,7 +251,7 @@ def mclmc(task: Task) -> Fitted:
             num_warmup=MODE_WARMUP if task.settings.max_iter is None else draws,
             num_chains=task.settings.num_members,
             compile="auto",
-            progress=task.settings.shows_progress,
+            progress=progress_of(task.settings),
             seed=task.seed,
         )
     return Fitted(model, posterior, draws)
@@ -283,7 +289,7 @@ def _fitted(
             batch_size=settings.batch_size,
             kl_weight=kl_weight,
             validation=task.validation,
-            progress=settings.shows_progress,
+            progress=progress_of(settings),
             seed=seed,
         )
     return Fitted(model, posterior, len(posterior.history.epochs))

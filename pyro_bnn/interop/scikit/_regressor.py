@@ -32,9 +32,16 @@ from ._base import ALPHA, DTYPE, BNNEstimator, standard_units
 Floats = NDArray[np.float64]
 
 
+@dataclass(eq=False, repr=False)
+class OfNumbers:
+    """The parameter of regressors. It comes first in the signature, since fields of the last base class do."""
+
+    likelihood: str | Likelihood | None = field(default=None, kw_only=True)
+
+
 @explained("BNNRegressor().fit(X, y)")
 @dataclass(eq=False, repr=False)
-class BNNRegressor(RegressorMixin, BNNEstimator):
+class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
     r"""A Bayesian neural network for regression on tables, as a scikit-learn estimator.
 
     Inputs and targets are standardised internally. The network is an MLP; its weights and the noise scale have priors.
@@ -46,6 +53,11 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         hidden_layer_sizes: Units of each hidden layer; one number means one layer. By default, ``"auto"`` chooses the
             layers, and other methods use 20 units. ``"auto"`` also chooses `likelihood`, `activation` and `prior`,
             unless you set them.
+        likelihood: Distribution of a target given the output: ``"gaussian"`` with the same noise for all rows,
+            ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
+            depends on the inputs, up to ten times the standard deviation of the targets, ``"mixture:COMPONENTS"``, or
+            ``"poisson"`` for counts. A likelihood object is allowed, too, such as ``GaussianLikelihood(0.1)``, for
+            targets in standard units.
         method: The inference method:
 
             - ``"auto"`` chooses the network and the length of the fit; with too many rows, or no C compiler, it means
@@ -60,19 +72,25 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             - ``"kronecker"`` fits a Gaussian around all weights of a plain network of any size.
             - ``"swag"`` fits a Gaussian to the weights that further training visits.
 
-        likelihood: Distribution of a target given the output: ``"gaussian"`` with the same noise for all rows,
-            ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
-            depends on the inputs, up to ten times the standard deviation of the targets, ``"mixture:COMPONENTS"``, or
-            ``"poisson"`` for counts. A likelihood object is allowed, too, such as ``GaussianLikelihood(0.1)``, for
-            targets in standard units.
-        activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
-            ``"gelu"``, or a function that makes an activation module.
         prior: Prior of the weights, or a distribution of one real number, such as ``dist.Normal(0.0, 1.0)``, for each
             of them. With ``None``, a Gaussian whose variance is inversely proportional to the number of inputs of the
             unit.
-        time_limit: Seconds that ``"auto"`` may take, compilation included. With a limit, the result depends on the
-            speed of the machine, and `status_` says what was cut short. Without a limit, ``"auto"`` makes the same
-            steps on every machine; a thousand rows take about half a minute on two cores.
+        activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
+            ``"gelu"``, or a function that makes an activation module.
+        time_limit: Seconds that ``"auto"`` may take, imports and compilation included; a fit may end about two seconds
+            late. With a limit, the result depends on the speed of the machine, and `status_` says what was cut short.
+            Without a limit, ``"auto"`` makes the same steps on every machine; a thousand rows take about half a minute
+            on two cores.
+        random_state: Seed, or numpy's ``RandomState``, for everything random, predictions included. With ``None``, each
+            fit has a new seed, which does not come from numpy's global generator.
+        verbose: Whether to show the progress of the fit; 0 shows nothing. For the default see `progress` of
+            :func:`~pyro_bnn.fit_svi`.
+        calibration_fraction: Share of the rows that take no part in the fit, and correct the intervals of
+            :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets of
+            :meth:`BNNClassifier.predict_set`. It cannot be combined with `sample_weight`, :meth:`partial_fit` or
+            several labels for each row.
+        num_samples: Weight draws in a prediction; by default each member of ``"ensemble"`` once, all stored draws of
+            chains (at most 800), and 100 draws of other methods.
         max_iter: Largest number of epochs, by default as in :func:`~pyro_bnn.fit`. A fit ends earlier at a plateau. For
             ``"nuts"`` and ``"mclmc"``, the number of draws of each chain, and the number of its warm-up draws; by
             default 200 draws, after 200 warm-up draws for ``"nuts"`` and 600 for ``"mclmc"``. For ``"auto"``, the limit
@@ -83,19 +101,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         early_stopping: Whether to hold out rows, and to keep the posterior that predicts them best. Chains do not use
             it.
         validation_fraction: Share of the rows that `early_stopping` holds out.
-        calibration_fraction: Share of the rows that take no part in the fit, and correct the intervals of
-            :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets of
-            :meth:`BNNClassifier.predict_set`. It cannot be combined with `sample_weight`, :meth:`partial_fit` or
-            several labels for each row.
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``: 1 for the ELBO; below 1, the posterior is
             narrower.
-        num_samples: Weight draws in a prediction; by default each member of ``"ensemble"`` once, all stored draws of
-            chains (at most 800), and 100 draws of other methods.
         num_members: Members of ``"ensemble"``, and chains of ``"mclmc"``.
         num_chains: Chains of ``"nuts"``.
-        random_state: Seed or numpy generator for everything random, including predictions. With ``None``, each fit has
-            a new seed, which does not come from numpy's global generator.
-        verbose: Whether to show a progress bar; by default on a terminal and in a notebook, after two seconds.
 
     Attributes:
         model_: The fitted :class:`~pyro_bnn.BayesianModel`, for targets in standard units.
@@ -118,7 +127,6 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
                [ 70., 210.]])
     """
 
-    likelihood: str | Likelihood | None = field(default=None, kw_only=True)
     _mean: torch.Tensor = field(init=False)
     _scale: torch.Tensor = field(init=False)
     _sd_of_targets: torch.Tensor = field(init=False)
@@ -137,7 +145,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             ValueError: If a parameter or the data are of the wrong kind.
 
         Warns:
-            UserWarning: If a parameter is set that the method does not use.
+            UserWarning: If a parameter is set that the method does not use, or there are fewer than 8 rows.
             ConvergenceWarning: If the status of the fit is not ok. The message says what to try.
         """
         return self._learn(X, y, sample_weight)

@@ -285,10 +285,15 @@ def network_values(model: BayesianModel) -> dict[str, Tensor]:
     return {f"{SITE_PREFIX}.{path}": value.detach() for path, value in tensors.items() if path not in random}
 
 
-def require_bayesian(model: object, purpose: str = "") -> None:
-    """Raise unless `model` is a BayesianModel. The message contains `purpose`, such as " for Flipout"."""
+def require_bayesian(model: object, purpose: str = "", *, instead: str = "") -> None:
+    """Raise unless `model` is a BayesianModel.
+
+    The message contains `purpose`, such as " for Flipout". `instead` says what to call for a Pyro model of the user.
+    """
     if not isinstance(model, BayesianModel):
         remedy = f"; make one, such as {EXAMPLE}" if isinstance(model, nn.Module) else ""
+        if instead and callable(model) and not remedy:
+            remedy = f"; for a Pyro model of your own, {instead}"
         raise ValueError(f"`model` must be a BayesianModel{purpose}, got {_checks.described(model)}{remedy}.")
 
 

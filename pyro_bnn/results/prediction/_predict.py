@@ -42,6 +42,8 @@ MOST_CONVOLVED = 2**19
 
 END = object()
 
+KINDS_OF_VALUES = KINDS | {"values": lambda values: not isinstance(values, Tensor)}
+
 
 @overload
 def predict(  # a BayesianModel is a callable, too; the first overload that fits counts
@@ -213,7 +215,7 @@ def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
     ]
 
 
-@explained("predict_point(model, posterior, x)", kinds={**KINDS, "values": lambda v: not isinstance(v, Tensor)})
+@explained("predict_point(model, posterior, x)", kinds=KINDS_OF_VALUES)
 def predict_point(
     model: BayesianModel[P],
     values: Mapping[str, Tensor] | Posterior,

@@ -18,7 +18,9 @@ def as_tensor(name: str, value: Numbers) -> Tensor:
         try:
             value = torch.from_numpy(np.array(value))
         except (TypeError, ValueError, RuntimeError):
-            raise ValueError(f"`{name}` must be a tensor or an array of numbers, got {type(value).__name__}.") from None
+            found = type(value).__name__
+            remedy = "; call `prediction.score(y)`" if found.endswith("Prediction") else ""
+            raise ValueError(f"`{name}` must be a tensor or an array of numbers, got {found}{remedy}.") from None
     if value.is_complex() or value.is_meta or value.layout != torch.strided:
         kind = "complex" if value.is_complex() else "on the meta device" if value.is_meta else "sparse"
         raise ValueError(f"`{name}` must be an ordinary tensor of real numbers, got one that is {kind}.")
