@@ -80,8 +80,8 @@ def labelled(kind):
     ("kind", "start", "short", "level"),
     [
         ("good", "Usable. ", None, None),
-        ("too sure", "Usable for its predictions, not", "probabilities too high", "problem"),
-        ("too unsure", "Usable for its predictions, not", "probabilities too low", "problem"),
+        ("too sure", "Usable for its predictions, not", "the probabilities are too high", "problem"),
+        ("too unsure", "Usable for its predictions, not", "the probabilities are too low", "problem"),
         ("useless uncertainty", "Not usable as it is: ", "uncertainty does not point at errors", "problem"),
         ("beaten", "Not usable as it is: ", "beaten by logistic regression", "problem"),
         (
@@ -97,7 +97,7 @@ def labelled(kind):
 )
 def test_the_faults_of_a_classifier_are_named(kind, start, short, level):
     verdicts, line = judged(labelled(kind))
-    found = {(verdict.short.partition(" (NLL")[0], verdict.level) for verdict in verdicts if verdict.level != "good"}
+    found = {(verdict.short.partition(" (")[0], verdict.level) for verdict in verdicts if verdict.level != "good"}
     if short is None:
         assert not found
     else:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyro_bnn.app.reports.page.section import USABLE, Verdict, first_line, usability
+from pyro_bnn.app.reports.page.section import USABLE, Verdict, first_line, level_of, usability
 
 
 def fault(level, about, beaten=""):
@@ -32,3 +32,17 @@ def test_a_word_says_the_same_as_the_first_line(faults, word, start):
     verdicts = [fault("good", "predictions"), *(fault(*each) for each in faults)]
     assert first_line(verdicts, "RMSE 2").startswith(start)
     assert (usability(verdicts), word in USABLE) == (word, True)
+
+
+@pytest.mark.parametrize(
+    ("headline", "level"),
+    [
+        ("Usable. RMSE 2; 1 note in the report.", "good"),
+        ("Usable, but the 90 % intervals are slightly too wide. RMSE 2.", "note"),
+        ("Usable for its predictions, not for its uncertainty: a fault. RMSE 2.", "note"),
+        ("Too few rows to tell whether it is usable. RMSE 2.", "note"),
+        ("Not usable as it is: a fault.", "problem"),
+    ],
+)
+def test_the_first_line_has_the_colour_of_its_decision(headline, level):
+    assert level_of(headline) == level
