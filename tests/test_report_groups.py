@@ -113,5 +113,5 @@ def test_the_cards_name_the_target_and_units_and_intervals_have_one_level():
 
 def test_of_few_rows_a_quarter_is_surprising():
     subject = few_rows(12)
-    subject.drivers, subject.inputs, subject.config = (), None, SimpleNamespace(kind="table")
+    subject.drivers, subject.inputs, subject.config = None, None, SimpleNamespace(kind="table")
     assert len(surprises_section(subject).values["rows"]) == 3

@@ -13,7 +13,7 @@ from ..numbers import number, percent, together, with_error
 from .calibration import calibrated_section, calibration_section
 from .chains import chains_section
 from .classifier import accuracy_section, examples_section, unknown_section
-from .drivers import change_of, drivers_section, surprises_section
+from .drivers import drivers_section, surprises_section
 from .fit import about_section, command_with, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
 from .section import ELSEWHERE, Section, Verdict, first_line
@@ -74,7 +74,7 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
         lstrip_blocks=True,
     )
     environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": counted, "form": format}
-    environment.filters |= {"number": number, "with_error": with_error, "change": change_of}
+    environment.filters |= {"number": number, "with_error": with_error}
     environment.filters |= {"together": lambda text: unbroken(together(text)), "unbroken": unbroken}
     decision = decision_of(headline)
     command = next((verdict.command for verdict in verdicts if verdict.command), "")
