@@ -128,7 +128,7 @@ def test_chains_that_are_not_explored_are_named_in_the_first_line():
     assert first_line([short], "RMSE 2") == f"Usable. RMSE 2; 1 note in the report: {short.short}."
     wide = Verdict("problem", "uncertainty", "too wide", "", "")
     said = first_line([wide, short], "RMSE 2")
-    assert said.startswith("Usable for its predictions, not for its uncertainty. 1 of 2 chains is too short")
+    assert said.startswith("Usable for its predictions, not for its uncertainty: too wide. 1 of 2 chains is too short")
     unknown = of_chains(OWN, posterior, None)
     assert (unknown.level, unknown.short) == (
         "note",

@@ -137,7 +137,7 @@ def test_the_numbers_of_a_classifier_are_those_of_its_rows():
     )  # with three errors, the uncertainty cannot be judged
     own = (4 * math.log(0.98) + math.log(0.6) + math.log(0.3) + 2 * math.log(0.4) + math.log(0.3) + math.log(0.1)) / 10
     theirs = (6 * math.log(0.4) + 4 * math.log(0.3)) / 10
-    assert f"NLL {-own:.4f} against {-theirs:.3f} nats" in section.verdicts[2].text
+    assert f"NLL {-own:.3f} against {-theirs:.3f}, gain" in section.verdicts[2].text
 
 
 def test_a_class_that_is_often_missed_is_not_said_to_be_found():

@@ -286,9 +286,9 @@ def test_counts_are_held_against_what_their_intervals_promise(observed, short):
 @pytest.mark.parametrize(
     ("own", "error", "level", "words"),
     [
-        (-5.0, 0.1, "good", "probabilities are better than those of a line (NLL 5.000 against 5.434 nats"),
+        (-5.0, 0.1, "good", "probabilities are better than those of a line (NLL 5.000 against 5.434, gain"),
         (-5.455, 0.03, "note", "not clearly better than those of a line (NLL 5.455 against 5.434"),
-        (-5.455, 0.005, "problem", "A line predicts better: NLL 5.434, this run 5.455 (nats per row, gain"),
+        (-5.455, 0.005, "problem", "A line predicts better: NLL 5.434, this run 5.455 (gain"),
         (-5.430, 0.001, "note", "gain +0.00400 ± 0.00100; RMSE 2 against 1"),
     ],
 )

@@ -40,6 +40,9 @@ EXAMPLES = (
 )
 
 
+MOST_CORES = 4  # chains that compare networks at the same time
+
+
 @options.with_settings
 def train(
     dataset: Annotated[
@@ -118,6 +121,9 @@ def train(
     if out is not None:
         options.check_folder(out, force=force)
     with loading():
+        import torch
+
+        from ..._core.summary import counted, in_time
         from ...auto.choosing import Budget, Deadline
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
@@ -164,10 +170,11 @@ def train(
             for note in sorted([*notes, *known.notes], key=lambda note: not note.startswith(WARNING)):
                 output.say(note, style="yellow" if note.startswith(WARNING) else "")
             if config.method != "svi" and not config.time_limit and facts is None:
-                seconds = Budget.of_rows(known.facts.num_train).seconds
+                cores = min(torch.get_num_threads(), MOST_CORES)
+                wait = in_time(round(Budget.of_rows(known.facts.num_train).seconds / cores))
                 otherwise = ". If chains are impossible, the fit is variational" if config.method == "auto" else ""
                 output.say(
-                    f"Choosing and sampling take about {seconds:.0f} CPU seconds; --time-limit sets another time"
+                    f"The fit takes about {wait} on {counted(cores, 'free core')}; --time-limit sets another time"
                     f"{otherwise}."
                 )
         start = time.perf_counter()
