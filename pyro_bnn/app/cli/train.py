@@ -117,7 +117,7 @@ def train(
         check_given(dataset, recipe, given)
         names = [given.get("target"), given.get("split_by"), *given.get("features", ()), *given.get("ignore", ())]
         if Path(dataset).suffix.lower() in TABLES:
-            options.check_columns(Path(dataset), [*filter(None, names)])
+            options.check_columns(Path(dataset), [*filter(None, names)], header=given.get("header", True))
     if out is not None:
         options.check_folder(out, force=force)
     with loading():

@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from ..._core.summary import counted
 from ...modelling.likelihoods import PoissonLikelihood
 from ...modelling.model import BayesianModel
 from ...results import units
@@ -56,7 +57,7 @@ class OwnDataScores:
 
     def __str__(self) -> str:
         names = [name for name in COLUMNS if any(name in row["scores"] for row in self.rows)]
-        head = f"{self.target} of {self.num_test} test rows"
+        head = f"{self.target} of {counted(self.num_test, 'test row')}"
         width = max(len(head), *(len(row["name"]) for row in self.rows)) + 2
         lines = [f"{head:{width}s}" + "".join(f"{COLUMNS[name]:>11s}" for name in names)]
         for row in self.rows:
@@ -128,7 +129,7 @@ def in_brief(run: Trained) -> str:
     score = "accuracy" if target.is_class else "rmse"
     ways = {"": run.ensemble(), **run.baselines}
     own, *others = (f"{name} {shown_score(score, scores_of(way, target)[score])}" for name, way in ways.items())
-    return f"{shown_name(score)} on {len(run.rows.x_test):,} test rows:{own} ({', '.join(others)})."
+    return f"{shown_name(score)} on {counted(len(run.rows.x_test), 'test row')}:{own} ({', '.join(others)})."
 
 
 def scores_of(

@@ -97,7 +97,7 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
     gain, gain_error = mean_and_error((guessed - squared).mean(-1))
     explained = 1 - (root / guess) ** 2
     of_mean = f"the mean of the training targets has {number(guess)}"
-    text = f"RMSE {with_error(root, error)} on {len(squared):,} test rows; {of_mean}"
+    text = f"RMSE {with_error(root, error)} on {counted(len(squared), 'test row')}; {of_mean}"
     is_better, little = gain > NUM_ERRORS * gain_error, f"only {percent(explained)} of the variance"
     no_better = f"{text}: the network predicts no better."
     name = "the mean of the targets"
