@@ -295,8 +295,8 @@ def test_messages_on_files_in_the_current_folder_have_short_paths(pyro_bnn, tmp_
         ([f"text {number}" for number in range(120)], "gaussian", "needs numbers; choose another --target.\n"),
         ([str(number) for number in range(120)], "categorical", "choose --likelihood gaussian, since they are numbers"),
         ([f"20{number:02}-01-01" for number in range(99)], "gaussian", "choose another --target, or write the dates"),
-        (["a", "b", "c", "a"], "gaussian", "needs numbers; choose --likelihood categorical.\n"),
-        ([f"€{cents}.92" for cents in range(9)], "gaussian", "needs numbers; remove '€', or choose --likelihood ca"),
+        (["a", "b", "c", "a", "b"] * 2, "gaussian", "needs numbers; choose --likelihood categorical.\n"),
+        ([f"€{cents}.92" for cents in range(10)], "gaussian", "needs numbers; remove '€', or choose --likelihood ca"),
     ],
 )
 def test_the_remedy_for_a_wrong_target_is_no_circle(pyro_bnn, tmp_path, cells, likelihood, remedy):  # noqa: F811

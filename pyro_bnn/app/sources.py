@@ -305,7 +305,7 @@ def read_sample(
     lacks_target = num_columns == encoding.num_columns - 1 and config.target not in table.names
     if not config.header and num_columns != encoding.num_columns and not lacks_target:
         raise ValueError(
-            f"{path} has {num_columns} columns, and the table of training had {encoding.num_columns}; without a "
+            f"{path} has {counted(num_columns, 'column')}, and the table of training had {encoding.num_columns}; without a "
             "header, columns are known by their places, so write ? in place of unknown values."
         )
     table.require(keep)
