@@ -117,7 +117,7 @@ def test_new_combinations_of_equal_columns_raise_the_uncertainty():
 
 def effects(*columns, before=(2.0, 0.5)):
     """Effects of columns named a, b, ... with a score and an epistemic uncertainty each."""
-    return drivers.Drivers(*before, [drivers.Driver(name, *pair, 0.0) for name, pair in zip("abcdefghijkl", columns)])
+    return drivers.Drivers(*before, [drivers.Driver("abcdefghijkl"[i], *pair, 0.0) for i, pair in enumerate(columns)])
 
 
 @pytest.mark.parametrize(

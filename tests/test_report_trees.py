@@ -242,4 +242,6 @@ def test_the_first_line_on_the_page_says_that_notes_are_below(monkeypatch):
     monkeypatch.setattr(page, "verdicts_on", lambda subject: (headline, [], []))
     found, _, text = page.report_on(SimpleNamespace(run="run", num_samples=2, title="A run"))
     assert found == headline  # `evaluate` and `predict` say where
-    assert '<p class="headline good"><strong>Usable.</strong><span class="reasons"> RMSE 2; 2 notes below.</span>' in text
+    assert (
+        '<p class="headline good"><strong>Usable.</strong><span class="reasons"> RMSE 2; 2 notes below.</span>' in text
+    )

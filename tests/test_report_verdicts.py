@@ -344,14 +344,6 @@ def test_a_training_that_was_cut_short_is_named_before_other_faults():
     assert first_line([little, cause], "99 %") == f"Usable, but {TOO_EARLY}. Beaten by a line. 99 %."
 
 
-def test_intervals_that_are_slightly_wrong_are_named_in_the_decision():
-    wide = Verdict("note", "uncertainty", WIDE, "", "", is_named=True)
-    tied, other = Verdict("note", "baseline", TIED, "", ""), Verdict("note", "uncertainty", "another", "", "")
-    assert first_line([wide], "RMSE 2") == f"Usable, but {WIDE}. RMSE 2."
-    both = f"Usable, but {TIED} and {WIDE}. RMSE 2; 1 more note in the report."
-    assert first_line([wide, tied, other], "RMSE 2") == both
-
-
 def test_a_cold_posterior_is_said_to_be_one():
     history = History(num_data=10)
     history.add_step(-1.0, 0.0, 0.1)

@@ -34,6 +34,14 @@ def test_a_word_says_the_same_as_the_first_line(faults, word, start):
     assert (usability(verdicts), word in USABLE) == (word, True)
 
 
+def test_notes_on_intervals_are_named_in_the_decision():
+    wide = Verdict("note", "uncertainty", "the 90 % intervals are slightly too wide", "", "", is_named=True)
+    tied = Verdict("note", "baseline", "not clearly better than a line", "", "")
+    assert first_line([wide], "RMSE 2") == f"Usable, but {wide.short}. RMSE 2."
+    both = f"Usable, but {tied.short} and {wide.short}. RMSE 2; 1 more note in the report."
+    assert first_line([wide, tied, fault("note", "uncertainty")], "RMSE 2") == both
+
+
 @pytest.mark.parametrize(
     ("headline", "level"),
     [

@@ -107,8 +107,8 @@ class RunConfig:
 
     dataset: str = setting(
         NETWORK,
-        "fashion-mnist, mnist or digits, or a file of your own: a table (*.csv, *.tsv, *.txt, *.data, *.dat, *.parquet) "
-        "or arrays (*.npz).",
+        "fashion-mnist, mnist or digits, or a file of your own: a table (*.csv, *.tsv, *.txt, *.data, *.dat or "
+        "*.parquet) or arrays (*.npz).",
         check=kind_of,
     )
     prior: str = setting(

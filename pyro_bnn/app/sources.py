@@ -179,7 +179,11 @@ def _divided(config: RunConfig, table: Table, names: list[str], digest: str, fac
             numbers, written = target_numbers(cells)
             target = learned_numbers(config.target, numbers[training][:, None], config.likelihood, table.shown)
             target = replace(target, written=written)
-        notes += [*_on_few(len(training), len(testing)), *said, *_on_numbers({**encoding.written, target.name: target.written})]
+        notes += [
+            *_on_few(len(training), len(testing)),
+            *said,
+            *_on_numbers({**encoding.written, target.name: target.written}),
+        ]
         dates = encoding.columns("date")
         if dates and testing and not config.split_by:
             notes.append(
@@ -301,13 +305,8 @@ def read_sample(
     encoding = facts.table
     assert encoding is not None
     table = read_table(path, header=config.header)
-    num_columns = len(table.names)
-    lacks_target = num_columns == encoding.num_columns - 1 and config.target not in table.names
-    if not config.header and num_columns != encoding.num_columns and not lacks_target:
-        raise ValueError(
-            f"{path} has {counted(num_columns, 'column')}, and the table of training had {encoding.num_columns}; without a "
-            "header, columns are known by their places, so write ? in place of unknown values."
-        )
+    if not config.header:
+        encoding.check_places(table, config.target)
     table.require(keep)
     table.require(encoding.names, is_typed=False)
     needed = [feature.name for feature in encoding.features if not feature.has_missing]

@@ -229,7 +229,8 @@ def check_columns(table: Path, names: Sequence[str], *, header: bool = True) -> 
         return
     with table.open(encoding="utf-8-sig", errors="replace") as file:
         first = next((line for line in file if line.strip()), "")
-    if not header or not all(name in first for name in names):  # a name with quotes or a line break may still be in the table
+    is_known = header and all(name in first for name in names)
+    if not is_known:  # a name with quotes or a line break may still be in the table
         from ..own.reading import read_table
 
         read_table(table, header=header).require(names)

@@ -13,7 +13,7 @@ The JSON of `train` has these items:
 import shlex
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
@@ -24,8 +24,9 @@ import typer
 
 from .. import recipes, specs
 from ..config import settings
+from ..reports.numbers import in_series
 from ..specs import TABLES
-from ..starting import check_given, new_config
+from ..starting import check_given, columns_of, new_config
 from . import options
 from .output import Output
 from .stopping import loading
@@ -109,8 +110,7 @@ def train(
     if dataset is not None and not Path(dataset).suffix:
         recipes.find_recipe(dataset, recipe or "default")  # a mistake in the name is told first
     if resume is None and (dataset is None or out is None):
-        what = "the data set" if dataset is None else "option --out"
-        raise ValueError(f"Missing {what}. Example: {_completed(dataset, out, given)}")
+        raise ValueError(_what_is_missing(dataset, out, given))
     if dataset is not None:
         if Path(dataset).suffix:
             options.check_rows(Path(dataset))
@@ -246,8 +246,13 @@ def train(
     )
 
 
-def _completed(dataset: str | None, out: Path | None, given: Collection[str]) -> str:
-    """Return the command that the user typed, with an example of each part that is missing."""
+def _what_is_missing(dataset: str | None, out: Path | None, given: Mapping[str, Any]) -> str:
+    """Name the parts of the command that are missing, and complete the command that the user typed by examples."""
+    lacks_target = Path(dataset or "").suffix.lower() in TABLES and "target" not in given
+    missing = {"the data set": dataset is None, "--target": lacks_target, "--out": out is None}
+    names = in_series([name for name, is_missing in missing.items() if is_missing])
+    columns = columns_of(str(dataset), header=given.get("header", True)) if lacks_target else ""
     start = ["pyro-bnn", "train", *(["digits"] if dataset is None else [])]
-    target = ["--target", "COLUMN"] if Path(dataset or "").suffix in TABLES and "target" not in given else []
-    return shlex.join([*start, *sys.argv[2:], *target, *(["--out", "FOLDER"] if out is None else [])])
+    target = ["--target", "COLUMN"] if lacks_target else []
+    example = shlex.join([*start, *sys.argv[2:], *target, *(["--out", "FOLDER"] if out is None else [])])
+    return f"Missing {names}.{columns} Example: {example}"

@@ -70,7 +70,7 @@ class Cells:
 
     @property
     def labels(self) -> np.ndarray:
-        """The cells as class labels. TRUE and true become True, 1.00e+00 becomes 1, and a missing cell an empty text."""
+        """The cells as class labels. TRUE and true become True, 1.0e+00 becomes 1, a missing cell an empty text."""
         truth = {"true": "True", "false": "False"}
         texts = [truth.get(text.lower(), text) for text in self.texts.fillna("")]
         return np.array([f"{float(text):.6g}" if re.fullmatch(POWER, text) else text for text in texts], dtype=object)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..._core.summary import counted
 from .cells import Cells, listed, training_without
 from .reading import Table
 
@@ -119,6 +120,20 @@ class TableEncoding:
                 f"{row}; correct them."
             )
         return torch.tensor(inputs, dtype=torch.get_default_dtype())
+
+    def check_places(self, table: Table, target: str) -> None:
+        """Raise ValueError if a table without a header lacks columns. Only a target in the last column may be missing.
+
+        Columns are named by their places, so a missing column would change the names of the others.
+        """
+        num_columns = len(table.names)
+        lacks_target = num_columns == self.num_columns - 1 and target not in table.names
+        if num_columns != self.num_columns and not lacks_target:
+            raise ValueError(
+                f"{table.shown} has {counted(num_columns, 'column')}, and the table of training had "
+                f"{self.num_columns}; without a header, columns are known by their places, so write ? in place of "
+                "unknown values."
+            )
 
     def on_far(self, table: Table, inputs: Tensor) -> list[str]:
         """Return a note on each column of numbers in which some rows are far outside of the training rows."""
