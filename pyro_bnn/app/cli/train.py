@@ -87,7 +87,7 @@ def train(
     """Train a Bayesian network on images, a table or arrays.
 
     The settings, the history and the posterior are written to a folder. Tables and arrays are fitted with chains by
-    default. An interrupted run of chains keeps no draws; a variational run continues with --resume.
+    default. After Ctrl-C, nothing is kept of a run with chains; a variational run continues with --resume.
 
     For tables and arrays, the network, its prior and the kind of noise are chosen by scores on held-out training rows,
     unless you give them (see --method). For image sets, settings that you do not give come from a recipe (see
