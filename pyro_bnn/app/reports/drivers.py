@@ -78,7 +78,8 @@ def drivers_of(run: Trained) -> Drivers | None:
             after = predicted(permuted)
             found.append([*_measured(after, y, scale), _change(before, after)])
         varies = bool((x[:, inputs] != x[0, inputs]).any())
-        drivers.append(Driver(name, *torch.tensor(found).mean(0).tolist(), varies))
+        score, epistemic, moved = torch.tensor(found).mean(0).tolist()
+        drivers.append(Driver(name, score, epistemic, moved, varies))
     sign = 1 if run.rows.facts.target.is_class else -1  # the accuracy falls, and the RMSE rises
     drivers.sort(key=lambda driver: (sign * driver.score, -driver.moved))
     return Drivers(*_measured(before, y, scale), drivers)
@@ -97,8 +98,8 @@ def _measured(prediction: Prediction, y: Tensor, scale: Sequence[float]) -> tupl
 def _change(before: Prediction, after: Prediction) -> float:
     if isinstance(before, ClassificationPrediction) and isinstance(after, ClassificationPrediction):
         return float((before.probs - after.probs).abs().mean())
-    means = (prediction.as_kind(RegressionPrediction).mean for prediction in (before, after))
-    return float(torch.dist(*means))
+    first, second = (prediction.as_kind(RegressionPrediction).mean for prediction in (before, after))
+    return float(torch.dist(first, second))
 
 
 EXACT = 1e-3  # heuristic: a formula is almost exact up to this share of the RMSE of the mean of the targets

@@ -39,9 +39,9 @@ COLUMNS = {
 """Heading of the column of each score, also for the intervals that `pyro-bnn evaluate` measures."""
 
 LEGENDS = {
-    False: "RMSE and CRPS (units of the target) and NLL (nats per row): lower is better. in 90 %: share of targets in "
-    "the 90 % interval, which should be 90 %.",
-    True: "NLL (nats per row), ECE (calibration error) and Brier score: lower is better.",
+    False: "RMSE and CRPS (units of the target) and NLL (negative log-likelihood per row): lower is better. in 90 %: "
+    "share of targets in the 90 % interval, which should be 90 %.",
+    True: "NLL (negative log-likelihood per row), ECE (calibration error) and Brier score: lower is better.",
 }
 
 

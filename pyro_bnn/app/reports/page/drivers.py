@@ -110,8 +110,8 @@ def surprises_section(subject: Subject) -> Section | None:
     most = min(MOST_SURPRISES, -(-len(scores) // 4))  # of few rows, a quarter
     worst = scores.argsort(descending=True, stable=True)[:most].tolist()
     cells = _of_classes(found, worst) if isinstance(found, Classified) else _of_numbers(found, worst)
-    known = subject.inputs is not None and subject.drivers is not None
-    inputs = [driver.name for driver in subject.drivers.columns[:MOST_INPUTS]] if known else []
+    columns = () if subject.inputs is None or subject.drivers is None else subject.drivers.columns
+    inputs = [driver.name for driver in columns[:MOST_INPUTS]]
     shown = [
         (found.rows[row], [*parts, number(float(scores[row])), *_inputs(subject, row, inputs)], is_outside)
         for row, (parts, is_outside) in zip(worst, cells, strict=True)
