@@ -329,7 +329,7 @@ def read_sample(
     if others and not keep:
         notes.append(f"Not used and not copied: {listed(others)}. To copy columns, name all of them in --keep.")
     copied = {name: table.frame[name].fillna("").tolist() for name in names}
-    inputs = encoding.inputs(table, clips=True)
+    inputs = encoding.inputs(table, are_new=True)
     notes += encoding.on_far(table, inputs)
     return Sample(inputs, y, has_target, table.frame.index.tolist(), copied, (*notes, *on_targets))
 
