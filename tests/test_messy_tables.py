@@ -322,7 +322,7 @@ def test_rows_far_from_those_of_training_are_predicted_with_a_warning(pyro_bnn, 
     assert pyro_bnn("train", path, "--target", "price", "--out", run, *QUICK)[0] == 0
     new = write_table(tmp_path / "new.csv", [*houses(2), [value, *houses()[0][1:]]])
     code, out, err = pyro_bnn("predict", run, new)
-    said = "The number in column 'area' is far outside of the training data in row 3. A nearer number"
+    said = "The number in column 'area' is far outside of the training data in row 3: do not trust these predictions"
     assert (code, out.count("\n"), said in err, "inf" in out, "nan" in out) == (0, 4, True, False, False)
     out = tmp_path / "out.csv"
     write_table(new, [*houses(2), [*houses()[0][:-1], value]])  # a target is not needed
@@ -336,7 +336,7 @@ def test_a_number_whose_distance_from_those_of_training_overflows_is_far(tmp_pat
     sample = sources.read_sample(config, facts, _new(tmp_path, "a,k\n0,0\n0,-1e308\n"))
     assert bool(sample.x.isfinite().all())
     [note] = sample.notes
-    assert note.startswith("The number in column 'k' is far outside of the training data in row 2. ")
+    assert note.startswith("The number in column 'k' is far outside of the training data in row 2: ")
 
 
 def test_a_target_far_from_those_of_training_is_named_by_its_row_in_the_file(tmp_path):

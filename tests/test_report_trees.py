@@ -132,7 +132,7 @@ def test_a_bias_is_said_in_words(shift, said):
     if said is None:
         assert verdict.level == "good"
     else:
-        assert (verdict.level, verdict.short) == ("note", f"predictions {said} on average")
+        assert (verdict.level, verdict.short) == ("note", f"the predictions are {said} on average")
         assert f"The predictions are {said} on average, by 0.5" in verdict.text
         assert "% of the RMSE)." in verdict.text
 

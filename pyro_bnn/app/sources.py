@@ -330,8 +330,9 @@ def read_sample(
         notes.append(f"Not used and not copied: {listed(others)}. To copy columns, name all of them in --keep.")
     copied = {name: table.frame[name].fillna("").tolist() for name in names}
     inputs = encoding.inputs(table, are_new=True)
-    notes += encoding.on_far(table, inputs)
-    return Sample(inputs, y, has_target, table.frame.index.tolist(), copied, (*notes, *on_targets))
+    notes_on_far, is_far = encoding.far(table, inputs)
+    notes += notes_on_far
+    return Sample(inputs, y, has_target & ~is_far, table.frame.index.tolist(), copied, (*notes, *on_targets))
 
 
 def num_trained_on(config: RunConfig, facts: Facts, sample: Sample) -> int:

@@ -175,6 +175,8 @@ def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPost
 
         fault = of_length(config, facts.in_units(posterior.history), posterior.status).short
     known = runs.decision_of(runs.known_verdict(run)).rstrip(".")
+    if known and posterior.status.is_slight:
+        fault = ""  # the report has it
     if known and (fault or known != "Usable"):
         named = f"; {fault}" if fault and fault not in known else ""
         return [f"Verdict on the test rows: {known}{named}. Why: pyro-bnn report {run}"]

@@ -1,6 +1,5 @@
 """Encoding of the rows of a table (numbers, dates, categories and texts) as inputs of a network."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,6 @@ NUM_HASHED = 32  # number of inputs for a column of texts with many values, abou
 PERIODS = (365.2425, 7.0, 1.0)  # a year, a week and a day in days; for each, a date has a sine and a cosine
 MOST_NAMED = 5  # largest number of rows in a note
 FAR = 3.0  # heuristic: a number is far if it is so many times as far from the mean as all training numbers
-ROUNDING = 1e-6  # of numbers in single precision
 LARGEST = 1e9  # heuristic: a larger standardised number is a mistake; squares of sums of them could overflow
 
 
@@ -49,13 +47,8 @@ class Feature:
         """Number of inputs."""
         return {"category": len(self.categories), "text": NUM_HASHED}.get(self.kind, len(self.parts)) + self.has_missing
 
-    @property
-    def limit(self) -> float:
-        """The largest size of a standardised number of a new row. Numbers beyond it are far, and count as the limit."""
-        return FAR * self.reach or math.inf
-
-    def inputs(self, cells: Cells, *, limit: float = math.inf) -> np.ndarray:
-        """Encode the cells as inputs of shape ``(N, width)``. Standardised numbers are clipped at `limit`."""
+    def inputs(self, cells: Cells) -> np.ndarray:
+        """Encode the cells as inputs of shape ``(N, width)``."""
         if self.kind == "category":
             inputs = cells.labels[:, None] == np.array(self.categories, dtype=object)
         elif self.kind == "text":
@@ -71,7 +64,7 @@ class Feature:
                     f"correct them, or {training_without([cells.name])}."
                 )
             parts = _parts(found[0][:, None])[:, self.parts]
-            inputs = np.nan_to_num((parts - self.mean) / self.scale).clip(-limit, limit)  # missing become the mean
+            inputs = np.nan_to_num((parts - self.mean) / self.scale)  # missing numbers become the mean
         return np.column_stack([inputs, *([cells.is_missing] if self.has_missing else [])])
 
 
@@ -111,14 +104,12 @@ class TableEncoding:
     def inputs(self, table: Table, *, are_new: bool = False) -> Tensor:
         """Encode the rows of a table as inputs of shape (N, D). The inputs of an unknown category are 0.
 
-        `are_new` says whether the rows are new. Then numbers that are far from those of training are clipped.
+        A standardised number may not be larger than `LARGEST`. In new rows it becomes `LARGEST`.
         """
         table.require(self.names)
         with np.errstate(over="ignore"):  # numbers that are too large are refused below
-            limits = [feature.limit if are_new else math.inf for feature in self.features]
-            columns = [table.column(name) for name in self.names]
-            parts = zip(self.features, columns, limits, strict=True)
-            inputs = np.hstack([one.inputs(cells, limit=limit) for one, cells, limit in parts]).astype(float)
+            inputs = np.hstack([feature.inputs(table.column(feature.name)) for feature in self.features]).astype(float)
+        inputs = inputs.clip(-LARGEST, LARGEST) if are_new else inputs
         is_far = np.abs(inputs) > LARGEST
         if is_far.any():
             column = int(is_far.any(0).argmax())
@@ -144,19 +135,20 @@ class TableEncoding:
                 "unknown values."
             )
 
-    def on_far(self, table: Table, inputs: Tensor) -> list[str]:
-        """Return a note on each column of numbers in which some inputs of new rows were clipped."""
-        notes = []
-        for name, limit in ((feature.name, feature.limit) for feature in self.features if feature.reach):
-            are_far = (inputs[:, self.slices[name]].abs() > (1 - ROUNDING) * limit).any(1).numpy()
+    def far(self, table: Table, inputs: Tensor) -> tuple[list[str], Tensor]:
+        """Find new rows that are far outside of the training rows. Return a note on each column, and a mask, (N,)."""
+        notes, mask = [], torch.zeros(len(inputs), dtype=torch.bool)
+        for name, reach in ((feature.name, feature.reach) for feature in self.features if feature.reach):
+            are_far = (inputs[:, self.slices[name]].abs() > FAR * reach).any(1)
+            mask |= are_far
             if are_far.any():
-                rows = listed(table.frame.index[are_far].tolist(), MOST_NAMED)
+                rows = listed(table.frame.index[are_far.numpy()].tolist(), MOST_NAMED)
                 noun = "row" if are_far.sum() == 1 else "rows"
                 notes.append(
-                    f"The number in column {name!r} is far outside of the training data in {noun} {rows}. A nearer "
-                    "number was used, so do not trust these predictions."
+                    f"The number in column {name!r} is far outside of the training data in {noun} {rows}: do not trust "
+                    "these predictions, which are not scored."
                 )
-        return notes
+        return notes, mask
 
     def unseen(self, table: Table) -> dict[str, list[str]]:
         """Return for each column the categories that occur in the table, but did not occur in training."""
