@@ -238,7 +238,7 @@ def test_arrays_a_network_of_ones_own_and_chains_are_calibrated_too(pyro_bnn, tm
     np.savez(tmp_path / "data.npz", x=x[:200], y=y[:200], x_test=x[200:], y_test=y[200:])
     options = ("--net", f"{tmp_path / 'net.py'}:make", "--method", "mclmc", "--calibrate", 0.3)
     code, said, err = pyro_bnn("train", tmp_path / "data.npz", *options, "--out", tmp_path / "run")
-    assert (code, "60 calibrate" in said) == (0, True), err
+    assert (code, "60 test rows, and 60 rows for calibration." in said) == (0, True), err
     code, said, _ = pyro_bnn("evaluate", tmp_path / "run", "--json")
     before, after, *_ = json.loads(said)["calibration"]["rows"]
     assert code == 0

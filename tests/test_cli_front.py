@@ -93,6 +93,7 @@ EARLY = {
     "train t.csv --target pirce --out r": "t.csv has no column 'pirce'; did you mean 'price'?",
     "train t.csv --target price --ignore aera --out r": "t.csv has no column 'aera'; did you mean 'area'?",
     "train t.csv --target price --split-by dya --out r": "t.csv has no column 'dya'; its columns are 'area', 'price'.",
+    "train t.csv": "Missing --target and --out. Its columns are 'area', 'price'. Example: pyro-bnn train t.csv",
     "train t.csv --out r": "t.csv needs --target: the name of the column to predict. Its columns are 'area', 'price'.",
     "train t.csv --target price --method nuts --out r": "`--method` must be 'auto', 'mclmc' or 'svi', got 'nuts'.",
     "train t.csv --target price --prior gaussian:1 --out r": "`--prior`: unknown prior 'gaussian:1' (did you mean",
@@ -100,7 +101,7 @@ EARLY = {
     "train t.csv --target price --hidden 10,,9 --out r": "`--hidden` must be whole numbers separated by commas,",
     "train t.csv --target price --optimizer lion --out r": "`--optimizer`: unknown optimizer 'lion'; choose adam,",
     "train t --target price --out r": "unknown data set 't' (did you mean 't.csv'?); choose fashion-mnist,",
-    "train t.data --target price --out r": "t.data ends in .data; rename it to an ending of tables (.csv,",
+    "train t.xyz --target price --out r": "t.xyz ends in .xyz; rename it to an ending of tables (.csv,",
     "train digits --method auto --out r": "`--method` goes with tables and arrays only.",
     "report ../early": "../early holds no training run: there is no ../early/manifest.json; make one with",
     "evaluate run/posterior.safetensors": "run/posterior.safetensors is a file; pass the folder: run.",
@@ -113,7 +114,7 @@ def test_mistakes_that_arguments_alone_show_are_reported_before_torch_is_loaded(
     place = tmp_path / "early"
     (place / "run").mkdir(parents=True)
     (place / "t.csv").write_text("area,price\n1,2\n")
-    for name in ("t.data", "run/manifest.json", "run/posterior.safetensors"):
+    for name in ("t.xyz", "run/manifest.json", "run/posterior.safetensors"):
         (place / name).touch()
     start = FRESH.partition("HEAVY")[0]
     checks = [f"assert run(*{line.split()}) == 2, {line!r}" for line in EARLY]
@@ -254,6 +255,7 @@ IN_WORDS = {
     "accuracy": "only with the tutorial recipes",
     "likelihood": "guessed from the target; a message says which",
     "net": "fully connected layers of --hidden units",
+    "header": "the first line has names",
     "features": "all but the target",
     "drop_missing": "one more input says which values are missing",
     "method": "images svi; tables and arrays auto, or svi if you give a setting that only svi has, such as --epochs",

@@ -35,7 +35,7 @@ def test_it_is_a_warning_at_the_top_if_many_rows_are_left_out(pyro_bnn, holes, t
     options = ("--target", "price", "--drop-missing", "--out", tmp_path / "run", *QUICK)
     code, out, err = pyro_bnn("train", holes, *options)
     assert (code, err) == (0, "")
-    assert out.startswith(f"Warning: {LEFT_OUT}\nTarget 'price' holds numbers")
+    assert out.startswith(f"Warning: {LEFT_OUT}\nWarning: 14 rows to train on and 4 test rows are very few: ")
 
 
 def test_notes_are_told_though_an_error_follows(pyro_bnn, holes, tmp_path):

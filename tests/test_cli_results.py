@@ -265,7 +265,7 @@ def test_a_list_of_cells_begins_with_what_the_table_is_about(monkeypatch):
 
 def test_a_score_is_rounded_alike_in_all_commands():
     assert [shown_score("rmse", value) for value in (2.293, 12.91, None)] == ["2.293", "12.91", "-"]
-    assert shown_score("nll", 0.07142) == "0.07142"
+    assert shown_score("nll", 0.07142) == "0.0714"
     assert shown_score("coverage_90", 0.924) == "92.4 %"
 
 

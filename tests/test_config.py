@@ -52,6 +52,7 @@ BAD = {
     "features": [("a",), "a", [3], [""], None],
     "ignore": [("a",), "a", [3], None],
     "drop_missing": [True, 1, None],
+    "header": [False, 1, None],
     "test_fraction": [0.5, 1, -0.1, "0.1", True, None],
     "calibrate": [0.5, 1, -0.1, "0.1", True, None],
     "split_seed": [1, -1, None],

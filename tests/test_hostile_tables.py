@@ -36,7 +36,7 @@ TABLES = {
     "empty": (b"", (), "is empty; pass a table with a line of names"),
     "blank": (b"\n\n  \n", (), "is empty"),
     "names only": (text("area,price"), (), "holds no rows"),
-    "one row": (text("area,price", "1,2.5"), (), "there are too few rows to learn from: at least 4 are needed, got 1"),
+    "one row": (text("area,price", "1,2.5"), (), "there are too few rows to learn from: at least 10 are needed, got 1"),
     "no such target": (GOOD, ("--target", "rent"), "has no column 'rent'; its columns are 'area', 'rooms', 'city'"),
     "a typing error": (GOOD, ("--target", "pirce"), "has no column 'pirce'; did you mean 'price'?"),
     "a short form": (GOOD, ("--target", "pri"), "has no column 'pri'; did you mean 'price'?"),

@@ -107,13 +107,13 @@ def test_a_linear_method_is_fitted_to_as_many_rows_as_it_can_be_in_seconds(monke
     np.testing.assert_allclose(found.probs, probs)
 
 
-def test_printed_numbers_have_four_digits_and_shares_a_space():
+def test_printed_numbers_have_three_or_four_digits_and_shares_a_space():
     """A last zero is a digit like any other, and the legend names the single network of this run only."""
     shown = {"nll": 2.91, "rmse": 0.004167, "coverage_90": 0.5}
     printed = str(scores.OwnDataScores("y", 9, [{"name": "one draw", "scores": shown}], is_class=False))
     head, row, _, legend, _ = printed.splitlines()
     assert head.split()[-3:] == ["in", "90", "%"]
-    assert row.split() == ["one", "draw", "2.910", "0.004167", "50.0", "%"]
+    assert row.split() == ["one", "draw", "2.910", "0.00417", "50.0", "%"]
     assert legend.startswith("one draw: a single network; ")
 
 

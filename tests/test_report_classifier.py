@@ -80,8 +80,8 @@ def labelled(kind):
     ("kind", "start", "short", "level"),
     [
         ("good", "Usable. ", None, None),
-        ("too sure", "Usable for its predictions, not", "probabilities too high", "problem"),
-        ("too unsure", "Usable for its predictions, not", "probabilities too low", "problem"),
+        ("too sure", "Usable for its predictions, not", "the probabilities are too high", "problem"),
+        ("too unsure", "Usable for its predictions, not", "the probabilities are too low", "problem"),
         ("useless uncertainty", "Not usable as it is: ", "uncertainty does not point at errors", "problem"),
         ("beaten", "Not usable as it is: ", "beaten by logistic regression", "problem"),
         (
@@ -97,7 +97,7 @@ def labelled(kind):
 )
 def test_the_faults_of_a_classifier_are_named(kind, start, short, level):
     verdicts, line = judged(labelled(kind))
-    found = {(verdict.short.partition(" (NLL")[0], verdict.level) for verdict in verdicts if verdict.level != "good"}
+    found = {(verdict.short.partition(" (")[0], verdict.level) for verdict in verdicts if verdict.level != "good"}
     if short is None:
         assert not found
     else:
@@ -137,7 +137,7 @@ def test_the_numbers_of_a_classifier_are_those_of_its_rows():
     )  # with three errors, the uncertainty cannot be judged
     own = (4 * math.log(0.98) + math.log(0.6) + math.log(0.3) + 2 * math.log(0.4) + math.log(0.3) + math.log(0.1)) / 10
     theirs = (6 * math.log(0.4) + 4 * math.log(0.3)) / 10
-    assert f"NLL {-own:.4f} against {-theirs:.3f} nats" in section.verdicts[2].text
+    assert f"NLL {-own:.3f} against {-theirs:.3f}, gain" in section.verdicts[2].text
 
 
 def test_a_class_that_is_often_missed_is_not_said_to_be_found():

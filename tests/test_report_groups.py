@@ -100,7 +100,7 @@ def test_the_cards_name_the_target_and_units_and_intervals_have_one_level():
     assert names == ["RMSE of price", "NLL of price", "Inside their 90 % interval"]
     remarks = [tile.remark for section in sections for tile in section.tiles]
     assert remarks[0].startswith("in the unit of the target; ")
-    assert remarks[1].startswith("nats per row, ")
+    assert remarks[1].startswith("negative log-likelihood per row, ")
     assert remarks[2] == "of 600 observed values of price"
     labels = labelled("good")
     labels.classified = replace(labels.classified, target="kind")
@@ -113,5 +113,5 @@ def test_the_cards_name_the_target_and_units_and_intervals_have_one_level():
 
 def test_of_few_rows_a_quarter_is_surprising():
     subject = few_rows(12)
-    subject.drivers, subject.inputs, subject.config = (), None, SimpleNamespace(kind="table")
+    subject.drivers, subject.inputs, subject.config = None, None, SimpleNamespace(kind="table")
     assert len(surprises_section(subject).values["rows"]) == 3

@@ -91,7 +91,7 @@ def test_a_run_with_wrong_uncertainty_that_trees_beat_is_not_usable(share):
     wide = Verdict("problem", "uncertainty", "95 % intervals too wide", "", "")
     line = first_line([wide, *section.verdicts], "RMSE 2")
     if share == 1.0:  # the trees are not better
-        assert line == f"{UNSURE}. 95 % intervals too wide. RMSE 2."
+        assert line == f"{UNSURE}: 95 % intervals too wide. RMSE 2."
         return
     theirs, own = re.search(r"RMSE (\S+), this run ([\d.]+)\.", verdict_on(section, "Trees of").text).groups()
     assert float(theirs) < float(own)
@@ -108,9 +108,9 @@ def test_a_run_with_wrong_uncertainty_that_trees_beat_is_not_usable(share):
 def test_a_run_with_wrong_uncertainty_that_a_baseline_beats_in_its_errors_is_not_usable(unbeaten):
     little = of_baseline("a line", -5.46, -5.4, 0.01, points="", is_nearer=False, unbeaten=unbeaten)
     wide = Verdict("problem", "uncertainty", "95 % intervals too wide", "", "")
-    in_part = f"{UNSURE}; beaten by a line in NLL, not clearly in RMSE. "
-    start = in_part if unbeaten else f"{NEITHER}: beaten by a line; "
-    assert first_line([wide, little], "").startswith(f"{start}95 % intervals too wide.")
+    in_part = f"{UNSURE}: 95 % intervals too wide. Beaten by a line in NLL, not clearly in RMSE. "
+    whole = f"{NEITHER}: beaten by a line; 95 % intervals too wide."
+    assert first_line([wide, little], "").startswith(in_part if unbeaten else whole)
 
 
 def test_an_nll_above_that_of_the_mean_of_the_targets_names_both():
@@ -118,7 +118,7 @@ def test_an_nll_above_that_of_the_mean_of_the_targets_names_both():
     worse = of_baseline("linear regression", -4.5, -2.5, 0.1, **numbers, guess=("the mean of the targets", -3.3))
     said = "robabilities worse than those of linear regression and of the mean of the targets (NLL 4.500 against 2.500"
     line = first_line([worse], "RMSE 2")
-    assert line == f"{UNSURE}. P{said} and 3.300). RMSE 2."
+    assert line == f"{UNSURE}: p{said} and 3.300). RMSE 2."
     better = of_baseline("linear regression", -3.2, -2.5, 0.1, **numbers, guess=("the mean of the targets", -3.3))
     assert "and of the mean of the targets" not in first_line([better], "RMSE 2")
 
@@ -132,7 +132,7 @@ def test_a_bias_is_said_in_words(shift, said):
     if said is None:
         assert verdict.level == "good"
     else:
-        assert (verdict.level, verdict.short) == ("note", f"predictions {said} on average")
+        assert (verdict.level, verdict.short) == ("note", f"the predictions are {said} on average")
         assert f"The predictions are {said} on average, by 0.5" in verdict.text
         assert "% of the RMSE)." in verdict.text
 
@@ -242,4 +242,6 @@ def test_the_first_line_on_the_page_says_that_notes_are_below(monkeypatch):
     monkeypatch.setattr(page, "verdicts_on", lambda subject: (headline, [], []))
     found, _, text = page.report_on(SimpleNamespace(run="run", num_samples=2, title="A run"))
     assert found == headline  # `evaluate` and `predict` say where
-    assert "<strong>Usable.</strong> RMSE 2; 2 notes below." in text
+    assert (
+        '<p class="headline good"><strong>Usable.</strong><span class="reasons"> RMSE 2; 2 notes below.</span>' in text
+    )

@@ -65,7 +65,7 @@ def test_numbers_have_as_many_digits_as_they_need():
     assert numbers.percent(0.5, 0) == "50 %"
     assert numbers.percent(10.02, 0) == "1,002 %"
     assert [numbers.number(value) for value in (2.91, 123456.0, 5.88e-6)] == ["2.910", "123456", "5.880e-06"]
-    assert numbers.number(0.25, "+") == "+0.2500"
+    assert numbers.number(0.25, "+") == "+0.250"
     assert numbers.with_error(1.112, 0.113) == "1.112 ± 0.113"
     assert numbers.with_error(-0.00043, 0.00102, "+") == "-0.00043 ± 0.00102"
     assert [scores.shown_name(name) for name in ("rmse", "coverage_68.3")] == ["RMSE", "in 68.3 %"]

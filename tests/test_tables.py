@@ -42,7 +42,7 @@ def test_a_table_is_trained_on_and_measured_on_rows_that_were_set_aside(pyro_bnn
     out = trained(pyro_bnn, table, run, "--epochs", 500)
     assert "Target 'price' holds numbers: regression." in out
     wide = "7 inputs from 4 columns ('city' 3, 'garden' 2; the others 1 each)"
-    assert f"Trained on 48 rows of {wide} for 'price'; 12 test rows are held out." in out
+    assert f"Trained on 48 rows of {wide} for 'price'. Held out: 12 test rows." in out
     code, out, err = pyro_bnn("evaluate", run)
     assert (code, err) == (0, "")
     assert "price of 12 test rows" in out
@@ -295,8 +295,8 @@ def test_messages_on_files_in_the_current_folder_have_short_paths(pyro_bnn, tmp_
         ([f"text {number}" for number in range(120)], "gaussian", "needs numbers; choose another --target.\n"),
         ([str(number) for number in range(120)], "categorical", "choose --likelihood gaussian, since they are numbers"),
         ([f"20{number:02}-01-01" for number in range(99)], "gaussian", "choose another --target, or write the dates"),
-        (["a", "b", "c", "a"], "gaussian", "needs numbers; choose --likelihood categorical.\n"),
-        ([f"€{cents}.92" for cents in range(9)], "gaussian", "needs numbers; remove '€', or choose --likelihood ca"),
+        (["a", "b", "c", "a", "b"] * 2, "gaussian", "needs numbers; choose --likelihood categorical.\n"),
+        ([f"€{cents}.92" for cents in range(10)], "gaussian", "needs numbers; remove '€', or choose --likelihood ca"),
     ],
 )
 def test_the_remedy_for_a_wrong_target_is_no_circle(pyro_bnn, tmp_path, cells, likelihood, remedy):  # noqa: F811

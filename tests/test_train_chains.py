@@ -155,10 +155,11 @@ def test_the_report_has_a_section_on_chains_in_place_of_those_on_training_and_we
     if few is not None:
         hardly = "(, but longer sampling should hardly change the predictions)?"
         assert re.match(rf"{few[0]}{hardly}\. To see whether the predictions are usable: ", unjudged)
-        assert re.search(rf"^Verdict on the test rows: Usable.*{few[0]}{hardly}\. Why: ", said)
+        is_told = "hardly" not in unjudged  # if it hardly matters, only the report has it
+        assert bool(re.search(rf"^Verdict on the test rows: Usable.*{few[0]}\. Why: ", said)) == is_told
         assert "To see whether" not in said
-    listed = json.loads(pyro_bnn("predict", place / "run", place / "houses.csv", "--json")[1])["notes"]
-    assert any("too short to explore" in note for note in listed) == is_short
+        listed = json.loads(pyro_bnn("predict", place / "run", place / "houses.csv", "--json")[1])["notes"]
+        assert any("too short to explore" in note for note in listed) == is_told
     assert "Warning" not in said  # the report calls such a run usable
 
 
@@ -216,7 +217,7 @@ def test_a_variational_fit_is_also_compared_with_baselines(pyro_bnn, tmp_path): 
             (3,),
             (
                 "R-hat within chains up to 1.47, between them 1.60; 5 % of the variance of predictions lies between "
-                "chains. 9 steps. For a more exact result, pass a larger time limit, such as"
+                "chains. 9 steps. For a more exact result, try --time-limit"
             ),
         ),
         (1.04, 1.6, (3,), "R-hat within chains is at most 1.1, so each chain is long enough for the mode"),
@@ -233,7 +234,7 @@ def test_a_sentence_judges_the_chains(within, between, hidden, expected):
     status = with_verdict(Chosen("", None, posterior, {}, "Chosen: this.", "8 chains.", "9 steps."), config)
     assert expected in str(status)
     is_short = "above" in expected or "up to" in expected
-    assert ("a larger time limit, such as --time-limit 80 (four times the time" in status.remedy) == is_short
+    assert ("try --time-limit 80." in status.remedy) == is_short
     assert bool(status.remedy) == is_short
     assert hidden or not status  # then `predict` and `report` say so, too
     assert hidden or "modes" not in str(status)
@@ -296,7 +297,7 @@ def test_a_variational_fit_says_why_it_is_one(pyro_bnn, tmp_path):  # noqa: F811
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--epochs", 3, "--lr", 0.01)
     assert code == 0
     assert "The fit is variational (--method svi) because of --epochs and --lr." in out
-    assert "CPU seconds" not in out
+    assert "free core" not in out
     assert "3 epochs (3 steps): too few to tell whether the loss had settled. Raise --epochs, or --lr.\n" in out
     assert config_of(tmp_path / "run")["method"] == "svi"
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--epochs", 3, "--method", "svi", out="named")
@@ -310,8 +311,8 @@ def test_without_a_compiler_the_fit_is_variational_and_says_why(pyro_bnn, tmp_pa
     code, out, err = train(pyro_bnn, tmp_path, "--hidden", 5, num_rows=31)
     assert (code, err) == (0, "")
     assert "The fit is variational, since" in " ".join(out.split())
-    said = "CPU seconds; --time-limit sets another time. If chains are impossible, the fit is variational."
-    assert said in " ".join(out.split())
+    said = "free cores?; --time-limit sets another time. If chains are impossible, the fit is variational."
+    assert re.search(f"The fit takes about [0-9]+ s on [0-9] {said}", " ".join(out.split()))
     assert "the C compiler failed" in out
     config = config_of(tmp_path / "run")
     assert (config["method"], config["hidden"], config["likelihood"]) == ("svi", [5], "gaussian")
@@ -360,7 +361,7 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     assert "\nThe fit is variational, since " in out
     pattern = (
         r" (The time limit ended the training after (\d+) of 3,000 epochs\. "
-        r"Train longer, such as with --method svi --time-limit (\d+): .*) The fit"
+        r"Train longer: --method svi --time-limit (\d+) should suffice .*) The fit"
     )
     assert (found := re.search(pattern, out))
     assert int(found[3]) > 0.5
@@ -378,7 +379,7 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     page = (tmp_path / "run" / "report.html").read_text()
     commands = re.findall(r"<pre>(pyro.*)$", re.sub("</?span[^>]*>", "", page), re.MULTILINE)
     longer, command = (html.unescape(found) for found in commands)
-    assert f" --method svi --time-limit {found[3]} " in longer
+    assert f" --time-limit {found[3]} " in longer  # its option --epochs makes the fit variational
     assert "--time-limit 0.5 " in command
     assert f"The time limit ended the fit after {found[2]} of 3000 epochs." in page
     code, out, _ = pyro_bnn(*shlex.split(command)[1:])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyro_bnn.app.reports.page.section import USABLE, Verdict, first_line, usability
+from pyro_bnn.app.reports.page.section import USABLE, Verdict, first_line, level_of, usability
 
 
 def fault(level, about, beaten=""):
@@ -32,3 +32,25 @@ def test_a_word_says_the_same_as_the_first_line(faults, word, start):
     verdicts = [fault("good", "predictions"), *(fault(*each) for each in faults)]
     assert first_line(verdicts, "RMSE 2").startswith(start)
     assert (usability(verdicts), word in USABLE) == (word, True)
+
+
+def test_notes_on_intervals_are_named_in_the_decision():
+    wide = Verdict("note", "uncertainty", "the 90 % intervals are slightly too wide", "", "", is_named=True)
+    tied = Verdict("note", "baseline", "not clearly better than a line", "", "")
+    assert first_line([wide], "RMSE 2") == f"Usable, but {wide.short}. RMSE 2."
+    both = f"Usable, but {tied.short} and {wide.short}. RMSE 2; 1 more note in the report."
+    assert first_line([wide, tied, fault("note", "uncertainty")], "RMSE 2") == both
+
+
+@pytest.mark.parametrize(
+    ("headline", "level"),
+    [
+        ("Usable. RMSE 2; 1 note in the report.", "good"),
+        ("Usable, but the 90 % intervals are slightly too wide. RMSE 2.", "note"),
+        ("Usable for its predictions, not for its uncertainty: a fault. RMSE 2.", "note"),
+        ("Too few rows to tell whether it is usable. RMSE 2.", "note"),
+        ("Not usable as it is: a fault.", "problem"),
+    ],
+)
+def test_the_first_line_has_the_colour_of_its_decision(headline, level):
+    assert level_of(headline) == level

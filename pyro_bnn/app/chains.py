@@ -174,11 +174,10 @@ def in_plain_words(posterior: MCMCPosterior, change: float, *, is_class: bool = 
     elif posterior.modes is None:
         said = "The network is trained, but there are too few draws to check the sampler."
     elif are_short(posterior.modes):
-        size = percent(change, 0 if change >= 0.1 else 1) + ("" if is_class else " of their standard deviation")
-        halves = f"those of the two halves of the draws differ by {size}"
         if posterior.status.is_slight:
-            return f"The network is trained. Some chains are short, but {HARDLY}: {halves}."
-        said = f"The network is trained. Longer sampling would change its predictions somewhat: {halves}."
+            return f"The network is trained. Some chains are short, but {HARDLY}."
+        size = percent(change, 0 if change >= 0.1 else 1) + ("" if is_class else " of their standard deviation")
+        said = f"The network is trained. Longer sampling would change its predictions somewhat (by about {size})."
     elif posterior.status.remedy:
         said = "The network is trained. The sampler would need longer to be exact."
     return f"{said} {posterior.status.remedy}".rstrip()

@@ -107,8 +107,8 @@ class RunConfig:
 
     dataset: str = setting(
         NETWORK,
-        "fashion-mnist, mnist or digits, or a file of your own: a table (*.csv, *.tsv, *.txt, *.parquet) or arrays "
-        "(*.npz).",
+        "fashion-mnist, mnist or digits, or a file of your own: a table (*.csv, *.tsv, *.txt, *.data, *.dat or "
+        "*.parquet) or arrays (*.npz).",
         check=kind_of,
     )
     prior: str = setting(
@@ -227,6 +227,13 @@ class RunConfig:
         default="weights",
     )
     target: str = setting(OWN, "Column to predict. Required for a table.", default="", shown="", kinds=TABLE)
+    header: bool = setting(
+        OWN,
+        "Whether the first line of a text file has the names of the columns. With --no-header, they are c1, c2, ...",
+        default=True,
+        shown="the first line has names",
+        kinds=TABLE,
+    )
     features: tuple[Name, ...] = setting(
         OWN,
         "Columns of a table to predict from, separated by commas. A column that counts or names the rows is used only "

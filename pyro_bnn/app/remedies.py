@@ -24,7 +24,7 @@ def more_time(config: RunConfig, history: "History") -> str:
     """Return the remedy for a variational fit that reached the time limit before its last epoch."""
     # For tables and arrays, the next run might draw chains without --method svi.
     options = f"{'' if config.kind == 'images' else '--method svi '}--time-limit {enough_time(config, history):.0f}"
-    return f"Train longer, such as with {options}: all {config.epochs:,} epochs take about that at this speed."
+    return f"Train longer: {options} should suffice for all {config.epochs:,} epochs."
 
 
 def enough_time(config: RunConfig, history: "History") -> float:
@@ -37,10 +37,7 @@ def enough_time(config: RunConfig, history: "History") -> float:
 def longer_chains(config: RunConfig, seconds: float | None) -> str:
     """Return the remedy for chains that are too short. `seconds` is the time that the fit took, if it is known."""
     limit = longer_limit(config, seconds)
-    guess = f", such as --time-limit {limit:.0f}" if limit else ""
-    what = "limit" if config.time_limit else "time"
-    why = f" (four times the {what} of this fit; how long they need is not known)" if limit else ""
-    return f"For a more exact result, pass a larger time limit{guess}{why}."
+    return f"For a more exact result, {f'try --time-limit {limit:.0f}' if limit else 'pass a larger --time-limit'}."
 
 
 def longer_limit(config: RunConfig, seconds: float | None) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._core.summary import counted
 from ..results.calibration import fewest_rows, set_aside
 from . import datasets
 from .config import RunConfig
@@ -23,11 +24,12 @@ from .own.arrays import (
 )
 from .own.cells import Cells, listed
 from .own.encoding import has_name_of_identifier, learned_encoding
-from .own.reading import Table, checksum, complete, feature_names, read_table
+from .own.reading import WARNING, Table, checksum, complete, feature_names, read_table
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 
 MOST_CERTAIN = 0.95  # largest level that `pyro-bnn evaluate` measures; --calibrate must hold out enough rows for it
 FEWEST_HELD_OUT = fewest_rows(MOST_CERTAIN)
+FEWEST_ROWS, FEW_ROWS = 10, 50  # heuristic: with fewer rows, nothing can be learned, or little
 MOST_NAMED = 8  # largest number of columns of which a sentence gives the numbers of inputs
 
 
@@ -60,10 +62,10 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
     shape = " x ".join(map(str, data.facts.input_shape))
     classes = f"{len(data.classes)} classes of " if data.classes else ""
     what = f"{classes}{data.facts.target.name!r}"
-    calibrate = "" if data.held_out is None else f", and {len(data.held_out[0])} calibrate"
+    calibrate = "" if data.held_out is None else f", and {counted(len(data.held_out[0]), 'row')} for calibration"
     return (
-        f"Trained on {len(data.x_train)} rows of {shape} inputs{_origin(data.facts)} for {what}; {len(data.x_test)} "
-        f"test rows are held out{calibrate}."
+        f"Trained on {counted(len(data.x_train), 'row')} of {shape} inputs{_origin(data.facts)} for {what}. Held out: "
+        f"{counted(len(data.x_test), 'test row')}{calibrate}."
     )
 
 
@@ -131,12 +133,20 @@ def without_held_out(
 
 
 def _check_enough(num_rows: int) -> None:
-    if num_rows < 4:
-        raise ValueError(f"there are too few rows to learn from: at least 4 are needed, got {num_rows}.")
+    if num_rows < FEWEST_ROWS:
+        raise ValueError(f"there are too few rows to learn from: at least {FEWEST_ROWS} are needed, got {num_rows}.")
+
+
+def _on_few(num_training: int, num_test: int) -> list[str]:
+    """Return a warning if a table or arrays have few rows."""
+    if num_training + num_test >= FEW_ROWS:
+        return []
+    rows = f"{counted(num_training, 'row')} to train on and {counted(num_test, 'test row')}"
+    return [f"{WARNING} {rows} are very few: neither the predictions nor their scores are reliable."]
 
 
 def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
-    table = read_table(path)
+    table = read_table(path, header=config.header)
     names = feature_names(table, target=config.target, features=config.features, ignore=config.ignore)
     used = [*names, config.target, *([config.split_by] if config.split_by else [])]
     digest = checksum(table, used)
@@ -169,7 +179,11 @@ def _divided(config: RunConfig, table: Table, names: list[str], digest: str, fac
             numbers, written = target_numbers(cells)
             target = learned_numbers(config.target, numbers[training][:, None], config.likelihood, table.shown)
             target = replace(target, written=written)
-        notes += [*said, *_on_numbers({**encoding.written, target.name: target.written})]
+        notes += [
+            *_on_few(len(training), len(testing)),
+            *said,
+            *_on_numbers({**encoding.written, target.name: target.written}),
+        ]
         dates = encoding.columns("date")
         if dates and testing and not config.split_by:
             notes.append(
@@ -226,7 +240,8 @@ def _load_arrays(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     found = Facts(digest, len(fitted), len(test[0]), encoding.shape, target, None, encoding)
     calibrating, rows = sets[2] if held_out else None, tuple(row + 1 for row in testing)
     inputs = input_frame(test[0]) if len(encoding.shape) == 1 else None
-    return Dataset(*sets[0], *sets[1], found, (), calibrating, rows, inputs)
+    notes = tuple(_on_few(len(fitted), len(test[0])))
+    return Dataset(*sets[0], *sets[1], found, notes, calibrating, rows, inputs)
 
 
 def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -> Tensor:
@@ -249,7 +264,7 @@ def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
     """
     path = _near(config.dataset)
     if config.kind == "table":
-        table = read_table(path)
+        table = read_table(path, header=config.header)
         return *guessed(table.column(config.target)), len(table), False
     (x, y), test = pairs_of(read_arrays(path), str(path), checks_targets=False)
     if y.dtype.kind == "f":
@@ -289,7 +304,9 @@ def read_sample(
         return _array_sample(facts, path)
     encoding = facts.table
     assert encoding is not None
-    table = read_table(path)
+    table = read_table(path, header=config.header)
+    if not config.header:
+        encoding.check_places(table, config.target)
     table.require(keep)
     table.require(encoding.names, is_typed=False)
     needed = [feature.name for feature in encoding.features if not feature.has_missing]
@@ -312,7 +329,10 @@ def read_sample(
     if others and not keep:
         notes.append(f"Not used and not copied: {listed(others)}. To copy columns, name all of them in --keep.")
     copied = {name: table.frame[name].fillna("").tolist() for name in names}
-    return Sample(encoding.inputs(table), y, has_target, table.frame.index.tolist(), copied, (*notes, *on_targets))
+    inputs = encoding.inputs(table, are_new=True)
+    notes_on_far, is_far = encoding.far(table, inputs)
+    notes += notes_on_far
+    return Sample(inputs, y, has_target & ~is_far, table.frame.index.tolist(), copied, (*notes, *on_targets))
 
 
 def num_trained_on(config: RunConfig, facts: Facts, sample: Sample) -> int:

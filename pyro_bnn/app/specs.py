@@ -28,7 +28,7 @@ HELD_OUT: dict[str, tuple[int, ...]] = {"fashion-mnist": (), "mnist": (), "digit
 
 DATA_SETS = tuple(HELD_OUT)
 
-TABLES = (".csv", ".tsv", ".txt", ".parquet")  # files that are read as tables
+TABLES = (".csv", ".tsv", ".txt", ".data", ".dat", ".parquet")  # files that are read as tables
 PIXEL_SCALE_FLOOR = 0.003  # about one grey level, added to the sd of each pixel against division by nearly 0
 OPTIMIZERS = ("adam", "sgd", "natural")  # numbers may follow `natural`, as in ``natural:DECAY,CLIP``
 PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {

@@ -61,7 +61,8 @@ def _asked(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> RunCon
     if recipe is not None:
         raise ValueError(f"recipes are for image sets; leave out --recipe {recipe} with data of your own.")
     if kind_of(dataset) == "table" and "target" not in settings:
-        raise ValueError(f"{dataset} needs --target: the name of the column to predict.{_columns_of(dataset)}")
+        columns = columns_of(dataset, header=settings.get("header", True))
+        raise ValueError(f"{dataset} needs --target: the name of the column to predict.{columns}")
     guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve()), "method": method_for(settings)}
     if kind_of(dataset) == "arrays":
         guesses["target"] = ""
@@ -71,12 +72,15 @@ def _asked(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> RunCon
     return replace(OWN, **{**guesses, **settings})
 
 
-def _columns_of(dataset: str) -> str:
+def columns_of(dataset: str, *, header: bool) -> str:
+    """Return a sentence that names the columns of a table, or "" if there is no such file."""
     from .own.cells import listed
     from .own.reading import read_table  # imported late: loads pandas
 
-    names = read_table(dataset).names if Path(dataset).exists() else []
-    return f" Its columns are {listed(names, MOST_COLUMNS)}." if names else ""
+    if not Path(dataset).exists():
+        return ""
+    table = read_table(dataset, header=header)
+    return f" Its columns are {listed(table.names, MOST_COLUMNS)}.{table.hint_of_header}"
 
 
 def method_for(settings: Mapping[str, Any]) -> str:

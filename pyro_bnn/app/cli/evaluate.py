@@ -15,7 +15,7 @@ has the `name` and the `scores` of one kind of prediction. Without --calibrate, 
 """
 
 from . import options
-from .output import Output
+from .output import STYLES, Output
 from .stopping import loading
 
 EXAMPLES = (
@@ -47,7 +47,7 @@ def evaluate(
         from ..folders import updating
         from ..own.network import own_code
         from ..reports import evaluation, scores
-        from ..reports.page import usability, verdicts_on
+        from ..reports.page import level_of, usability, verdicts_on
         from ..reports.page.subject import subject_of
         from ..reports.pictures import pictures_of
         from ..reports.trained import load_trained
@@ -75,5 +75,5 @@ def evaluate(
     more = "" if headline is not None else f" Whether the run is usable: pyro-bnn report {run}"
     output.say(f"\nMetrics and pictures in {run}.{more}")
     if headline is not None:
-        output.say(f"{headline} Why: pyro-bnn report {run}", style="bold")
+        output.say(f"{headline} Why: pyro-bnn report {run}", style=STYLES[level_of(headline)])
     output.document(folder=run, pictures=pictures, headline=headline, usability=usable, **vars(report))

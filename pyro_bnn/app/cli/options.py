@@ -220,7 +220,7 @@ def check_rows(rows: Path) -> None:
     raise FileNotFoundError(f"there is no file {rows}{specs.near(rows.name, files) or found}.")
 
 
-def check_columns(table: Path, names: Sequence[str]) -> None:
+def check_columns(table: Path, names: Sequence[str], *, header: bool = True) -> None:
     """Raise if a table in a text file lacks one of the columns.
 
     The whole table is read only if its first line does not contain all the names.
@@ -229,10 +229,11 @@ def check_columns(table: Path, names: Sequence[str]) -> None:
         return
     with table.open(encoding="utf-8-sig", errors="replace") as file:
         first = next((line for line in file if line.strip()), "")
-    if not all(name in first for name in names):  # a name with quotes or a line break may still be in the table
+    is_known = header and all(name in first for name in names)
+    if not is_known:  # a name with quotes or a line break may still be in the table
         from ..own.reading import read_table
 
-        read_table(table).require(names)
+        read_table(table, header=header).require(names)
 
 
 def check_file(out: Path, *, force: bool) -> None:

@@ -94,6 +94,7 @@ def predict(
     options.check_rows(rows)
     with loading():
         from ..._core.files import write_atomically
+        from ..._core.summary import counted
         from .. import runs, sources
         from ..own.network import own_code
         from ..reports.scores import as_csv, note_on_unlike_rows, shown_name, shown_score, table_of_predictions
@@ -140,7 +141,7 @@ def predict(
             f"{shown_name(name)}{':' if name.startswith('coverage') else ''} {shown_score(name, value)}"
             for name, value in scores.items()
         )
-        output.say(f"Scores of {sample.has_target.sum()} rows: {said}.")
+        output.say(f"Scores of {counted(int(sample.has_target.sum()), 'row')}: {said}.")
         num_known = sources.num_trained_on(config, facts, sample)
         if num_known:
             output.say(
@@ -174,6 +175,8 @@ def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPost
 
         fault = of_length(config, facts.in_units(posterior.history), posterior.status).short
     known = runs.decision_of(runs.known_verdict(run)).rstrip(".")
+    if known and posterior.status.is_slight:
+        fault = ""  # the report has it
     if known and (fault or known != "Usable"):
         named = f"; {fault}" if fault and fault not in known else ""
         return [f"Verdict on the test rows: {known}{named}. Why: pyro-bnn report {run}"]

@@ -30,6 +30,9 @@ COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
 )
 """The commands in the order in which the help lists them, each with the examples in its help."""
 
+OTHERWISE = {"fit": "train", "learn": "train", "run": "train", "score": "evaluate", "test": "evaluate"}
+"""Names that users try for commands, and the commands that they mean."""
+
 MISUSE = ValueError | FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError
 EXHAUSTED = "the memory is exhausted; make --hidden, --batch-size or --num-samples smaller."
 
@@ -98,7 +101,7 @@ def _in_plain_words(error: Any) -> str:
         if message.startswith("No such option"):
             return f"No such option: {option}{_did_you_mean(near)}"
     if unknown := re.match("No such command '(.*?)'", message):
-        near = nearest(unknown[1], [command.__name__ for command, _ in COMMANDS])
+        near = OTHERWISE.get(unknown[1]) or nearest(unknown[1], [command.__name__ for command, _ in COMMANDS])
         return f"No such command: {unknown[1]}{_did_you_mean(near)}"
     if message.startswith("Missing argument") and error.ctx is not None:
         usage = str(error.ctx.command.get_usage(error.ctx))

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from . import options
-from .output import Output
+from .output import STYLES, Output
 from .stopping import loading
 
 EXAMPLES = ("pyro-bnn report digits-run", "pyro-bnn report digits-run --out report.html --force")
@@ -47,7 +47,7 @@ def report(
         from .. import runs
         from ..folders import updating
         from ..own.network import own_code
-        from ..reports.page import report_on, usability
+        from ..reports.page import level_of, report_on, usability
         from ..reports.page.subject import subject_of
         from ..reports.trained import load_trained
 
@@ -69,7 +69,7 @@ def report(
     else:
         write_atomically(out, lambda file: file.write(page.encode()))
     output = Output("report", as_json=as_json)
-    output.say(headline, style="bold")
+    output.say(headline, style=STYLES[level_of(headline)])
     for verdict in verdicts:
         output.say(f"{verdict.level + ':':9s} {verdict.text}", indent=10)
     command = next((verdict.command for verdict in verdicts if verdict.command), "")

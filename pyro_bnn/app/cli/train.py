@@ -13,7 +13,7 @@ The JSON of `train` has these items:
 import shlex
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
@@ -24,8 +24,9 @@ import typer
 
 from .. import recipes, specs
 from ..config import settings
+from ..reports.numbers import in_series
 from ..specs import TABLES
-from ..starting import check_given, new_config
+from ..starting import check_given, columns_of, new_config
 from . import options
 from .output import Output
 from .stopping import loading
@@ -38,6 +39,9 @@ EXAMPLES = (
     "pyro-bnn train houses.csv --target price --calibrate 0.2 --out houses",
     "pyro-bnn train data.npz --net lenet.py:make --out own",
 )
+
+
+MOST_CORES = 4  # chains that compare networks at the same time
 
 
 @options.with_settings
@@ -83,7 +87,7 @@ def train(
     """Train a Bayesian network on images, a table or arrays.
 
     The settings, the history and the posterior are written to a folder. Tables and arrays are fitted with chains by
-    default. An interrupted run of chains keeps no draws; a variational run continues with --resume.
+    default. After Ctrl-C, nothing is kept of a run with chains; a variational run continues with --resume.
 
     For tables and arrays, the network, its prior and the kind of noise are chosen by scores on held-out training rows,
     unless you give them (see --method). For image sets, settings that you do not give come from a recipe (see
@@ -106,18 +110,20 @@ def train(
     if dataset is not None and not Path(dataset).suffix:
         recipes.find_recipe(dataset, recipe or "default")  # a mistake in the name is told first
     if resume is None and (dataset is None or out is None):
-        what = "the data set" if dataset is None else "option --out"
-        raise ValueError(f"Missing {what}. Example: {_completed(dataset, out, given)}")
+        raise ValueError(_what_is_missing(dataset, out, given))
     if dataset is not None:
         if Path(dataset).suffix:
             options.check_rows(Path(dataset))
         check_given(dataset, recipe, given)
         names = [given.get("target"), given.get("split_by"), *given.get("features", ()), *given.get("ignore", ())]
         if Path(dataset).suffix.lower() in TABLES:
-            options.check_columns(Path(dataset), [*filter(None, names)])
+            options.check_columns(Path(dataset), [*filter(None, names)], header=given.get("header", True))
     if out is not None:
         options.check_folder(out, force=force)
     with loading():
+        import torch
+
+        from ..._core.summary import counted, in_time
         from ...auto.choosing import Budget, Deadline
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
@@ -164,10 +170,11 @@ def train(
             for note in sorted([*notes, *known.notes], key=lambda note: not note.startswith(WARNING)):
                 output.say(note, style="yellow" if note.startswith(WARNING) else "")
             if config.method != "svi" and not config.time_limit and facts is None:
-                seconds = Budget.of_rows(known.facts.num_train).seconds
+                cores = min(torch.get_num_threads(), MOST_CORES)
+                wait = in_time(round(Budget.of_rows(known.facts.num_train).seconds / cores))
                 otherwise = ". If chains are impossible, the fit is variational" if config.method == "auto" else ""
                 output.say(
-                    f"Choosing and sampling take about {seconds:.0f} CPU seconds; --time-limit sets another time"
+                    f"The fit takes about {wait} on {counted(cores, 'free core')}; --time-limit sets another time"
                     f"{otherwise}."
                 )
         start = time.perf_counter()
@@ -239,8 +246,13 @@ def train(
     )
 
 
-def _completed(dataset: str | None, out: Path | None, given: Collection[str]) -> str:
-    """Return the command that the user typed, with an example of each part that is missing."""
+def _what_is_missing(dataset: str | None, out: Path | None, given: Mapping[str, Any]) -> str:
+    """Name the parts of the command that are missing, and complete the command that the user typed by examples."""
+    lacks_target = Path(dataset or "").suffix.lower() in TABLES and "target" not in given
+    missing = {"the data set": dataset is None, "--target": lacks_target, "--out": out is None}
+    names = in_series([name for name, is_missing in missing.items() if is_missing])
+    columns = columns_of(str(dataset), header=given.get("header", True)) if lacks_target else ""
     start = ["pyro-bnn", "train", *(["digits"] if dataset is None else [])]
-    target = ["--target", "COLUMN"] if Path(dataset or "").suffix in TABLES and "target" not in given else []
-    return shlex.join([*start, *sys.argv[2:], *target, *(["--out", "FOLDER"] if out is None else [])])
+    target = ["--target", "COLUMN"] if lacks_target else []
+    example = shlex.join([*start, *sys.argv[2:], *target, *(["--out", "FOLDER"] if out is None else [])])
+    return f"Missing {names}.{columns} Example: {example}"

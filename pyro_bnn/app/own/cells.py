@@ -1,5 +1,6 @@
 """Turn the cells of a column from text into numbers, dates or labels."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ NUMBERS = {
 }
 """Formats of numbers. The key is a number in the format. The value has the characters that may separate groups of
 digits, and the decimal mark."""
+
+POWER = r"[+-]?[0-9]\.0+e[+-]00"  # a whole number of one digit as a power of ten, as numpy.savetxt writes it
 
 DATES = {
     "year first": (r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?=$|[ T])", r"\1-\2-\3"),
@@ -67,9 +70,10 @@ class Cells:
 
     @property
     def labels(self) -> np.ndarray:
-        """The cells as class labels. TRUE and true become True, and a missing cell becomes an empty text."""
+        """The cells as class labels. TRUE and true become True, 1.0e+00 becomes 1, a missing cell an empty text."""
         truth = {"true": "True", "false": "False"}
-        return np.array([truth.get(text.lower(), text) for text in self.texts.fillna("")], dtype=object)
+        texts = [truth.get(text.lower(), text) for text in self.texts.fillna("")]
+        return np.array([f"{float(text):.6g}" if re.fullmatch(POWER, text) else text for text in texts], dtype=object)
 
     def row(self, which: np.ndarray) -> int:
         """Find the first row for which the mask `which`, shape (N,), is true, and return its row number in the file."""

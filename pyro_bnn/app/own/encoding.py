@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..._core.summary import counted
 from .cells import Cells, listed, training_without
 from .reading import Table
 
@@ -17,6 +18,8 @@ FEW = 10  # heuristic: a column with at most so many rows never names or counts 
 IDENTIFIERS = frozenset(("id", "ids", "identifier", "uid", "key", "index"))  # heuristic: last words of names
 NUM_HASHED = 32  # number of inputs for a column of texts with many values, about as many as skrub takes
 PERIODS = (365.2425, 7.0, 1.0)  # a year, a week and a day in days; for each, a date has a sine and a cosine
+MOST_NAMED = 5  # largest number of rows in a note
+FAR = 3.0  # heuristic: a number is far if it is so many times as far from the mean as all training numbers
 LARGEST = 1e9  # heuristic: a larger standardised number is a mistake; squares of sums of them could overflow
 
 
@@ -37,6 +40,7 @@ class Feature:
     scale: list[float]  # divides each part, above 0
     categories: list[str]  # in the order of their inputs
     has_missing: bool
+    reach: float = 0.0  # largest size of a standardised number in the training rows; 0 for other kinds
 
     @property
     def width(self) -> int:
@@ -70,6 +74,7 @@ class TableEncoding:
 
     features: list[Feature]  # of each used column, in the order of inputs
     identifiers: list[str] = field(default_factory=list)  # columns that are not used, since they name the rows
+    num_columns: int = 0  # of the whole table, with the target
 
     @property
     def names(self) -> list[str]:
@@ -96,11 +101,15 @@ class TableEncoding:
         """Return the names of the columns of a kind."""
         return [feature.name for feature in self.features if feature.kind == kind]
 
-    def inputs(self, table: Table) -> Tensor:
-        """Encode the rows of a table as inputs of shape (N, D). The inputs of an unknown category are 0."""
+    def inputs(self, table: Table, *, are_new: bool = False) -> Tensor:
+        """Encode the rows of a table as inputs of shape (N, D). The inputs of an unknown category are 0.
+
+        A standardised number may not be larger than `LARGEST`. In new rows it becomes `LARGEST`.
+        """
         table.require(self.names)
         with np.errstate(over="ignore"):  # numbers that are too large are refused below
             inputs = np.hstack([feature.inputs(table.column(feature.name)) for feature in self.features]).astype(float)
+        inputs = inputs.clip(-LARGEST, LARGEST) if are_new else inputs
         is_far = np.abs(inputs) > LARGEST
         if is_far.any():
             column = int(is_far.any(0).argmax())
@@ -111,6 +120,35 @@ class TableEncoding:
                 f"{row}; correct them."
             )
         return torch.tensor(inputs, dtype=torch.get_default_dtype())
+
+    def check_places(self, table: Table, target: str) -> None:
+        """Raise ValueError if a table without a header lacks columns. Only a target in the last column may be missing.
+
+        Columns are named by their places, so a missing column would change the names of the others.
+        """
+        num_columns = len(table.names)
+        lacks_target = num_columns == self.num_columns - 1 and target not in table.names
+        if num_columns != self.num_columns and not lacks_target:
+            raise ValueError(
+                f"{table.shown} has {counted(num_columns, 'column')}, and the table of training had "
+                f"{self.num_columns}; without a header, columns are known by their places, so write ? in place of "
+                "unknown values."
+            )
+
+    def far(self, table: Table, inputs: Tensor) -> tuple[list[str], Tensor]:
+        """Find new rows that are far outside of the training rows. Return a note on each column, and a mask, (N,)."""
+        notes, mask = [], torch.zeros(len(inputs), dtype=torch.bool)
+        for name, reach in ((feature.name, feature.reach) for feature in self.features if feature.reach):
+            are_far = (inputs[:, self.slices[name]].abs() > FAR * reach).any(1)
+            mask |= are_far
+            if are_far.any():
+                rows = listed(table.frame.index[are_far.numpy()].tolist(), MOST_NAMED)
+                noun = "row" if are_far.sum() == 1 else "rows"
+                notes.append(
+                    f"The number in column {name!r} is far outside of the training data in {noun} {rows}: do not trust "
+                    "these predictions, which are not scored."
+                )
+        return notes, mask
 
     def unseen(self, table: Table) -> dict[str, list[str]]:
         """Return for each column the categories that occur in the table, but did not occur in training."""
@@ -132,7 +170,8 @@ def learned_encoding(
     naming = {name: reason for name, reason in reasons.items() if reason}
     found = {name: naming.get(name) or _learned(table.column(name), training) for name in names}
     left_out = {name: reason for name, reason in found.items() if isinstance(reason, str)}
-    encoding = TableEncoding([feature for feature in found.values() if isinstance(feature, Feature)], [*naming])
+    features = [feature for feature in found.values() if isinstance(feature, Feature)]
+    encoding = TableEncoding(features, [*naming], len(table.names))
     notes = [f"Column {name!r} {reason}: it is left out." for name, reason in left_out.items()]
     if naming:
         says, it = ("says", "it") if len(naming) == 1 else ("say", "them")
@@ -185,7 +224,10 @@ def _learned(cells: Cells, training: Sequence[int]) -> Feature | str:
         if not len(used) and not told:
             return "is the same in all training rows"
         kind, parts = "number" if numbers else "date", used.tolist()
-        return Feature(cells.name, kind, written, parts, mean[used].tolist(), scale[used].tolist(), [], has_missing)
+        known = values[training][~np.isnan(values[training])]
+        reach = float(np.abs((known - mean[0]) / scale[0]).max()) if numbers and len(used) else 0.0
+        moved = mean[used].tolist(), scale[used].tolist()
+        return Feature(cells.name, kind, written, parts, *moved, [], has_missing, reach)
     labels = cells.labels[~cells.is_missing]
     categories = sorted({*labels})
     all_differ = len(categories) == len(labels) > FEW

@@ -55,25 +55,34 @@ class Table:
                 raise ValueError(f"{self.shown} has no column {missing[0]!r}; {hint}")
             raise ValueError(
                 f"{self.shown} has no column{'s' * (len(missing) > 1)} {listed(missing)}; its columns are "
-                f"{listed(self.names, 20)}."
+                f"{listed(self.names, 20)}.{self.hint_of_header}"
             )
+
+    @property
+    def hint_of_header(self) -> str:
+        """A hint if the first line of the file may be a row of the table, and not the names of the columns."""
+        return " If its first line is data, pass --no-header." if are_numbers(self.names).any() else ""
 
     def rows(self, chosen: np.ndarray) -> "Table":
         """Return a table with only the rows for which `chosen` is True."""
         return replace(self, frame=self.frame[chosen])
 
 
-def read_table(path: str | Path) -> Table:
-    """Read a table from a Parquet file, or from a text file with a header.
+def read_table(path: str | Path, *, header: bool = True) -> Table:
+    """Read a table from a Parquet file, or from a text file.
 
-    The columns of a text file are separated by one of `SEPARATORS` or by white space.
+    The columns of a text file are separated by one of `SEPARATORS` or by white space. Without a header, they are named
+    c1, c2, ...
     """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}.")
     if not path.is_file():
         raise ValueError(f"{path} is not a file; pass a table in a file, such as table.csv.")
-    names, frame, separator = _parquet(path) if path.suffix.lower() == ".parquet" else _separated(path)
+    is_parquet = path.suffix.lower() == ".parquet"
+    if is_parquet and not header:
+        raise ValueError(f"{path} is a Parquet file, which has names of columns; leave out --no-header.")
+    names, frame, separator = _parquet(path) if is_parquet else _separated(path, header=header)
     frame = frame.apply(lambda column: column.str.strip()).astype(object)
     frame = frame.mask(frame.apply(lambda column: column.str.lower().isin(MISSING) | column.isna()), None)
     notes = []
@@ -98,7 +107,7 @@ def read_table(path: str | Path) -> Table:
     return Table(str(path), frame, separator, tuple(notes))
 
 
-def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
+def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, str]:
     """Return the names of the columns, the cells and the separator of a text file."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -108,7 +117,8 @@ def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
             raise ValueError(f"{path} is not text: it holds bytes of value 0; save it as text in UTF-8.")
         if not first:
             raise ValueError(f"{path} is empty; pass a table with a line of names and a line for each row.")
-        separator = "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=first.count)
+        whole = first if header else re.sub(r"(?<=\d),(?=\d)", "", first)  # commas in numbers may be decimal
+        separator = "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=whole.count)
         if separator not in first and min(len(line.split()) for line in (first, second or first)) > 1:
             separator = WHITE_SPACE  # but not if the only column has a name of several words
         frame = pd.read_csv(
@@ -137,13 +147,23 @@ def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
     if short.any():
         cells = int((~lacks.iloc[short.argmax()]).sum())
         raise ValueError(
-            f"row {short.argmax()} of {path} has {cells} cells, but there are {frame.shape[1]} names of columns; "
-            "correct the row."
+            f"row {short.argmax() + (not header)} of {path} has {cells} cells, but there are {frame.shape[1]} "
+            f"{'names of columns' if header else 'columns'}; correct the row."
         )
+    if not header:
+        return [f"c{number}" for number in range(1, frame.shape[1] + 1)], frame, separator
     names = [str(name).strip() for name in frame.iloc[0]]
-    if np.isfinite(pd.to_numeric(pd.Series(names), errors="coerce")).all():
-        raise ValueError(f"{path} has no names of columns: its first line holds numbers; put a line of names above it.")
+    if are_numbers(names).all():
+        raise ValueError(
+            f"{path} has no names of columns: its first line holds numbers; put a line of names above it, or train "
+            "with --no-header."
+        )
     return names, frame.iloc[1:].reset_index(drop=True), separator
+
+
+def are_numbers(names: Sequence[str]) -> np.ndarray:
+    """Return for each name whether it is a number, which a name of a column seldom is."""
+    return np.isfinite(pd.to_numeric(pd.Series(names, dtype=object), errors="coerce")).to_numpy()
 
 
 def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:

@@ -115,7 +115,7 @@ def guessed(cells: Cells) -> tuple[str, str]:
         if sign := sign_in(cells):  # reading the numbers fails, and the message says what to do
             return "gaussian", f"Target {cells.name!r} holds numbers with {sign!r}: regression."
         return "categorical", f"Target {cells.name!r} holds texts ({count}): classification."
-    if num_values <= MOST_GUESSED_CLASSES and all(text.lstrip("+-").isdecimal() for text in cells.present):
+    if num_values <= MOST_GUESSED_CLASSES and all(text.lstrip("+-").isdecimal() for text in cells.labels if text):
         remedy = "(for numbers: --likelihood gaussian)"
         return "categorical", f"Target {cells.name!r} holds whole numbers with {count}: classification {remedy}."
     few = f" with {count}" if num_values <= MOST_GUESSED_CLASSES else ""

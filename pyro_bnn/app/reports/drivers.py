@@ -19,18 +19,26 @@ from .trained import LINEAR, Trained
 MOST_ROWS = 500  # largest number of test rows to predict, chosen at random
 MOST_COLUMNS = 50  # with more columns, the table would take long and be hard to read
 NUM_PERMUTATIONS = 5
-TINY = 1e-30  # smallest divisor, if all rows have the same prediction
 
 
 @dataclass(frozen=True)
 class Driver:
-    """The change of the predictions if the values of a column are permuted among the test rows."""
+    """The predictions of the test rows after the values of a column are shuffled among these rows."""
 
     name: str  # of the column
-    mean: float  # rms change of the predicted means / their sd over the rows; for classes, the total variation
-    epistemic: float  # mean absolute change of the epistemic sd / its mean; for classes, of the mutual information
-    growth: float  # mean of the epistemic sd (or mutual information) after the permutation / the mean before
-    varies: bool = True  # False if the column has one value in the test rows, so that a permutation changes nothing
+    score: float  # the RMSE; for classes, the accuracy
+    epistemic: float  # mean epistemic sd; for classes, mean mutual information
+    moved: float  # change of the predictions: of their means, divided by the target's scale, or of their probabilities
+    varies: bool = True  # False if the column has one value in the test rows, so that shuffling changes nothing
+
+
+@dataclass(frozen=True)
+class Drivers:
+    """The effects of the columns, the most important column first. Numbers are in units of the target."""
+
+    score: float  # before any column is shuffled
+    epistemic: float
+    columns: Sequence[Driver]
 
 
 def columns_of(run: Trained) -> dict[str, slice]:
@@ -43,48 +51,55 @@ def columns_of(run: Trained) -> dict[str, slice]:
     return {input_name(i): slice(i, i + 1) for i in range(facts.input_shape[0])}
 
 
-def drivers_of(run: Trained) -> list[Driver]:
-    """Measure how much the predictions of the test rows depend on each column, the most important column first.
+def drivers_of(run: Trained) -> Drivers | None:
+    """Measure how much the predictions of the test rows depend on each column; None if there are too many columns.
 
-    The function permutes one column after another, as Breiman does (2001, https://doi.org/10.1023/A:1010933404324).
-    Breiman measures how the error changes, and this function measures how the predictions change.
+    The function permutes one column after another (Breiman 2001, https://doi.org/10.1023/A:1010933404324).
     """
     columns = columns_of(run)
     if not 0 < len(columns) <= MOST_COLUMNS or len(run.rows.x_test) < 2:
-        return []
+        return None
     generator = torch.Generator().manual_seed(run.seed)
-    x = run.rows.x_test[torch.randperm(len(run.rows.x_test), generator=generator)[:MOST_ROWS]]
+    chosen = torch.randperm(len(run.rows.x_test), generator=generator)[:MOST_ROWS]
+    x, y = run.rows.x_test[chosen], run.rows.y_test[chosen].to(run.model.device)
 
     def predicted(inputs: Tensor) -> Prediction:
         return predict(
             run.model, run.posterior, inputs.to(run.model.device), num_samples=run.num_samples, seed=run.seed
         )
 
-    before = predicted(x)
+    before, scale = predicted(x), run.rows.facts.target.scale
     drivers = []
     for name, inputs in columns.items():
-        changes = []
+        found = []
         for _ in range(NUM_PERMUTATIONS):
             permuted = x.clone()
             permuted[:, inputs] = x[torch.randperm(len(x), generator=generator), inputs]
-            changes.append(_changes(before, predicted(permuted)))
+            after = predicted(permuted)
+            found.append([*_measured(after, y, scale), _change(before, after)])
         varies = bool((x[:, inputs] != x[0, inputs]).any())
-        mean, epistemic, growth = torch.tensor(changes).mean(0).tolist()
-        drivers.append(Driver(name, mean, epistemic, growth, varies))
-    return sorted(drivers, key=lambda driver: -driver.mean)
+        score, epistemic, moved = torch.tensor(found).mean(0).tolist()
+        drivers.append(Driver(name, score, epistemic, moved, varies))
+    sign = 1 if run.rows.facts.target.is_class else -1  # the accuracy falls, and the RMSE rises
+    drivers.sort(key=lambda driver: (sign * driver.score, -driver.moved))
+    return Drivers(*_measured(before, y, scale), drivers)
 
 
-def _changes(before: Prediction, after: Prediction) -> tuple[float, float, float]:
-    """Return `mean`, `epistemic` and `growth` of a :class:`Driver`, from predictions before and after a permutation."""
+def _measured(prediction: Prediction, y: Tensor, scale: Sequence[float]) -> tuple[float, float]:
+    """Return the RMSE or the accuracy, and the mean epistemic sd or mutual information."""
+    if isinstance(prediction, ClassificationPrediction):
+        return float((prediction.labels == y).double().mean()), float(prediction.epistemic.mean())
+    found = prediction.as_kind(RegressionPrediction)
+    unit = found.mean.new_tensor(scale)
+    errors = (found.mean - y.reshape(found.mean.shape)) * unit
+    return float(errors.square().mean().sqrt()), float((found.epistemic.sqrt() * unit).mean())
+
+
+def _change(before: Prediction, after: Prediction) -> float:
     if isinstance(before, ClassificationPrediction) and isinstance(after, ClassificationPrediction):
-        moved = (before.probs - after.probs).abs().sum(-1).mean() / 2
-        old, new = before.epistemic, after.epistemic
-    else:
-        first, second = before.as_kind(RegressionPrediction), after.as_kind(RegressionPrediction)
-        moved = ((first.mean - second.mean).square().mean(0) / first.mean.var(0).clamp_min(TINY)).sqrt().mean()
-        old, new = first.epistemic.sqrt(), second.epistemic.sqrt()
-    usual = old.mean().clamp_min(TINY)
-    return float(moved), float((new - old).abs().mean() / usual), float(new.mean() / usual)
+        return float((before.probs - after.probs).abs().mean())
+    first, second = (prediction.as_kind(RegressionPrediction).mean for prediction in (before, after))
+    return float(torch.dist(first, second))
 
 
 EXACT = 1e-3  # heuristic: a formula is almost exact up to this share of the RMSE of the mean of the targets

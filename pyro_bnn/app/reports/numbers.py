@@ -17,13 +17,13 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def number(value: float, sign: str = "") -> str:
-    """Return a number with at least four significant digits, and never round before the decimal point.
+    """Return a number with at least four significant digits (three below 1); never round before the decimal point.
 
     `sign="+"` also shows a plus sign.
     """
     if value and not SMALL <= abs(value) < LARGE:
         return f"{value:{sign}.3e}"
-    return f"{value:{sign}.{max(0, 3 - _magnitude(value))}f}"
+    return f"{value:{sign}.{max(0, (3 if abs(value) >= 1 else 2) - _magnitude(value))}f}"
 
 
 def with_error(value: float, error: float, sign: str = "") -> str:

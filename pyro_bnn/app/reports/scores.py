@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from ..._core.summary import counted
 from ...modelling.likelihoods import PoissonLikelihood
 from ...modelling.model import BayesianModel
 from ...results import units
@@ -38,9 +39,9 @@ COLUMNS = {
 """Heading of the column of each score, also for the intervals that `pyro-bnn evaluate` measures."""
 
 LEGENDS = {
-    False: "RMSE and CRPS (units of the target) and NLL (nats per row): lower is better. in 90 %: share of targets in "
-    "the 90 % interval, which should be 90 %.",
-    True: "NLL (nats per row), ECE (calibration error) and Brier score: lower is better.",
+    False: "RMSE and CRPS (units of the target) and NLL (negative log-likelihood per row): lower is better. in 90 %: "
+    "share of targets in the 90 % interval, which should be 90 %.",
+    True: "NLL (negative log-likelihood per row), ECE (calibration error) and Brier score: lower is better.",
 }
 
 
@@ -56,7 +57,7 @@ class OwnDataScores:
 
     def __str__(self) -> str:
         names = [name for name in COLUMNS if any(name in row["scores"] for row in self.rows)]
-        head = f"{self.target} of {self.num_test} test rows"
+        head = f"{self.target} of {counted(self.num_test, 'test row')}"
         width = max(len(head), *(len(row["name"]) for row in self.rows)) + 2
         lines = [f"{head:{width}s}" + "".join(f"{COLUMNS[name]:>11s}" for name in names)]
         for row in self.rows:
@@ -128,7 +129,7 @@ def in_brief(run: Trained) -> str:
     score = "accuracy" if target.is_class else "rmse"
     ways = {"": run.ensemble(), **run.baselines}
     own, *others = (f"{name} {shown_score(score, scores_of(way, target)[score])}" for name, way in ways.items())
-    return f"{shown_name(score)} on {len(run.rows.x_test):,} test rows:{own} ({', '.join(others)})."
+    return f"{shown_name(score)} on {counted(len(run.rows.x_test), 'test row')}:{own} ({', '.join(others)})."
 
 
 def scores_of(

@@ -13,10 +13,11 @@ from ..numbers import number, percent, together, with_error
 from .calibration import calibrated_section, calibration_section
 from .chains import chains_section
 from .classifier import accuracy_section, examples_section, unknown_section
-from .drivers import change_of, drivers_section, surprises_section
+from .drivers import drivers_section, surprises_section
 from .fit import about_section, command_with, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
 from .section import ELSEWHERE, Section, Verdict, first_line
+from .section import level_of as level_of
 from .section import usability as usability
 from .subject import Subject
 
@@ -51,7 +52,7 @@ def verdicts_on(subject: Subject) -> tuple[str, list[Verdict], list[Section]]:
     changes = {name: value for verdict in verdicts for name, value in verdict.changes.items()}
     command = command_with(subject, changes) if changes else ""  # one command, since several would lack a change each
     verdicts = [replace(verdict, command=command) if verdict.changes else verdict for verdict in verdicts]
-    headline = first_line(verdicts, "; ".join(section.usable for section in sections if section.usable))
+    headline = first_line(verdicts, ", and ".join(section.usable for section in sections if section.usable))
     return headline, verdicts, sections
 
 
@@ -73,12 +74,13 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
         lstrip_blocks=True,
     )
     environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": counted, "form": format}
-    environment.filters |= {"number": number, "with_error": with_error, "change": change_of}
+    environment.filters |= {"number": number, "with_error": with_error}
     environment.filters |= {"together": lambda text: unbroken(together(text)), "unbroken": unbroken}
     decision = decision_of(headline)
     command = next((verdict.command for verdict in verdicts if verdict.command), "")
     return environment.get_template("page.html").render(
         title=title,
+        level=level_of(headline),
         subtitle=subtitle,
         decision=decision,
         reasons=headline.removeprefix(decision),

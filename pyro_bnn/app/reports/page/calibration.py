@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from scipy.stats import betabinom
 from torch import Tensor
@@ -93,15 +94,16 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
     few = f"Too few rows ({found['rows']}) to judge the calibration: {numbers}."
     is_few = is_right and (found["rows"] < FEWEST or found["limit"] > COARSE)
     text = f"The probabilities are {off} ({numbers}): they are {direction}."
-    return judged(
+    verdict = judged(
         "limit" if is_few else "uncertainty",
         f"Problem: the calibration error exceeds the {percent(LIMIT)} quantile of simulations with calibrated "
         f"probabilities, or the mean confidence is more than {MOST_ERRORS:g} standard errors from the accuracy. Note: "
         f"so it is, but the error is less than {100 * SMALL_EXCESS:.0f} point above the mean of the simulations.",
         (is_few, "note", "too few rows to judge the calibration", few),
         (is_right, "good", "", good),
-        (True, "note" if is_slight else "problem", f"probabilities {short}", text),
+        (True, "note" if is_slight else "problem", f"the probabilities are {short} ({numbers})", text),
     )
+    return replace(verdict, is_named=not is_right)
 
 
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
@@ -156,5 +158,5 @@ def _of_sets(found: BeforeAndAfter) -> Verdict:
         f"{percent((1 + CHANCE) / 2)} of the cases.",
         (is_few, "note", "too few rows to judge the sets", few),
         (is_right, "good", "", f"The sets contain the promised share of the labels ({numbers})."),
-        (True, "problem", "sets miss too many labels", f"The sets miss too many labels ({numbers})."),
+        (True, "problem", "the sets miss too many labels", f"The sets miss too many labels ({numbers})."),
     )

@@ -1,96 +1,92 @@
 """The report's sections on columns that drive the predictions, and on rows that surprised the model."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import pandas
 
 from ....results import plotting
 from ...config import LEVEL
-from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, Driver
+from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, Driver, Drivers
 from ..numbers import in_series, number, percent
 from ..pictures import Drawing, panels
 from .section import Section
 from .subject import Classified, Regressed, Subject
 from .verdicts import log_density
 
-MOST_DRAWN = 10  # largest number of columns in the picture
-CLEAR = 0.2  # heuristic: share of its mean by which the epistemic uncertainty clearly changes, or grows
+MOST_SHOWN = 10  # largest number of columns in the picture and in the first table
+CLEAR = 0.2  # heuristic: share by which the epistemic uncertainty clearly grows
+HARDLY = 0.02  # heuristic: a column hardly matters if the RMSE rises, or the accuracy falls, by a smaller share
 LONGEST = 20  # largest number of letters of a column's name in the picture
 
 
 def drivers_section(subject: Subject) -> Section | None:
-    """Make the section on how predictions change if a column is permuted. Return None if no column varies."""
-    if not subject.drivers:
+    """Make the section on how predictions change if a column is shuffled. Return None if no column varies."""
+    found = subject.drivers
+    varying = [] if found is None else [driver for driver in found.columns if driver.varies]
+    if found is None or not varying:
         return None
-    varying = [driver for driver in subject.drivers if driver.varies]
-    constant = [driver for driver in subject.drivers if not driver.varies]
-    if not varying:
-        return None
+    names = names_of(is_class=subject.classified is not None)
+    constant = [driver.name for driver in found.columns if not driver.varies]
     values = {
-        "drivers": subject.drivers,
-        "is_class": subject.classified is not None,
-        "conclusion": conclusion_of(varying, is_class=subject.classified is not None),
-        "constant": in_series([driver.name for driver in constant]),
+        "score": names[0],
+        "doubt": names[1],
+        "form": score_of(is_class=subject.classified is not None),
+        "before": found,
+        "conclusion": conclusion_of(found, varying, is_class=subject.classified is not None),
+        "shown": varying[:MOST_SHOWN],
+        "others": varying[MOST_SHOWN:],
+        "num_columns": len(found.columns),
+        "constant": in_series(constant),
         "num_constant": len(constant),
-        "picture": _bars(varying[:MOST_DRAWN], doubt_of(is_class=subject.classified is not None)),
-        "num_drawn": min(len(varying), MOST_DRAWN),
-        "num_varying": len(varying),
+        "picture": _bars(found, varying[:MOST_SHOWN], names),
         "num_permutations": NUM_PERMUTATIONS,
         "most_rows": MOST_ROWS,
     }
     return Section("What drives the predictions", "drivers.html", values)
 
 
-def conclusion_of(drivers: Sequence[Driver], *, is_class: bool) -> str:
-    """Say which column changes the predictions most, and which column changes the epistemic uncertainty most."""
-    first, last = drivers[0], max(drivers, key=lambda driver: driver.epistemic)
-    doubt = doubt_of(is_class=is_class)
-    said = f"The predictions depend most on {first.name}. "
-    if last.epistemic < CLEAR:
-        return f"{said}The {doubt} hardly depends on any single column."
-    changed = f"The {doubt} changes most with {last.name}: "
-    if last.growth >= 1 + CLEAR:
-        return (
-            f"{said}{changed}it grows by {percent(last.growth - 1, 0)} on average. Only the "
-            f"combinations of {last.name} with other columns are new in these rows, so the network is less sure where "
-            "combinations are rare in the training rows. Expect the same for new rows of this kind."
-        )
+def conclusion_of(before: Drivers, varying: Sequence[Driver], *, is_class: bool) -> str:
+    """Say which column matters most, and which column raises the epistemic uncertainty most when it is shuffled."""
+    first, last = varying[0], max(varying, key=lambda driver: driver.epistemic)
+    (score, doubt), form = names_of(is_class=is_class), score_of(is_class=is_class)
+    verb, change = ("lowers", before.score - first.score) if is_class else ("raises", first.score - before.score)
+    said = f"The network relies most on {first.name}: shuffling it {verb} the {score} from {form(before.score)} to "
+    said = f"{said}{form(first.score)}."
+    if change < HARDLY * before.score:
+        said = f"No single column matters much: whichever is shuffled, the {score} hardly changes."
+    if last.epistemic < (1 + CLEAR) * before.epistemic:
+        return said
     return (
-        f"{said}{changed}it becomes larger in some rows and smaller in others (by {percent(last.epistemic, 0)} in a "
-        f"typical row, {change_of(last.growth)} on average). So this column tells in which rows the network is unsure."
+        f"{said} The {doubt} rises most with {last.name}, from {number(before.epistemic)} to {number(last.epistemic)}: "
+        "the shuffled rows have combinations of values that are rare in the training rows."
     )
 
 
-def doubt_of(*, is_class: bool) -> str:
-    """Return the name of the number that measures the epistemic uncertainty."""
-    return "mutual information" if is_class else "epistemic sd"
+def names_of(*, is_class: bool) -> tuple[str, str]:
+    """Return the names of the score, and of the number that measures the epistemic uncertainty."""
+    return ("accuracy", "mutual information") if is_class else ("RMSE", "epistemic sd")
 
 
-def change_of(growth: float) -> str:
-    """Return a factor as a change in per cent, such as "+50 %" for the factor 1.5."""
-    return f"{round(100 * (growth - 1)):+,} %"
+def score_of(*, is_class: bool) -> Callable[[float], str]:
+    """Return the function that formats the score."""
+    return percent if is_class else number
 
 
 def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _bars(drivers: Sequence[Driver], doubt: str) -> Drawing:
-    """Draw how much the predictions (left) and their uncertainty (right) change if a column is permuted."""
+def _bars(before: Drivers, drivers: Sequence[Driver], labels: tuple[str, str]) -> Drawing:
+    """Draw the score (left) and the epistemic uncertainty (right) after a column is shuffled, and before."""
     axes = panels(2, 0.8 + 0.22 * len(drivers))
     names = [_short(driver.name, LONGEST) for driver in drivers]
-    labels = [f"change of the\n{name} (%)" for name in ("prediction", doubt)]
-    if doubt == "mutual information":  # for lines that are as long as the axis
-        labels[1] = "change of mutual\ninformation (%)"
-    for ax, color, kind, label in zip(axes, (0, 1), ("mean", "epistemic"), labels, strict=True):
-        sizes = [100 * getattr(driver, kind) for driver in drivers]
-        ax.barh(range(len(drivers)), sizes, 0.7, color=plotting.PALETTE[color])
-        ax.set_yticks(range(len(drivers)), names if kind == "mean" else [])
-        ax.set_xlabel(label)
-        ax.locator_params(axis="x", nbins=4, integer=True)
-        ax.grid(visible=False, axis="y")
+    for ax, color, kind, label in zip(axes, (0, 1), ("score", "epistemic"), labels, strict=True):
+        ax.barh(range(len(drivers)), [getattr(driver, kind) for driver in drivers], 0.7, color=plotting.PALETTE[color])
+        ax.axvline(getattr(before, kind), color="black", linewidth=1, linestyle="--")
+        ax.set_yticks(range(len(drivers)), names if kind == "score" else [])
+        ax.set(xlabel=label)
         ax.invert_yaxis()
     return Drawing(axes[0])
 
@@ -114,7 +110,8 @@ def surprises_section(subject: Subject) -> Section | None:
     most = min(MOST_SURPRISES, -(-len(scores) // 4))  # of few rows, a quarter
     worst = scores.argsort(descending=True, stable=True)[:most].tolist()
     cells = _of_classes(found, worst) if isinstance(found, Classified) else _of_numbers(found, worst)
-    inputs = [] if subject.inputs is None else [driver.name for driver in subject.drivers[:MOST_INPUTS]]
+    columns = () if subject.inputs is None or subject.drivers is None else subject.drivers.columns
+    inputs = [driver.name for driver in columns[:MOST_INPUTS]]
     shown = [
         (found.rows[row], [*parts, number(float(scores[row])), *_inputs(subject, row, inputs)], is_outside)
         for row, (parts, is_outside) in zip(worst, cells, strict=True)

@@ -57,7 +57,7 @@ def of_bias(found: Regressed) -> list[Verdict]:
             f"Note: the mean error is more than {NUM_ERRORS:g} standard errors from 0, and more than "
             f"{percent(NOTABLE_BIAS, 0)} of the RMSE.",
             (not biased, "good", "", "The predictions are neither too high nor too low on average, within chance."),
-            (True, "note", f"predictions {' or '.join(sorted(directions))} on average", text),
+            (True, "note", f"the predictions are {' or '.join(sorted(directions))} on average", text),
         )
     ]
 

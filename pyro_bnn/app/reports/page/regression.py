@@ -10,6 +10,7 @@ import torch
 from scipy.stats import binom, spearmanr
 from torch import Tensor
 
+from ...._core.summary import counted
 from ....results import plotting
 from ....scores import metrics
 from ...config import LEVEL
@@ -63,9 +64,6 @@ def errors_section(subject: Subject) -> Section | None:
         *of_leak(found),
         *of_bias(found),
     ]
-    low, high = found.interval(LEVEL)
-    held = metrics.interval_coverage(low, high, found.y)
-    calibrated = "" if found.calibration is None else "calibrated "
     return Section(
         "Errors",
         "errors.html",
@@ -85,8 +83,7 @@ def errors_section(subject: Subject) -> Section | None:
             Tile(f"RMSE of {found.title}", number(root), f"in the unit of the target; {nearest}: {least}"),
             density_tile(found, name, baseline, of=f" of {found.title}", noun="row"),
         ),
-        usable=f"RMSE {number(root)} ({nearest}: {least}), and the {calibrated}{percent(LEVEL, 0)} "
-        f"intervals hold {percent(held)} of {len(found.y):,} rows",
+        usable=f"RMSE {number(root)} ({nearest}: {least})",
     )
 
 
@@ -100,7 +97,7 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
     gain, gain_error = mean_and_error((guessed - squared).mean(-1))
     explained = 1 - (root / guess) ** 2
     of_mean = f"the mean of the training targets has {number(guess)}"
-    text = f"RMSE {with_error(root, error)} on {len(squared):,} test rows; {of_mean}"
+    text = f"RMSE {with_error(root, error)} on {counted(len(squared), 'test row')}; {of_mean}"
     is_better, little = gain > NUM_ERRORS * gain_error, f"only {percent(explained)} of the variance"
     no_better = f"{text}: the network predicts no better."
     name = "the mean of the targets"
@@ -171,6 +168,10 @@ def intervals_section(subject: Subject) -> Section | None:
                 f"of {len(found.y):,} observed values of {found.title}",
             ),
         ),
+        usable=""  # the verdict that is named says it
+        if verdicts[0].is_named
+        else f"the {kind}{percent(LEVEL, 0)} intervals hold {percent(headline['held'])} of "
+        f"{counted(len(found.y), 'row')}",
     )
 
 
@@ -205,10 +206,10 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], num_rows: int, *, is_calibr
     is_large = max(map(abs, misses), default=0) >= SMALL_MISS
     kind = kind if is_large else f"slightly {kind}"
     named = next((row for row in wrong if row["level"] == LEVEL), None)
-    short = f"{percent(LEVEL, 0)} intervals {kind}"  # the first line of the report also has their share
-    if wrong and named is None:
-        worst = max(wrong, key=lambda row: abs(row["held"] - row["promised"]))
-        short = f"{percent(worst['level'], 0)} intervals {kind} ({percent(worst['held'])} inside)"
+    worst = named or max(wrong or rows, key=lambda row: abs(row["held"] - row["promised"]))
+    held = f"{percent(worst['held'])} of {counted(num_rows, 'target')} inside"
+    mended = "" if is_calibrated else "; to correct them, train with --calibrate 0.2"
+    short = f"the {percent(worst['level'], 0)} intervals are {kind} ({held}{mended})"
     levels = in_series([percent(row["level"], 0) for row in wrong])
     good = f"The intervals hold the promised shares of the targets, within chance (share inside: {numbers})."
     remedy = "" if is_calibrated else " Train with --calibrate 0.2 to correct the widths with held-out rows."
@@ -225,7 +226,8 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], num_rows: int, *, is_calibr
         (not wrong, "good", "", good),
         (True, "problem" if is_large and not is_cautious else "note", short, text),
     )
-    return replace(verdict, changes={"calibrate": 0.2} if wrong and not is_calibrated else {})
+    changes = {"calibrate": 0.2} if wrong and not is_calibrated else {}
+    return replace(verdict, is_named=bool(wrong), changes=changes)
 
 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:

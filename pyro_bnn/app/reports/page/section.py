@@ -12,10 +12,11 @@ from ...config import LEVEL
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear"]
 """What a verdict is about. A note about "unclear" says that there are too few rows to tell whether the predictions are
-of use. The first line of the report names all such notes. It also names the first fault about "baseline", "predictions"
-or "limit"."""
+of use. The first line of the report names all such notes, and all faults with `is_named`. It also names the first fault
+about "baseline", "predictions" or "limit"."""
 
-UNSURE = "Usable for its predictions, not for its uncertainty"
+USABLE_RUN = "Usable"
+UNSURE = f"{USABLE_RUN} for its predictions, not for its uncertainty"
 UNUSABLE = "Not usable as it is"
 NEITHER = f"{UNUSABLE}, neither for its predictions nor for its uncertainty"
 UNCLEAR = "Too few rows to tell whether it is usable"
@@ -36,6 +37,7 @@ class Verdict:
     is_cause: bool = False  # whether this fault, such as a training that is too short, can have caused the others
     changes: Mapping[str, Any] = field(default_factory=dict)  # settings with which another training may mend the fault
     command: str = ""  # the command that trains with the changes of all verdicts, if this one has changes
+    is_named: bool = False  # whether the first line of the report names this fault, even if it is a note
     beaten: str = ""  # says in brief which other method predicts better; empty if there is none
 
 
@@ -94,26 +96,36 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     leaks = [verdict for verdict in problems if verdict.is_cause]
     causes = [note for note in notes if note.is_cause]
     unsure = [verdict for verdict in problems if verdict.about == "uncertainty"]
+    unsure.sort(key=lambda verdict: not verdict.is_named)
     unclear = [note for note in notes if note.about == "unclear"]
     of_baseline = [verdict for verdict in verdicts if verdict.about == "baseline" and verdict.level != "good"]
     short_fits = [note for note in causes if unsure or note.about == "limit"]
-    limits = [note for note in notes if note.about in ("predictions", "limit") and not note.is_cause]
+    named = [note for note in notes if note.is_named]
+    limits = [note for note in notes if note.about in ("predictions", "limit") and note not in (*causes, *named)]
     # the last verdict on a baseline is that on trees, which says what to do
     limits = [*leaks, *([] if unsure or unclear else short_fits), *reversed(of_baseline), *limits]
-    first, rest = limits[:1], limits[1:]
     if unclear:
-        start, first, reasons = UNCLEAR, [], [*unclear, *short_fits, *unsure, *limits]
+        start, first, reasons = UNCLEAR, [], [*unclear, *short_fits, *unsure, *named, *limits]
     elif unsure:
-        start, reasons = UNSURE, [*short_fits, *unsure, *rest]
-    else:  # the first limit is enough, and other notes are below
-        start, reasons = "Usable", [limit for limit in rest if limit in problems]
-    decision = ("; " if unsure else ", but ").join([start, *(limit.short for limit in first)])
+        start, first, reasons = UNSURE, unsure[:1], [*short_fits, *unsure[1:], *named, *limits]
+    else:  # one limit is enough, and other notes are below
+        start, first = USABLE_RUN, [*limits[:1], *named]
+        reasons = [limit for limit in limits[1:] if limit in problems]
+    but = " and ".join(fault.short for fault in first)
+    decision = (": " if unsure else ", but ").join(filter(None, [start, but]))
     why = f"{sentence('; '.join(reason.short for reason in reasons))}." if reasons else ""
     others = [note for note in notes if note not in (*first, *reasons)]
     below = f"; {counted(len(others), 'note' if others == notes else 'more note')} {ELSEWHERE}" if others else ""
     if len(notes) == len(others) == 1:
         below = f"{below}: {notes[0].short}"
     return " ".join(filter(None, [f"{decision}.", why, f"{sentence(usable)}{below}."]))
+
+
+def level_of(headline: str) -> Level:
+    """Return how good a run is by the first line of its report. A run with only a few notes below this line is good."""
+    if headline.startswith(UNUSABLE):
+        return "problem"
+    return "good" if headline.startswith(f"{USABLE_RUN}.") else "note"
 
 
 def _unusable_line(verdicts: Sequence[Verdict]) -> str:

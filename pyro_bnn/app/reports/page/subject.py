@@ -18,7 +18,7 @@ from ... import runs
 from ...chains import Choice
 from ...config import RunConfig
 from ..calibrated import interval_of
-from ..drivers import Driver, Leak, drivers_of, leak_of
+from ..drivers import Drivers, Leak, drivers_of, leak_of
 from ..evaluation import Evaluation, evaluate_classifier
 from ..scores import in_units
 from ..trained import Trained
@@ -100,7 +100,7 @@ class Subject:
     posterior: runs.RunPosterior
     classified: Classified | None = None
     regressed: Regressed | None = None
-    drivers: Sequence[Driver] = ()  # effects of the columns, the largest first
+    drivers: Drivers | None = None  # effects of the columns
     history: History | None = None  # of a variational run, in the units of the target
     choice: Choice | None = None  # of the settings of chains
     inputs: pandas.DataFrame | None = None  # inputs of the test rows as in the file; None for images
@@ -167,7 +167,7 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
         found.posterior,
         classified,
         regressed,
-        drivers_of(found) if has_drivers else (),
+        drivers_of(found) if has_drivers else None,
         history,
         choice,
         rows.test_inputs,

@@ -68,9 +68,9 @@ def of_baseline(
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
-    difference = f"nats per row, gain {with_error(gain, error, '+')}"
+    difference = f"gain {with_error(gain, error, '+')}"
     scores = f"NLL {number(-own)} against {number(-theirs)}"
-    numbers = f"{scores} {difference}; {points}"
+    numbers = f"{scores}, {difference}; {points}"
     tied = f"The network's probabilities are not clearly better than those of {name} ({numbers})."
     equal = f"not clearly better than {name} ({scores})"
     if is_nearer:
@@ -132,7 +132,7 @@ def of_ways(
         return [beaten]
     text = (
         f"Averaging over {found.prediction.num_samples} weight draws predicts {'better' if gain > 0 else 'worse'} than "
-        f"{SINGLE[one]} alone (NLL {number(-float(own.mean()))} against {number(-float(alone.mean()))} nats per row, "
+        f"{SINGLE[one]} alone (NLL {number(-float(own.mean()))} against {number(-float(alone.mean()))}, "
         f"gain {with_error(gain, error, '+')})."
     )
     rule = f"Reported if the difference exceeds {NUM_ERRORS:g} standard errors and {SMALL_GAIN:g} nats per row."
@@ -199,5 +199,5 @@ def density_tile(found: Classified | Regressed, name: str, baseline: Prediction,
 
     The heading is "NLL" and `of`, which is empty or names the target, as in " of price".
     """
-    remark = f"nats per {noun}, lower is better; {name}: {number(-_mean_density(baseline))}"
+    remark = f"negative log-likelihood per {noun}, lower is better; {name}: {number(-_mean_density(baseline))}"
     return Tile(f"NLL{of}", number(-_mean_density(found.prediction)), remark)
