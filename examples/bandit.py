@@ -106,9 +106,8 @@ def regrets(rule: str, seed: int, options: argparse.Namespace) -> Tensor:
 
 @plotting.style()
 def main() -> None:
-    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=f"{title}\n{text}",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(

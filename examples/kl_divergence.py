@@ -94,9 +94,8 @@ def picture(fits: dict[str, dist.Normal], path: Path) -> None:
 
 
 def main() -> None:
-    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=f"{title}\n{text}",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(

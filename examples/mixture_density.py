@@ -147,9 +147,8 @@ def draw_parts(
 
 @plotting.style()
 def main() -> None:
-    title, _, text = __doc__.split("\n", 2)  # without the line below the title
     parser = argparse.ArgumentParser(
-        description=f"{title}\n{text}",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
