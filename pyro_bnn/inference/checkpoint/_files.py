@@ -35,7 +35,8 @@ CALIBRATION = "calibration"  # a file without a calibration lacks this key
 class Content:
     """Content of a file.
 
-    `model` is set for a BayesianModel, and `own` for any other Pyro model; without a model, both are None.
+    The record of a BayesianModel is in `model`, and that of any other Pyro model is in `own`. Without a model, both are
+    None.
     """
 
     model: ModelRecord | None
@@ -74,7 +75,7 @@ def save_posterior(
 
     Raises:
         ValueError: If the posterior or the calibration cannot be saved, if the posterior does not belong to the model,
-            or if a number is not finite.
+            or if a number to be saved is not finite.
         OSError: If the file cannot be written; an existing file stays unchanged.
 
     Example:

@@ -24,7 +24,7 @@ from ..joint import Site, find_sites
 from ..posterior import Posterior
 
 NO_SETTINGS = ("training", "has_row_weights")
-"""Attributes of likelihoods that may differ between the saved model and the model that loads the file."""
+"""Attributes of likelihoods that may differ between the saved model and the model into which the file is loaded."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ModelRecord:
     """The likelihood as text: its class, and its settings that are not tensors."""
     sites: dict[str, SiteRecord]
     layers: dict[str, str]
-    """Maps the path of each layer from `torch.nn` to the name of its class. Other layers have no entry."""
+    """The class name of each layer of `torch.nn`, by the path of the layer. Other layers have no entry."""
     state: dict[str, Tensor]
     left_out: list[str]
     """Sites whose initial values are not saved, because neither the posterior nor the model uses them."""
@@ -265,7 +265,7 @@ class PresentModel:
         return replace(self.network, state=state, left_out=unused, frozen=frozen)
 
     def require_targets(self, names: Iterable[str]) -> None:
-        """Raise if the posterior lacks variables of the model, probably because `data` has no targets."""
+        """Raise if the posterior lacks variables that the model draws, probably because `data` has no targets."""
         drawn, sites = set(names), {} if self.own is None else self.own.sites
         more = [name for name in sites if name not in drawn]
         if more and self._unset and drawn < sites.keys():

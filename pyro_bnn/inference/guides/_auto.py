@@ -40,10 +40,11 @@ def auto_guide(
     - ``AutoMultivariateNormal``: :math:`N(\mu, D L L^\top D)` with L unit lower triangular. It has P^2 parameters, so
       use it for up to about a thousand latent numbers. It starts without correlations;
     - ``AutoLowRankMultivariateNormal``: :math:`N(\mu, D (I + F F^\top) D)` with F of shape (P, rank). F starts at
-      random numbers, since zero would be a saddle point. These numbers are the same for all guides of the same shape.
+      random numbers, because zero would be a saddle point. These numbers depend only on the shape of F.
 
-    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form of their KL divergence, and its
-    result is wrong for constrained variables. For maximum a posteriori estimation see :class:`~pyro_bnn.DeltaGuide`.
+    Fit Pyro's autoguides with `Trace_ELBO`. `TraceMeanField_ELBO` finds no closed form of their KL divergence, and
+    gives wrong results for constrained variables. For maximum a posteriori estimation see
+    :class:`~pyro_bnn.DeltaGuide`.
 
     Args:
         kind: Class of the guide, from `pyro.infer.autoguide`.

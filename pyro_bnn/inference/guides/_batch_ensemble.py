@@ -45,7 +45,8 @@ class BatchEnsembleGuide(FlatGuide):
     Args:
         model: The model whose weights the guide estimates.
         num_members: Number K of members.
-        init: Initial values of the shared weights, and of each member's other variables, by default the network's own.
+        init: Initial values of the shared weights, and of each member's other variables; by default, the values in the
+            network.
         factor_scale: Standard deviation of the initial factors around 1. With ``None``, each factor starts at 1 or -1
             at random, so that the members differ most. Under a strong prior, or in a deep network, such factors may
             keep the fit from learning; then use 0.5. For a trained network, use a small number such as 0.1.
@@ -107,7 +108,7 @@ class BatchEnsembleGuide(FlatGuide):
         return tuple(site.name for site in self.sites if _is_shared(site))
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Draw a member at random, and give every latent variable its value in it. The arguments are ignored."""
+        """Give every latent variable its value in a member that is drawn at random. The arguments are ignored."""
         parameter = self._parameters["members"]
         assert parameter is not None
         members = local_param(self._pyro_get_fullname("members"), parameter)

@@ -33,10 +33,10 @@ class DeltaGuide(FlatGuide):
     Args:
         model: The model whose weights the guide estimates.
         init: Initial locations, by default the network's own weights. Scales are not used.
-        jacobian: Whether to use the density in unconstrained space, as samplers do.
+        jacobian: Whether the point is the mode of the density in unconstrained space, where samplers draw.
 
     Raises:
-        ValueError: If the prior is learned, since its density grows without bound as the prior narrows around the
+        ValueError: If the prior is learned, because its density grows without bound as the prior narrows around the
             point.
 
     Example:

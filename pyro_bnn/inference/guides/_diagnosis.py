@@ -58,7 +58,7 @@ class SiteDiagnosis:
         share_at_prior: Fraction of the weights that are still at the prior.
         share_collapsed: Fraction of the weights that collapsed.
         median_scale: Median of the standard deviations.
-        median_signal_to_noise: Median of the weights' ratios of absolute mean to standard deviation.
+        median_signal_to_noise: Median over the weights of the absolute mean divided by the standard deviation.
     """
 
     site: str
@@ -91,8 +91,9 @@ class Diagnosis(Shown):
     .. math:: \log\frac{s}{\sigma} + \frac{\sigma^2 + (\mu - m)^2}{2 s^2} - \frac12 < 0.2.
 
     For a prior that is not Gaussian, :math:`N(m, s^2)` is the Gaussian around the prior's mean with the smallest
-    divergence from the prior. For a mixture there can be several such Gaussians, one for each local minimum in
-    :math:`s`. Then a weight is at the prior if its divergence from any of them is below 0.2 nats.
+    divergence from the prior. For a mixture there can be several such Gaussians, one for each local minimum of the
+    divergence over :math:`s`. Then a weight is at the prior if its divergence from at least one of them is below 0.2
+    nats.
 
     A weight has *collapsed* if all its draws are practically equal: its :math:`\sigma` is below :math:`0.003\, s /
     \sqrt N` for N rows of data, or below the distance from :math:`\mu` to the next number in the guide's dtype. The
@@ -102,9 +103,9 @@ class Diagnosis(Shown):
         sites: One :class:`SiteDiagnosis` for each site of weights that can be compared with their prior.
         left_out: Why each of the other latent variables is not compared, ``{site: reason}``.
         warnings: Problems of the whole posterior, each with a remedy. A posterior is "collapsed" if more than half of
-            all weights collapsed. It is "prior-dominated" if, in some layer with a weight matrix, all but at most a
-            thousandth of the weights are still at a prior around 0, and the layer's total divergence is below 0.05 nats
-            per row of data.
+            all weights collapsed. It is "prior-dominated" if some layer with a weight matrix has learned almost
+            nothing: at most a thousandth of the layer's weights are not at a prior around 0, and the layer's total
+            divergence is below 0.05 nats per row of data.
     """
 
     sites: tuple[SiteDiagnosis, ...]
@@ -166,8 +167,8 @@ class Marginals:
 class Counts:
     """How many weights of a site are at the prior, silent or collapsed; see :class:`Diagnosis`.
 
-    A weight at the prior counts as silent if the prior's mean is at most one standard deviation from 0. A mean farther
-    from 0 carries information, for example from other data.
+    A weight at the prior counts as silent if the prior's mean is at most one standard deviation from 0. A prior mean
+    farther from 0 carries information, for example from other data.
     """
 
     marginals: Marginals
@@ -350,7 +351,7 @@ def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribut
 
 
 def _obstacle(prior: Distribution, loc: Tensor) -> str | None:
-    """Return why a site's weights cannot be compared one by one with their prior."""
+    """Return why a site's weights cannot be compared one by one with their prior; None if they can."""
     single = unwrap(prior)
     if single.event_shape or (single.batch_shape and single.batch_shape != loc.shape):
         return "its elements depend on each other under the prior"

@@ -46,8 +46,9 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
         Args:
             joint: The joint density of the model, over the sites of the guide.
-            noise: What a gradient estimator gets for each weight besides its mean. With ``None``, the network runs with
-                drawn weights. With another value, guides without support for estimators raise an error.
+            noise: What the network gets besides the mean of each weight, for a gradient estimator: the deviation or the
+                variance. With ``None``, the network runs with drawn weights. With another value, guides without support
+                for estimators raise an error.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 
@@ -167,8 +168,8 @@ class GaussianGuide(FlatGuide):
     ) -> None:
         """Make the parameters, site by site to save memory.
 
-        If `stretch` is given, the guide's low-rank part multiplies the standard deviations by it, so the scales of
-        `init` are divided by it first.
+        If `stretch` is given, the scales of `init` are divided by it, because the guide's low-rank part multiplies the
+        standard deviations by the same numbers.
         """
         init = init_or_default(init)
         self.sites = tuple(sites)

@@ -129,9 +129,9 @@ class NetworkInit(Init):
     r"""A rule by which a guide starts at the network's own weights.
 
     The initial standard deviations are all equal, or proportional to the prior's standard deviations, or proportional
-    to the weights. With a `weight_fraction` :math:`\delta`, as in MOPED, the initial standard deviation of a weight w
-    is :math:`\max(\delta |w|, \texttt{smallest})`. A latent variable that is not a weight starts at the median of its
-    prior, estimated from draws.
+    to the magnitudes of the weights. With a `weight_fraction` :math:`\delta`, as in MOPED, the initial standard
+    deviation of a weight w is :math:`\max(\delta |w|, \texttt{smallest})`. A latent variable that is not a weight
+    starts at the median of its prior, estimated from draws.
 
     Args:
         scale: Initial standard deviation of every variable, above 0.

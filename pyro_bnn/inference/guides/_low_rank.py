@@ -30,8 +30,8 @@ class LowRankGuide(GaussianGuide):
     The vector w holds all P latent numbers, those of constrained variables in unconstrained space.
     `TraceMeanField_ELBO` uses a closed form of the divergence for each prior that has one.
 
-    The factor F starts at random numbers, since zero would be a saddle point. These numbers are the same for all guides
-    of the same shape. The initial marginal standard deviations are exactly those of `init`.
+    The factor F starts at random numbers, because zero would be a saddle point. These numbers depend only on the shape
+    of F. The initial marginal standard deviations are exactly those of `init`.
 
     Args:
         model: The model whose posterior the guide approximates.
@@ -150,7 +150,7 @@ class LowRankState(FlatState):
     .. math:: \mathrm{KL} = \sum_i \mathrm{KL}(N(\mu_i, m_i^2) \,\|\, p_i) + \sum_i \log r_i - \tfrac12 \log\det C.
 
     The tensor `rows`, shape (2 + r, P), holds v in its first row, the gradient with respect to v in its second, and F
-    in the others, so that one matrix product can use all three.
+    in its other rows, so that one matrix product can use all three.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class LowRankState(FlatState):
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
-        """Compute a piece's gradients with respect to locations, scales, v and stretch; return its divergence."""
+        """Return a piece's divergence, and compute the gradients with respect to locations, scales, v and stretch."""
         part, density, is_closed = piece.part, piece.density, piece.kind
         gradient, scale, scale_grad = self.value_grad[part], self._scale[part], self._scale_grad[part]
         slope, scale_slope, *scratch = self._scratch[:, : part.stop - part.start]

@@ -63,9 +63,9 @@ def masks_of(guide: nn.Module) -> dict[str, Tensor]:
 class FlatMask:
     """Mask of the removed weights in the flat vectors of a step.
 
-    A removed weight gets the location 0, the noise 0 and the scale of its prior. So it adds a known constant to the
-    divergence, from which this constant is subtracted. The prior's scale keeps the constant small, and with it the
-    rounding errors.
+    A removed weight gets the location 0, the noise 0 and the scale of its prior. Its divergence is then a known
+    constant, which is subtracted from the divergence of all weights. With the prior's scale, this constant is small, so
+    its rounding errors are small, too.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:
@@ -85,7 +85,7 @@ class FlatMask:
             self._scales = layout.pack(scales)
 
     def require_same(self) -> None:
-        """Raise if weights of the guide were removed or restored since this object was made."""
+        """Raise if weights of the guide were removed or restored after this mask was made."""
         now, before = masks_of(self._guide), self._keep
         is_same = set(now) == set(before)
         if not (is_same and all(now[name] is mask or torch.equal(now[name], mask) for name, mask in before.items())):

@@ -221,7 +221,7 @@ class MeanFieldGuide(GaussianGuide):
                 self.tree(kind).get_parameter(name)[~mask] = value
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load a state. If the state does not match the guide, the guide stays unchanged."""
+        """Load a state. If the state does not match the guide, raise an error and leave the guide unchanged."""
         before = {name: value.clone() for name, value in self.state_dict().items()}
         try:
             return super().load_state_dict(state_dict, strict, assign)
@@ -242,7 +242,7 @@ class MeanFieldGuide(GaussianGuide):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def locations(self) -> dict[str, Tensor]:
-        """Return the means in unconstrained space, ``{site: shape (*event)}``. Those of removed weights are 0."""
+        """Return the means in unconstrained space, ``{site: shape (*event)}``; 0 for removed weights."""
         return self._or_zero(self.values("loc"))
 
     def scales(self) -> dict[str, Tensor]:

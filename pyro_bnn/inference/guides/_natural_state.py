@@ -23,7 +23,7 @@ Precisions grow with the inverse of this weight, and must stay below 3e38, the l
 """
 
 SMALLEST_RISE = 1.001
-"""Heuristic: a precision below this multiple of the prior's counts as equal to the prior's, because of rounding."""
+"""Heuristic: a precision that exceeds the prior's by less than this factor may differ from it only by rounding."""
 
 MOST_NUMBERS = 16
 """Heuristic: second derivatives are computed for variables with at most this many elements.
@@ -35,9 +35,9 @@ Each element takes a backward pass.
 class NaturalState(FlatState):
     r"""Draws w from :math:`N(m, 1/S)`, and updates the means m and the precisions S as in :func:`natural_gradient`.
 
-    Let L be minus the log-likelihood of the whole data set, g its gradient with respect to w, and :math:`\lambda` the
-    weight of the divergence. For a Gaussian prior with precision P around :math:`m_0`, the optimum satisfies
-    :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda + P`. By Stein's identity
+    Let L be minus the log-likelihood of the whole data set, g the gradient of L with respect to w, and
+    :math:`\lambda` the weight of the divergence. For a Gaussian prior with precision P around :math:`m_0`, the optimum
+    satisfies :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda + P`. By Stein's identity
     :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. A step multiplies S by at least 1/2, so precisions stay positive. For any
     other prior p, g is the gradient of :math:`L - \lambda \log p`, and P = 0. If :math:`\lambda` changes by a factor,
     the part of S that comes from the data is divided by this factor.
@@ -54,7 +54,7 @@ class NaturalState(FlatState):
 
     The method is that of Shen et al. (2024) with S = N (h + P/N), where h is the Hessian of the mean loss of N rows.
     If the Hessian of the loss of one row is given as `initial_hessian`, the first step computes S from it. `adds_up`
-    says that a step sums :math:`g\,(w - m)` over several draws or processes.
+    says whether a step sums :math:`g\,(w - m)` over several draws or processes.
 
     References:
         See :func:`natural_gradient`. The factor by which a step multiplies S is from Lin et al. (2020),

@@ -71,7 +71,7 @@ class Density(ABC):
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
         """Return a differentiable function from points, shape (K, P), to log-densities, shape (K,).
 
-        It has no branches that depend on values, so that it can be written in C.
+        The function has no branches that depend on values, so that it can be written in C.
         """
         prior = kind(*arguments, validate_args=False)
         return lambda z: prior.log_prob(z).sum(-1)
@@ -94,7 +94,7 @@ class NormalDensity(Density):
         return self._log_scale * (count if self._is_scalar else 1) + count * LOG_ROOT_TAU
 
     def centred(self, value: Tensor, scratch: Tensor) -> Tensor:
-        """Return the deviations from the mean, in `scratch` unless the mean is 0."""
+        """Return `value` minus the mean, in `scratch`; `value` itself if the mean is 0."""
         is_zero = not isinstance(self.loc, Tensor) and self.loc == 0
         return value if is_zero else torch.sub(value, self.loc, out=scratch)
 
@@ -277,8 +277,9 @@ def groups_of(
 ) -> Iterator[tuple[list[str], Callable[[Tensor], Tensor]]]:
     """Group sites by the class of their prior, and yield the names and a log-density function of each group.
 
-    The function maps points, shape (K, P), to log-densities, shape (K,). Some sites belong to no group: those inside
-    plates, those with other kinds of priors, and `children`, whose priors depend on other sites.
+    The function maps points, shape (K, P), to log-densities, shape (K,). A site belongs to no group if it is inside a
+    plate, if its prior is not Gaussian, Laplace or a scale mixture of Gaussians, or if it is in `children`, the sites
+    whose priors depend on other sites.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}

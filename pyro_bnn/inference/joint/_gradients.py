@@ -19,7 +19,7 @@ MAX_ROWS = 32
 """Heuristic: the check uses at most this many rows, which keeps it fast but still reaches most parts of a network."""
 
 MAX_WEIGHTS = 10_000_000
-"""Heuristic: larger networks are not checked, because their copy in double precision takes more than 80 MB."""
+"""Heuristic: a network with more random weights is not checked, because its double-precision copy exceeds 80 MB."""
 
 CHECKPOINTED = (
     "the network must not use activation checkpointing (`torch.utils.checkpoint`), which runs layers again in the "
@@ -31,12 +31,12 @@ STEPS = (1e-4, 1e-5)
 """Steps of two finite differences, relative to the size of a site's weights. Both far exceed rounding errors."""
 
 SUSPICIOUS = 1e-3
-"""Sites are checked one by one only if moving them together shows a relative difference above this limit."""
+"""Sites are checked one by one only if a check of all sites together shows a relative difference above this."""
 
 WRONG = 0.1
 """A gradient is wrong if it and the finite difference differ by more than this share.
 
-This leaves a wide margin: a kink that `SMOOTH` does not reveal makes them differ by at most half of `SMOOTH`.
+A kink that `SMOOTH` does not reveal changes the difference by at most half of `SMOOTH`, so the margin is wide.
 """
 
 SMOOTH = 0.05
@@ -48,7 +48,7 @@ The slopes on the two sides of the point are compared, and so are the slopes for
 
 @dataclass(frozen=True)
 class _Direction:
-    """A step in weight space, `moves`, and autograd's derivative along it, `slope`."""
+    """A step in weight space, `moves`, and autograd's derivative of the log-likelihood along this step, `slope`."""
 
     moves: dict[str, Tensor]
     slope: float
@@ -178,7 +178,7 @@ def _example(value: Tensor) -> Tensor:
 
 
 class _WrongGradientError(Exception):
-    """Raised for a wrong gradient. Any other exception is an error of the check itself."""
+    """Raised for a wrong gradient. Most other exceptions end the check without a verdict."""
 
 
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:

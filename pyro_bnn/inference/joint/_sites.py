@@ -68,7 +68,7 @@ class Site:
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:
-        """Return a context with the site's plates. Those new to `plates` are added, so that other sites share them."""
+        """Return a context with the site's plates. New ones are added to `plates`, so that all sites share them."""
         stack = ExitStack()
         for name, size, dim in self.plates:
             if name not in plates:
@@ -162,7 +162,7 @@ def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
 
 
 class _AtStart(Messenger):
-    """Gives each latent variable its initial value, on which priors of later variables depend."""
+    """Gives each latent variable its initial value, because priors of later variables may depend on it."""
 
     def __init__(self, model: object) -> None:
         super().__init__()

@@ -16,16 +16,16 @@ TARGET_ACCEPT = 0.8
 """Stan's default acceptance rate. A rate nearer to 1 means smaller steps and fewer divergences."""
 
 INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
-"""Draws in Stan's default warm-up: before all windows of the mass matrix, after them, and in the first window.
+"""Draws in Stan's default warm-up: before the windows that learn the mass matrix, after them, and in the first window.
 
 A warm-up with fewer than 150 draws has shorter parts.
 """
 
 SHORTEST_WITH_MASS = 50
-"""Heuristic: a shorter warm-up learns no mass matrix, since too few draws would remain to learn a new step size."""
+"""Heuristic: a warm-up with fewer draws learns no mass matrix, because too few remain to learn a new step size."""
 
 FEWEST_UPDATES = 10
-"""Heuristic: after fewer updates, the initial step size is kept, since dual averaging begins at ten times this size."""
+"""Heuristic: after fewer updates, the initial step size stays, because dual averaging begins at ten times this size."""
 
 SHRINKAGE = 1e-3
 """Stan shrinks a variance towards this value, which has the weight of 5 draws."""

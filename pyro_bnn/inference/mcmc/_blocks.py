@@ -17,7 +17,7 @@ from torch.fx import Node
 aten = torch.ops.aten
 
 ROWS = 248
-"""Heuristic: rows in a block. With a power of two, results would compete for the same places in the cache."""
+"""Heuristic: rows in a block. If this were a power of two, results would compete for the same places in the cache."""
 
 STEP = 8
 """The number of rows in a loop is rounded up to a multiple of this, for vector instructions.

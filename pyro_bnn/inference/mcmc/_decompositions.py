@@ -114,7 +114,10 @@ def _is_pooled_simply(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> bool:
-    """Whether :class:`_Windows` can compute a pooling, which must have four axes, whole windows and plain averages."""
+    """Whether :class:`_Windows` can compute a pooling.
+
+    x must have four axes, no window may be cut off, and an average must divide by the number of places in a window.
+    """
     return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
 
 
@@ -138,7 +141,7 @@ class _Windows:
     def back(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the gradient with respect to x.
 
-        For each place in a window, `parts` has the gradient with respect to the elements that all windows have there.
+        For each place in a window, `parts` has the gradient with respect to the elements at this place in all windows.
         """
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
@@ -169,7 +172,7 @@ def max_pool(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest element of each window and its position in the window, where torch gives the position in x."""
+    """Return the largest element of each window and its position in the window; torch returns the position in x."""
     if not _is_pooled_simply(x, padding, ceil_mode) or set(dilation) != {1}:
         return NotImplemented
     return _Windows(x, kernel, stride, padding).largest()

@@ -20,7 +20,10 @@ from ._kernel import MOST_DIVERGING, ChainStatistics, in_short
 
 LARGEST_R_HAT = 1.01
 SMALLEST_ESS_PER_CHAIN = 100
-"""Limits of R-hat and of the effective sample size, by Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
+"""Largest R-hat, and smallest effective sample size per chain, of chains that have converged.
+
+Both are from Vehtari et al. (2021), https://arxiv.org/abs/1903.08008.
+"""
 
 SLIGHT_R_HAT = 1.05
 """Heuristic: an R-hat above `LARGEST_R_HAT` is only slightly too large if it is at most this.
@@ -35,7 +38,10 @@ MAX_QUANTITIES = 400
 """Heuristic: largest number of quantities to judge. ArviZ takes a millisecond for each."""
 
 SMALLEST_BFMI = 0.3
-"""Limit of the Bayesian fraction of missing information, by Betancourt (2016), https://arxiv.org/abs/1604.00695."""
+"""Smallest Bayesian fraction of missing information that is not a problem.
+
+It is from Betancourt (2016), https://arxiv.org/abs/1604.00695.
+"""
 
 MAX_QUANTITIES_OF_MODES = 50
 """Heuristic: largest number of quantities if each chain is judged by itself."""
@@ -100,9 +106,9 @@ class Diagnostics(Shown):
 
     @property
     def is_slight(self) -> bool:
-        """Whether the only problem is an R-hat or an effective sample size near its limit.
+        """Whether there are problems, but only R-hats or effective sample sizes near their limits.
 
-        R-hat must be at most 1.05, and the effective sample size at least half its limit.
+        An R-hat of at most 1.05 is near its limit, and so is an effective sample size of at least half its limit.
         """
         judged, enough = self.judged[1], SMALLEST_ESS_PER_CHAIN * self.num_chains / 2
         is_near = judged.worst_r_hat <= SLIGHT_R_HAT and judged.worst_ess >= enough
@@ -159,9 +165,10 @@ class Modes(Shown):
     """Agreement of scalar quantities, such as predictions, within and between chains.
 
     Args:
-        within: Largest R-hat between the two halves of each chain, shape (K,); infinite for a chain that did not move.
-        between: Largest R-hat between the chains.
-        share: Share of the variance that lies between the means of the chains, from 0 to 1.
+        within: For each chain, the largest R-hat of a quantity between the chain's two halves, shape (K,); infinite for
+            a chain that did not move.
+        between: Largest R-hat of a quantity between the chains.
+        share: Share of the quantities' variance that lies between the means of the chains, from 0 to 1.
     """
 
     within: Tensor
@@ -250,7 +257,7 @@ def diagnose(
     *,
     max_quantities: int | None = None,
 ) -> Diagnostics:
-    """Return diagnostics of at most `max_quantities` elements of latent variables, and as many predictive moments."""
+    """Return diagnostics of at most `max_quantities` latent numbers, and of at most as many predictive moments."""
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
     arviz = optional("arviz", "ArviZ", "mcmc")
@@ -306,8 +313,8 @@ def judge(
     """Judge chains of the algorithm `sampler`, and warn of problems.
 
     With a model and inputs, predictions at up to 50 of the inputs are judged, else the latent variables. With
-    `at_modes`, each chain began at its own mode. Chains in different modes need not agree, so each is judged by itself,
-    and a few divergent steps are tolerated.
+    `at_modes`, each chain began at its own mode and is judged by itself, because chains in different modes need not
+    agree. At most a share `MOST_DIVERGING` of all draws may then have divergent steps.
     """
     num_divergences, done = statistics.num_diverging, in_short(samples, statistics, sampler)
     try:

@@ -98,7 +98,7 @@ def _write(writer: Writer, nodes: Sequence[Node], values: Values, results: Resul
 
 
 def _write_blocks(writer: Writer, blocks: Blocks, names: Mapping[Node, str], values: Values, results: Results) -> None:
-    """Write a loop over the blocks that adds up the sums over their rows."""
+    """Write a loop over the blocks, which adds up the sums over the rows of each block."""
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():
         with writer.loops(total.shape) as index:

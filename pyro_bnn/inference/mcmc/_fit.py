@@ -70,14 +70,15 @@ def fit_mcmc(
             or a tuple or dictionary of several inputs. For any other Pyro model, `data` is the tuple of the arguments
             of ``model(*data)``.
         sampler: The algorithm with its settings: :class:`~pyro_bnn.NUTS`, :class:`~pyro_bnn.HMC` or
-            :class:`~pyro_bnn.MCLMC`. :class:`~pyro_bnn.MCLMC` is for an ensemble of modes.
+            :class:`~pyro_bnn.MCLMC`. :class:`~pyro_bnn.MCLMC` is for chains that each explore one mode.
         num_samples: Number S of draws that are kept from each chain.
         num_warmup: Number of warm-up draws of each chain, which are not kept.
         num_chains: Number K of chains. R-hat shows whether several chains agree.
         init: Distribution of the first points: the prior (``"prior"``), the Gaussians of an
             :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
-            gives each chain one of its members; :class:`~pyro_bnn.inference.mcmc.Descent` first trains one network per
-            chain. With these two, each chain explores its own mode, so the status judges each chain by itself.
+            starts each chain at one of its members; a :class:`~pyro_bnn.inference.mcmc.Descent` first trains one
+            network per chain. With an ensemble or a descent, each chain explores its own mode, so the status judges
+            each chain by itself.
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size. A higher rate means smaller
             steps.
         dtype: Dtype of the computation; with ``None``, that of the model. Draws have the model's dtype. In C, float32

@@ -29,7 +29,7 @@ A step of MCLMC diverges if its squared energy error, divided by P, exceeds this
 class Draws:
     """The draws that the chains of a kernel have just finished. Shapes are (K,) unless stated otherwise.
 
-    :class:`ChainStatistics` describes the fields not listed here. Those that the sampler does not report are None.
+    :class:`ChainStatistics` describes the fields not listed here. A field that the sampler does not report is None.
 
     Args:
         finished: Which chains have finished a draw. In the other fields, the rows of unfinished chains have no
@@ -75,7 +75,7 @@ class ChainStatistics(Shown):
         inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
         seconds: Wall time of warm-up and sampling together.
         energy_error: Squared energy error of a step, in squared nats, averaged over the steps of a draw and divided by
-            the number P of latent numbers. Only samplers whose warm-up uses energy errors report it.
+            the number P of latent values. Only samplers whose warm-up uses energy errors report it.
 
     Example:
         >>> import torch
@@ -152,7 +152,7 @@ class Kernel(ABC):
         """Run until at least one chain finishes a draw. Step size and inverse mass may change between two calls."""
 
     def at(self, z: Tensor) -> "Kernel | None":
-        """Return a kernel for the same potential at z, shape (K, P); None if the caller has to make it."""
+        """Return a kernel of the same potential for chains at z, shape (K, P); None if the sampler must make it."""
         return None
 
     def state(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class Kernel(ABC):
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
-        """Raise a `ValueError` if a state lacks the entry `name`, since it is then from another class of kernels."""
+        """Raise a `ValueError` if a state lacks the entry `name`: then another class of kernels has saved it."""
         if name not in state:
             raise ValueError(
                 "`resume` must be a file of the same sampler, but one of the two runs draws in C and the other in "
@@ -243,7 +243,7 @@ def leapfrog(
 class Sampler(ABC):
     """An MCMC algorithm with its settings, for :func:`~pyro_bnn.fit_mcmc`.
 
-    Subclasses are frozen dataclasses. Chains, warm-up and diagnostics are the same for all samplers.
+    Subclasses are frozen dataclasses. The code that runs and judges chains is the same for all samplers.
     """
 
     @property

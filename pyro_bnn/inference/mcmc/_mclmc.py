@@ -56,8 +56,8 @@ class MCLMC(Sampler):
     """Microcanonical Langevin Monte Carlo, a sampler for networks.
 
     MCLMC has no accept/reject step, so the draws are biased. The bias is small if the energy error of the steps is
-    small, so warm-up chooses the step size by this error. It also learns how far a chain moves until its direction is
-    random again. For a network, warm-up should take 5,000 to 50,000 steps. Each step computes two gradients.
+    small, so warm-up chooses the step size by this error. Warm-up also learns how far a chain moves until its direction
+    is random again. For a network, warm-up should take 5,000 to 50,000 steps. Each step computes two gradients.
 
     A chain stays in one of the many modes of a network's posterior. Start every chain at a trained network: pass an
     :class:`~pyro_bnn.EnsemblePosterior` or a :class:`~pyro_bnn.inference.mcmc.Descent` as ``init``. The modes of all
@@ -69,7 +69,7 @@ class MCLMC(Sampler):
             the number P of latent values. For a Gaussian posterior, the bias of the variances is proportional to the
             square root of this error. A smaller error needs smaller steps: a tenth of the error needs 1.5 times as many
             steps.
-        first_energy_error: Target at the beginning of warm-up, during which the target changes linearly.
+        first_energy_error: Target at the beginning of warm-up; the target then changes linearly to `energy_error`.
 
     References:
         Robnik et al. (2023), https://arxiv.org/abs/2212.08549; Robnik and Seljak (2023),
@@ -115,7 +115,7 @@ class MCLMCAdaptation(AnyAdaptation):
 
     The variance of the energy error grows with the sixth power of the step size h. Let E be the energy error of a step,
     :math:`\tau` the target, and :math:`\xi = E^2 / (P \tau)`. The step size is
-    :math:`\langle \xi / h^6 \rangle^{-1/6}`, averaged over about a hundred steps with weights
+    :math:`\langle \xi / h^6 \rangle^{-1/6}`, where the brackets are an average over about a hundred steps, with weights
     :math:`\exp(-(\log \xi / 9)^2 / 2)`. `targets` contains :math:`\tau` at the beginning and at the end of warm-up.
     See Robnik et al. (2023), https://arxiv.org/abs/2212.08549, section 4.
     """

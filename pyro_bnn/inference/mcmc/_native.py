@@ -35,7 +35,7 @@ MOST_PRODUCTS = 2**20
 MOST_PRODUCTS_OF_BLOCKS = 2**24
 """Heuristic: the limit that replaces `MOST_PRODUCTS` if the C code has blocks of rows.
 
-It is higher, since a block stays in the processor's cache.
+It is higher, because the results for a block stay in the processor's cache.
 """
 
 MOST_LINES, MOST_CHARACTERS = 5000, 200_000
@@ -156,10 +156,10 @@ class NativeKernel(Kernel):
 
     @abstractmethod
     def report(self, finished: Tensor, points: Tensor) -> Draws:
-        """Report on all chains. `finished` marks those that finished a draw."""
+        """Return the last draws of all chains. `finished` marks the chains whose last draw is new."""
 
     def draw(self) -> Draws:
-        """Run until at least one chain finishes a draw. The others continue in their threads."""
+        """Run until at least one chain finishes a draw. The other chains continue in their threads."""
         self._seed()
         waiting = [k for k in range(len(self._chains)) if self.is_needed[k] and k not in self._before]
         new: dict[int, Tensor] = {}

@@ -144,7 +144,7 @@ def _log_softmax_backward(writer: Writer, result: Tensor, gradient: Value, outpu
 
 
 LONGEST_TOTAL = 64
-"""Heuristic: longest axis over which exponentials are summed, since each element takes a line of C."""
+"""Heuristic: longest axis over which exponentials are summed. Each element of the axis takes a line of C."""
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:

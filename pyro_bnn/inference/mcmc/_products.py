@@ -19,7 +19,7 @@ A number that several of these sums share is read only once.
 """
 
 MOST_TERMS = 256
-"""Heuristic: a convolution whose sums have more terms loops over terms, unless the result has an axis of rows."""
+"""Heuristic: in a convolution, sums of more terms become loops over terms, unless the result has an axis of rows."""
 
 Term = Callable[[Index, Index], str]
 """Function that returns the C code of a term, given the index of a sum and the index of the term in this sum."""

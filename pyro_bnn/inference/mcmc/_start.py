@@ -18,8 +18,8 @@ from ._kernel import ValueAndGrad
 class FreshInit(Init):
     """Points of freshly initialised networks: Gaussian weights that keep the scale of activations across ReLU layers.
 
-    Weights have the standard deviation sqrt(2 / number of inputs). Variables with fewer than two axes, such as biases,
-    start at 0. If they are constrained, like noise scales, they start at the median of the prior.
+    Weights have the standard deviation sqrt(2 / number of inputs). A variable with fewer than two axes starts at 0 if
+    it is unconstrained, like a bias, and at the median of its prior if it is constrained, like a noise scale.
 
     References:
         He et al. (2015), https://arxiv.org/abs/1502.01852, section 2.2.
@@ -53,7 +53,7 @@ class Descent:
     """Starts at modes: Adam moves each chain from a random point to a nearby mode of the posterior density.
 
     Args:
-        num_steps: Number of steps of Adam, each on all data. In C they take seconds; see `compile` of
+        num_steps: Number of steps of Adam, each on all data. In C, all steps together take seconds; see `compile` of
             :func:`~pyro_bnn.fit_mcmc`.
         learning_rate: The initial learning rate; it falls to 0 along a cosine.
         init: Distribution of the random points; with ``None``, :class:`FreshInit`.
@@ -86,7 +86,7 @@ class Descent:
             _checks.kind("init", self.init, Init, "an Init or None")
 
     def __call__(self, value_and_grad: ValueAndGrad, z: Tensor, *, until: float = math.inf) -> Tensor:
-        """Run a descent from each row of z, shape (K, P), and return the positions of lowest potential.
+        """Run a descent from each row of z, shape (K, P), and return the position of lowest potential in each descent.
 
         The descents stop when `time.perf_counter` reaches `until`.
         """

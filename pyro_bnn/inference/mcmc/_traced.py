@@ -120,7 +120,7 @@ def _constant_values(graph: GraphModule) -> dict[Node, Any]:
 
 
 def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
-    """Whether a node depends only on constants. This excludes nodes without inputs, which may draw random numbers."""
+    """Whether all inputs of a node are constant; False for a node without inputs, which may draw random numbers."""
     return bool(node.all_input_nodes) and all(source in values for source in node.all_input_nodes)
 
 

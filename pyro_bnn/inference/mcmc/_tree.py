@@ -201,7 +201,7 @@ def turn(
 def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
     """Return a subtree without points, which will grow from z.
 
-    It keeps the checkpoints of `old`, which have no effect.
+    It keeps the stored leaves of `old`, which are overwritten before they are read.
     """
     zero, count, no = torch.zeros_like(old.log_weight), torch.zeros_like(old.leaf), torch.zeros_like(old.turning)
     return Subtree(
@@ -238,7 +238,7 @@ State = TypeVar("State", Tree, Subtree)
 
 
 def _where(chains: Tensor, new: State, old: State) -> State:
-    """Return the rows of `new` where the mask is true, and those of `old` elsewhere."""
+    """Return the rows of `new` where the mask `chains` is true, and those of `old` elsewhere."""
 
     def select(a: Tensor, b: Tensor) -> Tensor:
         if a is b:

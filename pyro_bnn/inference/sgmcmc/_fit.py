@@ -48,7 +48,7 @@ def fit_sgmcmc(
     """Draw from the posterior with gradients of minibatches, for networks and data that are too large for NUTS.
 
     There is no accept/reject step, so the draws have an error that grows with the step size and with the noise of the
-    gradients. If this error is small, predictions do not change when the step size is halved.
+    gradients. To check this error, halve the step size: if the error is small, predictions do not change.
 
     The chains run one after the other.
 
@@ -66,8 +66,8 @@ def fit_sgmcmc(
         init: Distribution of the first points: the Gaussians of an :class:`Init`, or a posterior. The default is
             :class:`NetworkInit`, which starts close to the network's present weights.
         store: New safetensors file for the draws; with ``None``, they stay in memory. Keep the file, because the
-            posterior reads its draws from it. A resumed run adds its draws to the file, but a new file is removed if
-            the call fails.
+            posterior reads its draws from it. A resumed run adds its draws to the file. If the call fails, it removes
+            a file that it has made.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show the progress of each chain; see :func:`fit_svi`.
         execution: How steps are computed.
@@ -219,7 +219,7 @@ def _store(
     files: list[tuple[Checkpoint | None, Path | None]],
     execution: Execution,
 ) -> Store:
-    """Check all files of the run before any file is written, and return the storage for the draws."""
+    """Check all files of the run before the first file is written, and return the storage for the draws."""
     if path is not None and execution.processes.are_many:
         raise ValueError("`store` must be None with several processes; each process keeps the draws in memory.")
     for checkpoint, resume in files:

@@ -179,8 +179,8 @@ class SGHMC(StochasticGradientSampler):
               v \leftarrow \beta v + \sqrt{(1 - \beta^2) T}\, \epsilon, \qquad z \leftarrow z + \tfrac h2 v.
 
     A step needs one gradient, as in Chen et al. (2014), and its parts have the order of the BAOAB method of Leimkuhler
-    and Matthews (2013). With an exact gradient, the step size causes no error for a Gaussian posterior, and a small one
-    for others. The noise of minibatches causes an error that vanishes with the step size.
+    and Matthews (2013). With an exact gradient, the step size causes no error for a Gaussian posterior, and a small
+    error for other posteriors. The noise of minibatches causes an error that vanishes with the step size.
 
     Args:
         lr: Step size :math:`\alpha`. U is a sum over N rows, so divide the usual learning rate by N: ``lr=0.01 /

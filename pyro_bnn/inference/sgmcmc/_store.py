@@ -23,7 +23,7 @@ from ..joint import Layout
 from ._samplers import StepSizes
 
 KIND, NAME = "draws", "draws"
-"""The kind that the header of a file of draws states, and the name of the only tensor in the file."""
+"""The value of `kind` in the header of a file of draws, and the name of the only tensor in the file."""
 
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
@@ -73,7 +73,7 @@ class Store:
         return self._run
 
     def join(self, run: str) -> None:
-        """Take over the identifier of a checkpoint's run. Raise if the file or an earlier chain has another one."""
+        """Take over the run's identifier from a checkpoint. Raise if the file or an earlier chain has another one."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -124,7 +124,7 @@ class Store:
 
 
 def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
-    """Raise if `store` and `path` are the same file. In the error message, `name` is the argument that gave `path`."""
+    """Raise if `store` and `path` are the same file. `name` is the argument that gave `path`."""
     if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
         raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
 
