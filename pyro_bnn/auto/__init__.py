@@ -1,1 +1,1 @@
-"""The function `fit`, which chooses a method, its settings and its length."""
+"""The function `fit`, which chooses a method, its settings, and how long the fit runs."""

@@ -37,7 +37,7 @@ def refresh_batch_norm(
     r"""Recompute the running statistics of batch normalisation for a posterior, and store them in the model.
 
     After a fit, the running statistics are averages over steps in which the weights still changed. This function
-    replaces them by averages over S draws and B batches
+    replaces them with averages over S draws and B batches
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b}.
 
@@ -91,7 +91,7 @@ def _of_inner(name: str) -> Any:
 
 
 class CarryingPosterior(Posterior):
-    """Adds values of the network's parameters and buffers to each draw of its `inner` posterior."""
+    """Adds values of the network's parameters and buffers to each draw of the `inner` posterior."""
 
     def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
         require_bayesian(model)
@@ -145,7 +145,7 @@ class RefreshedRecord:
 class RefreshedPosterior(CarryingPosterior):
     """Draws of a posterior, each with its own statistics of batch normalisation.
 
-    For each draw the network runs over x once, with batch normalisation in train mode, which adds the time of a
+    For each draw, the network runs over x once, with batch normalisation in train mode. These runs add the time of a
     prediction at x to each call of :func:`~pyro_bnn.predict`. To compute the statistics only once, store the draws in a
     :class:`~pyro_bnn.StoredPosterior`. Predictions must use the same model, whose own statistics do not change.
 
@@ -233,7 +233,7 @@ class PinnedPosterior(CarryingPosterior):
         values: Learned parameters and buffers, as in :attr:`values`; by default the current values of the network.
 
     Raises:
-        ValueError: If the names of the values differ from those of the network.
+        ValueError: If `values` does not have exactly the names of the network's learned parameters and buffers.
 
     Example:
         >>> import torch

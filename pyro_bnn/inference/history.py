@@ -13,7 +13,7 @@ __all__ = ["EpochRecord", "History"]
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Means over one epoch. All rows of the data count equally.
+    """Means over one epoch, with the same weight for all rows of the data.
 
     Args:
         epoch: Number of the epoch, from 0.
@@ -105,7 +105,10 @@ class History(Shown):
         self.kl_weight.append(kl_weight)
 
     def end_epoch(self, batch_sizes: list[int], learning_rate: float, seconds: float) -> EpochRecord:
-        """Record the last steps as one epoch, whose means weight each step by the number of rows in its batch."""
+        """Record the last steps as an epoch, given the batch size of each step.
+
+        The means of the epoch weight each step by its batch size.
+        """
 
         def mean(column: list[float]) -> float:
             steps = zip(column[-len(batch_sizes) :], batch_sizes, strict=True)

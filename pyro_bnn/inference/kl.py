@@ -28,7 +28,7 @@ __all__ = ["Divergence", "KLWeight", "blundell", "constant", "divergence", "line
 explain_missing(__name__)
 
 KLWeight = Callable[[int, int, int], float]
-"""Function that returns the weight of the KL term for (epoch, batch, num_batches). Epochs and batches count from 0."""
+"""Function from (epoch, batch, num_batches) to the weight of the KL term. Epochs and batches are counted from 0."""
 
 LARGEST_WEIGHT = 1e30  # heuristic: smaller KL weights already hide the data, and single precision ends at 3e38
 CHUNK_NUMBERS = 2**22  # heuristic: values that a Monte Carlo estimate draws at once; in float64 they take 32 MB
@@ -116,7 +116,7 @@ def per_weight(num_weights: int) -> KLWeight:
 
 
 def linear_warmup(num_epochs: int, weight: float = 1.0) -> KLWeight:
-    """Return a weight that grows in equal steps from near 0 to `weight` in `num_epochs` epochs, and then stays there.
+    """Return a weight that grows by equal amounts from near 0 to `weight` in `num_epochs` epochs, and then stays there.
 
     Example:
         >>> from pyro_bnn import kl

@@ -30,8 +30,8 @@ MAX_DIMENSIONS = 5000
 """Largest number of elements of the latent variables. At this size, the Hessian takes 200 MB in double precision."""
 
 SMALL_GRADIENT = 1e-3
-"""Heuristic: a point counts as the mode if the root mean square of its gradient, in nats per standard deviation, is at
-most this."""
+"""Heuristic: a point is accepted as the mode if the root mean square of the gradient there, in nats per standard
+deviation, is at most this number."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def fit_laplace(
         dtype: Dtype of the computation; with ``None``, that of the model. Draws have the dtype of the model.
         init: Posterior from which the start is drawn, such as that of a fitted :class:`~pyro_bnn.DeltaGuide`. By
             default, the search starts at the network's own weights.
-        progress: Whether to show the number of evaluations of the potential; see :func:`~pyro_bnn.fit_svi`.
+        progress: Whether to show the progress, in evaluations of the potential; see :func:`~pyro_bnn.fit_svi`.
         seed: Seed of the draw from `init` and of a loader's random order.
 
     Returns:

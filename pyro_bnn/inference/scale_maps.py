@@ -46,7 +46,7 @@ class ScaleMap(ABC):
         """Return the parameter whose scale is `scale`."""
 
     def start(self, scale: Tensor) -> Tensor:
-        """Return the initial parameter for an initial scale; :class:`Capped` may start lower."""
+        """Return the initial parameter for an initial scale; :class:`Capped` may start at a smaller scale."""
         return self.inverse(scale)
 
     @abstractmethod
@@ -57,7 +57,7 @@ class ScaleMap(ABC):
         """
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the scale into `out`, without gradients. Subclasses may do this without allocating memory.
+        """Write the scale into `out`, without gradients. A subclass may override this to allocate no memory.
 
         `parameter` and `out` have shape (P,). `scratch` has shape (2 or more, P) and may be overwritten.
         """
@@ -98,8 +98,8 @@ class Softplus(ScaleMap):
         r"""Write the scale into `out` in full relative precision, even if it is tiny; see :meth:`ScaleMap.write`.
 
         Let :math:`u = e^\rho`, and let v be the rounded value of 1 + u. Then
-        :math:`\log(1 + u) = \log v - ((v - 1) - u) / v`. On a CPU, this replaces torch's softplus, which is sometimes
-        slow: its log1p took 0.5 ms for 478,410 numbers in some processes and 6 ms in others.
+        :math:`\log(1 + u) = \log v - ((v - 1) - u) / v`. On a CPU, this formula replaces torch's softplus, which is
+        sometimes slow: its log1p took 0.5 ms for 478,410 numbers in some processes and 6 ms in others.
         """
         if not parameter.is_cpu or float(parameter.max()) > LARGEST_EXPONENT:
             softplus(parameter, out=out)  # type: ignore[call-arg]

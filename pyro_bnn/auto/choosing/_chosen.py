@@ -74,7 +74,7 @@ def folds_of(x: Tensor, seed: int) -> Folds:
 
 
 def comparison_bar(num_networks: int, num_fits: int, *, shown: bool | None) -> tqdm:
-    """Return a bar such as ``comparing 5 networks: fit 4/15``."""
+    """Return a progress bar such as ``comparing 5 networks: fit 4/15``."""
     return progress_bar(f"comparing {counted(num_networks, 'network')}: fit", num_fits, shown=shown)
 
 
@@ -100,7 +100,7 @@ def chosen_from(
 ) -> Chosen:
     """Return the chosen model, and give its posterior a status.
 
-    Each of the `cuts` says what was left out or cut short.
+    Each text in `cuts` says what was left out or cut short.
     """
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:

@@ -56,7 +56,7 @@ def open_designs(
 
 
 def has_few_values(targets: Tensor) -> bool:
-    """Return whether any column of the targets, shape (N, O), has at most `FEW_VALUES` distinct values."""
+    """Return whether at least one column of the targets, shape (N, O), has at most `FEW_VALUES` distinct values."""
     return min(len(column.unique()) for column in targets.unbind(1)) <= FEW_VALUES
 
 
@@ -67,8 +67,8 @@ OF_NUMBERS = (
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "heteroscedastic"),
     Design((16, 16, 16), nn.SiLU, NormalPrior(1.0), "gaussian"),
 )
-"""Heuristic: designs for regression with standardised targets. Each was the best of a dozen designs on some public
-table."""
+"""Heuristic: designs for regression with standardised targets. Each was the best of a dozen designs on at least one
+public table."""
 
 OF_CLASSES = (
     Design((), nn.ReLU, FanInNormalPrior(2.0), "categorical"),

@@ -245,7 +245,7 @@ def _learned(model: BayesianModel) -> dict[str, Tensor]:
 def _members(model: BayesianModel, found: list[Fit]) -> list[Posterior]:
     """Return the members' posteriors.
 
-    If the network of any member has learned parameters or buffers that differ from those of `model`, every posterior
+    If learned parameters or buffers differ from those of `model` in the network of at least one member, every posterior
     stores the values of its own member.
     """
     before = network_values(model)

@@ -170,17 +170,17 @@ def fit(
 ) -> GuidePosterior | MCMCPosterior | EnsemblePosterior:
     """Fit a model to data by chains if possible, and otherwise by variational inference.
 
-    Optimizers, learning rates and numbers of steps need no tuning, but the prior's scale does: choose the one that
+    Optimizers, learning rates and numbers of steps need no tuning, but the prior's scale does: choose the scale that
     predicts held-out rows best.
 
     Args:
         model: A network with a prior and a likelihood.
         data: A tuple (x, y) of tensors with all N rows: x of shape (N, ...), and y of shape (N, O) for regression or
-            (N,) for classification. A loader of such batches is also possible, but only for variational fits and
+            (N,) for classification. A loader of such pairs is also possible, but only for variational fits and
             ensembles.
         method: ``"auto"`` draws weights with Markov chains if possible (see the notes), and otherwise makes a
-            variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if this is
-            impossible. ``"ensemble"`` fits an ensemble. The parameters from `guide` to `callbacks`, `execution`,
+            variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if chains
+            are impossible. ``"ensemble"`` fits an ensemble. The parameters from `guide` to `callbacks`, `execution`,
             `checkpoint` and `resume` are for variational fits: if one of them is given, ``"auto"`` makes such a fit.
         time_limit: Seconds that the call may take, imports and compilation included; not for an ensemble. A fit may end
             about two seconds late. With a limit, the result depends on the speed of the machine, and the status says
@@ -219,7 +219,7 @@ def fit(
         The draws of the chains, the posterior of the fitted guide, or the ensemble. Each of an ensemble's `members` is
         a posterior with its own history. ``posterior.status`` says which method was chosen, with which settings, and
         why. The status is not ok if a variational fit reached no plateau, if a chain was too short to explore its mode,
-        or if too many steps diverged. Then it also says what to try.
+        or if too many steps diverged. A status that is not ok also says what to try.
 
     Raises:
         ValueError: If arguments cannot be combined, if ``method="mclmc"`` and chains are impossible, or if a layer
@@ -250,20 +250,20 @@ def fit(
         2 True
 
     Notes:
-        *Chains.* :func:`fit` trains eight networks, and a chain in C explores the mode of each
-        (:class:`~pyro_bnn.MCLMC`), as in ``BNNRegressor()``. If chains are impossible, the fit is variational. It is
-        faster and has a guide and a history, but is often further from the posterior. The page
-        :doc:`/understand/computation` lists all cases.
+        *Chains.* :func:`fit` trains eight networks, and a chain in C explores the mode of each network
+        (:class:`~pyro_bnn.MCLMC`), as in ``BNNRegressor()``. If chains are impossible, the fit is variational. Its
+        posterior has a guide and a history. A variational fit is faster, but often further from the true posterior. The
+        page :doc:`/understand/computation` lists all cases.
 
         *Variational fit.* :func:`fit_svi` runs until the third plateau of the objective, or until the first if
-        `optimizer` makes a schedule. On a plateau, a straight line through the last epochs (about 400 steps) rises by
-        less than its standard error, or by less than 0.1 nats. Without a schedule, the learning rate is lowered to 0.3
-        times its initial value after the first plateau, and to 0.1 times this value after the second. With `validation`
-        rows, the fit also ends after ten checks in a row without a new best log-density of these rows, and the best
-        posterior is kept.
+        `optimizer` makes a schedule. On a plateau, the rise of a straight line through the last epochs (about 400
+        steps) is below the rise's standard error, or below 0.1 nats. Without a schedule, the learning rate is lowered
+        to 0.3 times its initial value after the first plateau, and to 0.1 times this value after the second. With
+        `validation` rows, the fit also ends after ten checks in a row without a new best log-density of these rows, and
+        the best posterior is kept.
 
-        *Ensemble.* Each member is such a variational fit, with new initial weights and another order of batches. The
-        members are plain networks (:class:`DeltaGuide`) unless you pass `guide`. The page :doc:`/how_to/ensembles`
+        *Ensemble.* Each member is such a variational fit, with new initial weights and another order of batches. Unless
+        you pass `guide`, the members are plain networks (:class:`DeltaGuide`). The page :doc:`/how_to/ensembles`
         describes what members share, how processes divide the work, and how one step on a GPU updates all members.
     """
     instead = "call `fit_svi` with a guide, or `fit_nuts`"

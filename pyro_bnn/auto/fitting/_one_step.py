@@ -113,7 +113,7 @@ def _guides(model: BayesianModel, start: Start, num_members: int) -> list[DeltaG
 
 
 def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -> str:
-    """Return why one optimizer for all members may update them differently from one for each member, or ""."""
+    """Return why a joint optimizer may update members differently from separate optimizers; "" without a reason."""
     if maker is None:
         return ""
     require_maker(maker)
@@ -132,7 +132,7 @@ def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -
 
 
 def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
-    """Return why the stacked network cannot replace the networks of the members, or "".
+    """Return why the stacked network cannot replace the networks of the members; "" if it can.
 
     The outputs are compared in double precision.
     """
@@ -226,8 +226,8 @@ class StackedPrior(WeightPrior):
 class StackedLikelihood(Likelihood[Any]):
     """A likelihood for the outputs of K members, shape (N, K, ...).
 
-    The likelihood of a single member is applied to these outputs. It treats axis N as an axis of draws, and axis K as
-    the rows. Each target serves all members.
+    The likelihood of a single member is applied to these outputs. That likelihood treats the first axis as an axis of
+    draws, and the second axis as the rows. Each target serves all members.
     """
 
     def __init__(self, of_member: Likelihood[Any]) -> None:

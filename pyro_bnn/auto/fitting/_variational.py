@@ -107,7 +107,7 @@ class Plateau:
 
 
 def window_of(num_batches: float) -> int:
-    """Return the number of epochs to which a trend is fitted."""
+    """Return the number of epochs to which a trend is fitted, given the number of batches per epoch."""
     return max(WINDOW_EPOCHS, math.ceil(WINDOW_STEPS / num_batches))
 
 
@@ -152,7 +152,7 @@ class EarlyStopping:
 
     @property
     def best_epoch(self) -> int:
-        """Number of epochs until the best check; 0 without checks."""
+        """Number of epochs before the check with the best log-density; 0 if there was no check."""
         return self.every * (self._best_look + 1)
 
     @property

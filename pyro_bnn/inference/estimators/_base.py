@@ -19,7 +19,7 @@ from ._layers import Layer, RandomLayers
 
 ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
 """The ELBOs that work with an estimator. RenyiELBO does not, since it weights whole draws. TraceGraph_ELBO does not,
-since it copies draws, while an estimator recognises a draw by its tensor."""
+since it copies draws, but an estimator recognises a draw by its tensor."""
 
 
 class Estimator(ABC):
@@ -29,12 +29,12 @@ class Estimator(ABC):
     An estimator does not change the distribution of the output of a single row, so the expected ELBO stays the same,
     but the gradient varies less.
 
-    Pass an estimator to :func:`~pyro_bnn.fit_svi`, or wrap the training steps of your own script in :meth:`applied`. It
-    needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`, and replaces calls of
-    `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` whose weight or bias is random. Any other use of a
-    random parameter raises an error. The first axis of the input of such a call must be the rows of data, and the
-    output of a row must not depend on other rows. Batch normalisation in training mode therefore raises an error, while
-    attention over the batch raises none but gives a wrong ELBO.
+    Pass an estimator to :func:`~pyro_bnn.fit_svi`, or wrap the training steps of your own script in :meth:`applied`. An
+    estimator needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`, and replaces calls of
+    `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` whose weight or bias is random. All other uses of a
+    random parameter raise an error. In each replaced call, the first axis of the input must be the rows of data, and
+    the output of a row must not depend on other rows. Batch normalisation in training mode therefore raises an error.
+    Attention over the batch raises no error, but gives a wrong ELBO.
 
     A subclass names the form of its noise in :attr:`noise`, and computes the output of a layer in :meth:`output`.
     """
@@ -124,8 +124,8 @@ class _Gaussian(dist.Normal):
 class Applied(AbstractContextManager[None]):
     """The context of :meth:`Estimator.applied`.
 
-    If `closed_form` is True, a weight is drawn only if the estimator or the KL needs the draw. Otherwise its value is
-    its mean.
+    If `closed_form` is True, a weight is drawn only if the estimator or the KL needs the draw. A weight that is not
+    drawn has its mean as value.
     """
 
     def __init__(

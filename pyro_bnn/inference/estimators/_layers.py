@@ -79,7 +79,7 @@ class Layer:
         return self._random_part(self.input.square() if weight is not None else self.input, weight, bias)
 
     def deviation(self, input: Tensor) -> Tensor:
-        """Compute the output for any input, with deviations (:attr:`Noise.DEVIATION`) in place of the parameters.
+        """Compute the output for a given input, with deviations (:attr:`Noise.DEVIATION`) in place of the parameters.
 
         If only the bias is random, the result may have the shape of the bias.
         """

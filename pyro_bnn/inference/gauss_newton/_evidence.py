@@ -21,8 +21,8 @@ LATENT = "likelihood.scale"
 MAX_ITERATIONS = 200
 
 SMALLEST, LARGEST = math.log(1e-8), math.log(1e12)
-"""Limits of the logarithms of prior precisions. Without them, the evidence would have no maximum if all weights were at
-their prior means."""
+"""Lower and upper bound for the logarithms of prior precisions. Without these bounds, the evidence would have no
+maximum if all weights were at their prior means."""
 
 
 @dataclass(frozen=True)

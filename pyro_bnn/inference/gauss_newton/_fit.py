@@ -64,10 +64,10 @@ def fit_gauss_newton(
               G = \sum_n J_n^\top \Lambda_n J_n,
 
     where J is the Jacobian of the network's outputs at the point :math:`w^*`, :math:`\Lambda` is the expected curvature
-    of the negative log-likelihood in the outputs, and :math:`\delta` are the prior precisions. The generalised
-    Gauss-Newton matrix G is the Hessian without the terms that contain second derivatives of the network. It is always
-    positive semi-definite. If the network is linear in its random weights, as with a random last layer, G equals the
-    Hessian, except with heteroscedastic noise.
+    of the negative log-likelihood with respect to the outputs, and :math:`\delta` are the prior precisions. The
+    generalised Gauss-Newton matrix G is the Hessian without the terms that contain second derivatives of the network.
+    It is always positive semi-definite. If the network is linear in its random weights, as with a random last layer, G
+    equals the Hessian, except with heteroscedastic noise.
 
     A learned noise scale, as in ``GaussianLikelihood()``, is set to the scale that maximises the evidence. A latent
     noise scale is fixed at the value that maximises the product of the evidence and the scale's prior. A given noise
@@ -79,17 +79,18 @@ def fit_gauss_newton(
         structure: "full" uses all of G, for at most 6000 weights. "diagonal" uses its diagonal. "kronecker"
             approximates the block of each parameter by a Kronecker product, and needs linear layers, or convolutions of
             one or two dimensions.
-        where: Random weights that stay random: globs or :func:`layers`, as in :class:`BayesianModel`. The others are
-            fixed at the point. For the last layer, pass its name, as in ``"net.fc.*"``.
+        where: Random weights that stay random: globs or :func:`layers`, as in :class:`BayesianModel`. All other weights
+            are fixed at the point (see `init`). For the last layer, pass its name, as in ``"net.fc.*"``.
         prior_precision: Precision (inverse variance) of the prior of each weight. With ``None``, the precisions come
             from the model. "evidence" chooses those that maximise Laplace's estimate of the evidence. The prior means
             always come from the model.
-        per: Weights that share a precision chosen by the evidence: those of the "network", of a "layer" or of a
-            "parameter". With a full matrix and several groups, each iteration of the search factorises the matrix.
+        per: Which weights share a precision if the evidence chooses it: all weights of the "network", of a "layer" or
+            of a "parameter". With a full matrix and several precisions, each iteration of the search factorises the
+            matrix.
         batch_size: Number of rows in each run of the network. A loader has its own batch size.
         init: The point: a posterior with a median, such as that of a fitted :class:`DeltaGuide`, or the values of all
             latent variables by site. With ``None``, the point is the weights of the network, which must be trained.
-        progress: Whether to show the number of rows in all passes; see :func:`~pyro_bnn.fit_svi`.
+        progress: Whether to show the progress, in rows of all passes; see :func:`~pyro_bnn.fit_svi`.
         seed: Seed of the random order of a loader.
 
     Returns:

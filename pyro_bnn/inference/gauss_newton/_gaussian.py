@@ -30,8 +30,8 @@ class Covariance(ABC):
     def to(self, like: Tensor) -> "Covariance":
         """Return a contiguous copy with the device and dtype of `like`.
 
-        Tensors from files are contiguous, so with another memory layout the last bits of predictions would differ after
-        loading.
+        Tensors from files are contiguous. If the copy had another memory layout, the last bits of predictions would
+        change when the posterior is saved and loaded.
         """
         contiguous = torch.contiguous_format
         return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})
@@ -59,7 +59,7 @@ class AlongAxes(Covariance):
     """
 
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """For each parameter, yield `left`, `right`, and the part of each vector that belongs to it, shape (m, n)."""
+        """For each parameter, yield `left`, `right`, and the parameter's part of each vector, shape (m, n)."""
         names = range(len(self.tensors) // 2)
         axes = [(self.tensors[f"left.{i}"], self.tensors[f"right.{i}"]) for i in names]
         shapes = [(len(left), len(right)) for left, right in axes]
@@ -106,8 +106,8 @@ def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[i
 class FullCurvature:
     r"""The positive semi-definite matrix :math:`G = \sum_k \beta_k G_k`, given the `matrices` G_k, shape (K, P, P).
 
-    G_k is the matrix of the outputs with noise scale k, and beta_k is the precision of this noise. Most likelihoods
-    have a single G_k, with beta = 1. The precision matrix of the posterior is G + diag(prior precision).
+    The matrix G_k comes from the outputs with the k-th noise scale, and beta_k is the precision of their noise. Most
+    likelihoods have a single G_k, with beta = 1. The precision matrix of the posterior is G + diag(prior precision).
     """
 
     matrices: Tensor

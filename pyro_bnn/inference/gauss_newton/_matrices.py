@@ -92,8 +92,8 @@ DIAGONALS: dict[type, Callable[[Any, Tensor], Tensor]] = {
     PoissonLikelihood: lambda _, output: output.exp(),
     HeteroscedasticGaussianLikelihood: _of_two_halves,
 }
-"""For each likelihood whose curvature is diagonal: a function from outputs to the diagonals, both of shape (N, C). The
-scale of Gaussian noise counts as 1."""
+"""For each likelihood whose curvature is diagonal: a function from outputs to the diagonals, both of shape (N, C). For
+Gaussian noise, the scale is taken to be 1."""
 
 SERVED = (CategoricalLikelihood, *DIAGONALS)
 
@@ -101,8 +101,8 @@ SERVED = (CategoricalLikelihood, *DIAGONALS)
 def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
     r"""Return L, shape (N, C, C), such that :math:`L L^\top` is the curvature of each row with respect to the outputs.
 
-    The curvature of a row is the expected Hessian of its negative log-likelihood, times the weights of the row and of
-    its class. Only these weights depend on y. The scale of Gaussian noise counts as 1.
+    The curvature of a row is the expected Hessian of its negative log-likelihood, times the likelihood's weights for
+    the row and its class. Only these weights depend on y. For Gaussian noise, the scale is taken to be 1.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:
@@ -130,7 +130,7 @@ def _diagonal(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _rows(net: nn.Module, x: Inputs, root: Tensor) -> Iterator[Tensor]:
-    """Yield L^T J, shape (n, R, P), for as many rows at a time as :data:`MOST_NUMBERS` allows."""
+    """Yield L^T J, shape (n, R, P), for n rows at a time, as many as :data:`MOST_NUMBERS` allows."""
     parameters = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
     numbers_of_row = root.shape[-1] * sum(value.numel() for value in parameters.values())
     count = max(1, MOST_NUMBERS // numbers_of_row)
@@ -232,7 +232,8 @@ def has_formula(layer: nn.Module) -> bool:
 
     .. math:: \nabla_W = \sum_t g_t a_t^\top, \qquad \nabla_b = \sum_t g_t,
 
-    where :math:`a_t` is the input and :math:`g_t` the gradient in the output at position t.
+    where :math:`a_t` is the input at position t, and :math:`g_t` is the gradient with respect to the output at this
+    position.
 
     """
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
@@ -252,7 +253,7 @@ def inputs_at(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def slopes_at(layer: nn.Module, slope: Tensor) -> Tensor:
-    """Reshape a gradient in a layer's output to (N, T, O), with N and T as in :func:`inputs_at`."""
+    """Reshape a gradient with respect to a layer's output to (N, T, O), with N and T as in :func:`inputs_at`."""
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         return slope.flatten(2).mT
     return slope.reshape(len(slope), -1, slope.shape[-1])
@@ -289,15 +290,15 @@ def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
 
 
 def kronecker_curvature(net: nn.Module, batches: Iterable[Pair], likelihood: Likelihood) -> CurvatureAlongAxes:
-    r"""Return the Kronecker factors of the layers whose parameters need gradients.
+    r"""Return the curvature from the Kronecker factors of the layers whose parameters need gradients.
 
     .. math:: G \approx B \otimes A, \qquad B = \sum_{n, t, r} g_{ntr} g_{ntr}^\top, \qquad
               A = \frac{1}{N T} \sum_{n, t} a_{nt} a_{nt}^\top.
 
     Here :math:`a_{nt}` is the vector that the weight matrix multiplies at position t of row n. A row has T positions.
-    For column r of :func:`root_of`, the gradient in the layer's output at this position is :math:`g_{ntr}`. A bias has
-    B as its only factor. If rows or classes have weights, A is a weighted mean. The scale of Gaussian noise counts as
-    1.
+    For column r of :func:`root_of`, the gradient with respect to the layer's output at this position is
+    :math:`g_{ntr}`. A bias has B as its only factor. If rows or classes have weights, A is a weighted mean. For
+    Gaussian noise, the scale is taken to be 1.
 
     References:
         Martens and Grosse (2015), https://arxiv.org/abs/1503.05671, for linear layers. Eschenhagen et al. (2023),

@@ -25,7 +25,7 @@ from ._saved import FittedGuide, checked_state, made_from, record_of
 
 
 class GuidePosterior(Posterior):
-    """The posterior that a guide approximates. The guide is one of this package or of Pyro, or a function.
+    """The posterior that a guide approximates. The guide may come from this package or from Pyro, or be a function.
 
     A guide that is a module draws with its own parameters, even if Pyro's global store has other parameters of the same
     names. If you load the store (``pyro.get_param_store().load(...)``), call the guide once, so that it copies its
@@ -137,10 +137,10 @@ class GuidePosterior(Posterior):
         Args:
             model: The model. It may be omitted after a fit with fixed priors and a guide of this package.
             num_samples: Number of draws per weight, for sites whose divergence from the prior has no closed form. The
-                sum over a site is much more precise than the divergence of a single weight.
+                estimated sum over a site is much more precise than the estimate for a single weight.
 
         Returns:
-            A diagnosis that prints as a table, with `sites` and with `warnings` that name remedies.
+            A diagnosis, which prints as a table. It has `sites`, and `warnings` that name remedies.
 
         Raises:
             ValueError: If the guide has no Gaussian marginals, if there are no weights to diagnose, or if the model is

@@ -1,4 +1,4 @@
-"""The record of a guide in a file: its class and its parameters. A removed weight takes one bit."""
+"""The record of a guide in a file: its class and its parameters. In the file, a removed weight takes only one bit."""
 
 import inspect
 import math
@@ -113,7 +113,10 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 
 
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
-    """Check a record, and return the complete state of its guide. `sites` are the model's, or None if it is unknown."""
+    """Check a record, and return the complete state of its guide.
+
+    `sites` are the sites of the model, or None if the model is unknown.
+    """
     if type(guide).__name__ != record.family:
         raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another.")
     if isinstance(guide, FlatGuide) and sites is not None:
@@ -167,7 +170,7 @@ def _packed(state: dict[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, 
 
 
 def _named_after(site: str, state: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of a site's entries in `state`, such as ``loc.net.0.weight``, except that of its mask."""
+    """Return the names of a site's entries in `state`, such as ``loc.net.0.weight``, but not that of its mask."""
     return [name for name in state if name.partition(".")[2] == site and name != f"keep.{site}"]
 
 

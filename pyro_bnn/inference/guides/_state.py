@@ -1,4 +1,4 @@
-"""The state of a flat guide during a step: parameters in long vectors, gradients and draws."""
+"""The state of a flat guide during a step: gradients, draws, and parameters in long vectors."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -20,7 +20,7 @@ LARGE = 2**16
 class ParameterVector:
     """Stores the parameters of nested modules in one vector; :meth:`close` gives each parameter its own memory again.
 
-    A step over one vector saves the allocation of memory, which on a CPU often takes longer than the arithmetic. The
+    With one vector, a step avoids many memory allocations, which on a CPU often take longer than the arithmetic. The
     parameters move into `memory` if it is given.
     """
 
@@ -106,7 +106,7 @@ class DrawGradients:
         self._own: dict[str, Tensor] = {}
 
     def label(self, site: Site) -> str | None:
-        """Label a site for :meth:`Joint.pieces`. Small sites, whose gradients share a tensor, have the same label."""
+        """Label a site for :meth:`Joint.pieces`. All small sites share one label and one gradient tensor."""
         return site.name if site.name in self._large else None
 
     def leaves(self) -> dict[str, Tensor]:
@@ -149,7 +149,7 @@ class Noise(Enum):
     DEVIATION = "deviation"
     """A draw of the weight minus its mean."""
     VARIANCE = "variance"
-    """The variance of the weight, which is not drawn."""
+    """The variance of the weight; the weight itself is not drawn."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class FlatState(ABC):
         return False
 
     def close(self) -> None:
-        """Give each parameter its own memory, after all other memory is freed."""
+        """Free the other memory of this state, then give each parameter of the guide its own memory again."""
         vectors = self.vectors.values()
         vars(self).clear()
         for vector in vectors:
@@ -299,7 +299,7 @@ def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
 class PriorOfPoint:
     """Minus the log prior at a point.
 
-    :meth:`pull_back` returns this number, and adds `weight` times its gradient to `gradients`.
+    :meth:`pull_back` returns minus the log prior, and adds `weight` times its gradient to `gradients`.
     """
 
     def __init__(self, joint: Joint, gradients: DrawGradients, value: Tensor) -> None:

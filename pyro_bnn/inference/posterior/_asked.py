@@ -1,4 +1,4 @@
-"""The default number of draws of predictions, and checks of learned parameters."""
+"""The default number of draws for predictions, and checks of learned parameters."""
 
 import warnings
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ NUM_DRAWS = 100
 standard deviation."""
 
 TOLERANCE = 0.01
-"""Heuristic: a relative change of a learned parameter up to this size is taken for rounding, as in a move to
+"""Heuristic: a relative change of a learned parameter by at most this much is ascribed to rounding, as in a move to
 bfloat16."""
 
 SMALLEST = 0.1
-"""Heuristic: the relative change of a smaller parameter is computed as if the parameter had this size."""
+"""Heuristic: for a parameter smaller than this, the relative change is computed as if the parameter had this size."""
 
 
 def num_members(model: Any, posterior: Posterior) -> int | None:

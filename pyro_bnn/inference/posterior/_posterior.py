@@ -44,7 +44,7 @@ class Moments(NamedTuple):
 
 
 def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> Iterator[Draw]:
-    """Yield evenly spaced rows of stored draws, ``{site: shape (S, *event)}``."""
+    """Yield `num_samples` evenly spaced draws from `samples`, ``{site: shape (S, *event)}``."""
     num_samples, stored = _checks.at_least("num_samples", num_samples, 1), len(next(iter(samples.values())))
     if num_samples > stored:
         raise ValueError(
@@ -277,7 +277,7 @@ class Posterior(Advised, Shown, ABC):
         likelihood. The sites of the other model must have the same names and shapes.
 
         Args:
-            otherwise: Prior of parameters that this posterior does not have; with None, they raise an error.
+            otherwise: Prior of parameters that this posterior does not have; with None, such parameters raise an error.
             num_samples: Number of draws if draws are needed.
             seed: Seed of the draws.
 

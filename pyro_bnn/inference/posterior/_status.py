@@ -7,7 +7,7 @@ from ..._core.scope import warn_of_fit
 
 MOST_CHARACTERS = 250
 """Heuristic: largest number of characters in a warning that quotes the rest of the status's message. If the quotation
-made it longer, the warning only names the attribute that contains the message."""
+would make the warning longer, the warning only names the attribute that contains the message."""
 
 
 class ConvergenceWarning(UserWarning):
@@ -20,11 +20,11 @@ class Status(Advised):
 
     Args:
         ok: Whether inference shows no sign of trouble.
-        message: What happened, and what to try unless `remedy` says it.
+        message: What happened. Without a `remedy`, the message also says what to try.
         detail: The last part of the message, about how the result was computed.
         remedy: Advice on what to try, with the argument names of the function that made the fit.
         verdict: What is wrong, by default the part of the message before the first semicolon.
-        is_slight: Whether the trouble is small. If true, comparisons with other results are uncertain only where the
+        is_slight: Whether the trouble is small. If so, a comparison with another result is uncertain only if the two
             results differ little.
 
     Example:

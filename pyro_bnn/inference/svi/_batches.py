@@ -43,7 +43,7 @@ class Batches:
     ) -> None:
         self._generator, self._processes = generator, processes or Processes()
         self.rows: Tensor | None = None
-        """Indices of the rows in the latest batch; None if every batch has all rows, or for a loader."""
+        """Indices of the rows in the latest batch; None for a loader, or if every batch has all rows."""
         self.tensors: Batch | None = None
         """The data, if they are a tuple with all rows; None for a loader."""
         self._loader: Loader | None = None
@@ -78,7 +78,7 @@ class Batches:
             )
 
     def first(self) -> Batch:
-        """Return an example batch, which the first epoch of a loader also contains."""
+        """Return an example batch, without removing it from the first epoch of a loader."""
         if self._loader is not None:
             return self._loader.first()
         assert self.tensors is not None
@@ -157,9 +157,9 @@ def count_batches(data: Data, batch_size: int | None, *, num_data: int, executio
 
 
 def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
-    """Return the bounds of each batch.
+    """For each batch, return the index of its first row, and the index after its last row.
 
-    A last batch with fewer rows than processes is joined to the one before.
+    If the last batch has fewer rows than there are processes, it is joined to the batch before it.
     """
     begins = list(range(0, num_rows, batch_size))
     if len(begins) > 1 and num_rows - begins[-1] < num_processes:
@@ -168,7 +168,7 @@ def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[in
 
 
 def is_whole(data: Data) -> bool:
-    """Whether data are a tuple or a list that holds all rows. A list of batches does not count."""
+    """Whether data are a tuple or a list that holds all rows. For a list of batches, this is false."""
     return isinstance(data, tuple) or (
         isinstance(data, list) and not any(isinstance(item, (tuple, list, Mapping)) for item in data)
     )
@@ -217,7 +217,7 @@ class Loader:
         self.num_batches = length or -(-(num_data or 1) // (num_processes * num_rows(self.first()[0])))
 
     def first(self) -> Batch:
-        """Return an example batch, which the first epoch also contains."""
+        """Return an example batch, without removing it from the first epoch."""
         if self._first is None:
             taken = list(itertools.islice(self._data, 1))
             if not taken:

@@ -1,4 +1,4 @@
-"""The direct path, which computes ELBO and gradients of a flat guide without Pyro's effect handlers."""
+"""The direct path, which computes the ELBO of a flat guide and its gradients without Pyro's effect handlers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -30,7 +30,7 @@ from ._step import Execution, GradientStep
 def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> Joint | str:
     """Return the joint density for the direct path, or the reason why this path cannot be used.
 
-    The check runs a copy of the model on x.
+    To find out, this function runs a copy of the model on x.
     """
     if not isinstance(model, BayesianModel):
         kind = "a function" if isinstance(model, PyroFunction) else f"of type {type(model).__name__}"
@@ -121,7 +121,7 @@ class DirectStep(GradientStep):
         self._stack.close()
 
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
-        """Store the outputs of frozen layers. `is_watched` says that callbacks may change these layers."""
+        """Store the outputs of frozen layers. `is_watched` says whether callbacks may change these layers."""
         self._features = Features(self._joint.model, batches, self._execution, is_watched=is_watched)
         return self._features
 

@@ -55,7 +55,7 @@ class Features:
         self.in_words = f"; features of the frozen layers were computed once for {batches.num_rows:,} rows ({size})"
 
     def run(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Call `compute`, which runs the network once on the current batch. Tables replace its frozen layers."""
+        """Call `compute`, which runs the network once on the current batch. Tables replace the frozen layers."""
         memory = self._filled()
         if memory is None:
             return compute()

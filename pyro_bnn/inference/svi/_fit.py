@@ -82,9 +82,9 @@ def fit_svi(
 ) -> GuidePosterior:
     """Fit a guide, and the model's learnable parameters, by maximising the ELBO.
 
-    Each batch takes one step of :func:`svi_step`, whose page has the formula of the ELBO. The history is in nats, for
-    the whole data set. If `data` holds all rows, frozen layers before the first random parameter run only once for each
-    row, unless their outputs take more than 1 GB.
+    The fit makes one step for each batch; the page of :func:`svi_step` has the formula of the ELBO. The history has the
+    ELBO of the whole data set, in nats. If `data` holds all rows, frozen layers before the first random parameter run
+    only once for each row, unless their outputs take more than 1 GB.
 
     Args:
         model: The model. For `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
@@ -97,20 +97,21 @@ def fit_svi(
             ``functools.partial(torch.optim.Adam, lr=1e-3)``. It may also return an optimizer and a learning-rate
             scheduler (:func:`scheduled`). To clip gradients, see :func:`clipped`.
         num_epochs: Number of passes over the data.
-        batch_size: Number of rows in each batch if `data` is a tuple; with ``None``, all. Several processes share the
-            rows of a batch.
+        batch_size: Number of rows in each batch if `data` is a tuple; with ``None``, each batch has all rows. Several
+            processes share the rows of a batch.
         elbo: One of Pyro's ELBOs; with ``None``, ``Trace_ELBO()``.
         estimator: Estimator that makes gradients less noisy. With ``None``, each weight is drawn once per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO. :mod:`pyro_bnn.kl` has weights that change during a fit.
         callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
-            :class:`TensorBoard`, is entered for the time of the fit.
+            :class:`TensorBoard`, is entered before the fit and exited after it.
         progress: Whether to show the progress, with the ELBO in nats. By default, a bar appears after two seconds on a
             terminal or in a notebook; elsewhere, such as in the log of a job, standard error gets a line every ten
             seconds. ``False`` shows nothing.
         execution: How steps are computed, for example in bfloat16 or by several processes.
         checkpoint: File for the state of the fit, or a :class:`Checkpoint` with the interval of writing (see
-            :doc:`/how_to/resume`). Ctrl-C and SIGTERM then write a checkpoint after the current step and end the fit.
+            :doc:`/how_to/resume`). On Ctrl-C or SIGTERM, the fit then writes a checkpoint after the current step, and
+            ends.
         resume: Checkpoint from which to continue; `checkpoint` may be the same path. The other arguments must be those
             of the interrupted fit; only `num_epochs` may be larger. The result equals that of an uninterrupted fit, bit
             for bit.
@@ -128,8 +129,8 @@ def fit_svi(
 
     Warns:
         PosteriorWarning: If the posterior collapsed to a point, or stayed at the prior. If the objective fell or still
-        rises at the end, only `posterior.status` says so, since loops of short fits would repeat a warning.
-        :func:`~pyro_bnn.fit` with ``method="svi"`` warns in this case, too.
+            rises at the end, only `posterior.status` says so, since loops of short fits would repeat a warning. In
+            these cases, :func:`~pyro_bnn.fit` with ``method="svi"`` warns as well.
 
     Example:
         >>> import torch
@@ -280,7 +281,7 @@ def _device_of(model: nn.Module, guide: nn.Module) -> torch.device | None:
 
 
 def trend_of(objective: Sequence[float]) -> Trend:
-    r"""Fit a straight line to an objective of at least ten values by least squares.
+    r"""Fit a straight line by least squares to an objective that has at least ten values.
 
     The line is fitted to the means :math:`m_b` of B successive blocks, at the times :math:`t_b = b - (B - 1) / 2`:
 

@@ -129,7 +129,7 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 
 
 def record(function: Callable[[], object], beside: torch.cuda.CUDAGraph | None) -> torch.cuda.CUDAGraph:
-    """Record the kernels that a function launches, without running them. The graph shares the memory of `beside`."""
+    """Record the kernels that a function launches, without running them. The graph shares memory with `beside`."""
     graph = torch.cuda.CUDAGraph()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     state = generator.clone_state()

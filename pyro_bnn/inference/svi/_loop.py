@@ -1,4 +1,4 @@
-"""The loop over epochs and batches. An interruption after any step does not change the results."""
+"""The loop over epochs and batches. A fit has the same results if it is interrupted and resumed."""
 
 import hashlib
 import re
@@ -35,7 +35,7 @@ KIND = "checkpoint of a fit"
 MOST_NUMBERS = 16  # tensors with more elements are described by a digest instead of their elements
 
 Callback = Callable[[History], bool | None]
-"""Function that takes the history after each epoch. A true result ends the fit."""
+"""Function that is called with the history after each epoch. A true result ends the fit."""
 
 
 @runtime_checkable
@@ -128,7 +128,7 @@ class Loop:
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
         """Make the remaining steps.
 
-        Call `after_epoch` after the last step of each epoch, and `after_step` after every other step.
+        Call `after_epoch` after the last step of each epoch, and `after_step` after each of its earlier steps.
         """
         while not self.is_done:
             begin = time.perf_counter() - self._seconds
@@ -178,10 +178,10 @@ class Loop:
         return True
 
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
-        """Check a batch of the first epoch, since checks in every epoch would be too costly.
+        """Check a batch of the first epoch. Checks in every epoch would be too costly.
 
-        Inputs from a loader are checked on any device. On a GPU, the targets are checked as well. On a CPU, the
-        returned context checks the network's output in the first step instead.
+        Inputs from a loader are always checked. On a GPU, the targets are checked as well. On a CPU, the targets are
+        not checked, but the returned context checks the network's output in the first step.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):
@@ -224,7 +224,7 @@ class Loop:
         return epoch
 
     def state(self) -> dict[str, Any]:
-        """Return the state between two steps. All processes must call this method."""
+        """Return the state of this fit between two steps. All processes must call this method."""
         stream, order = self._at_begin
         return {
             "model": self.step.model.state_dict(),
@@ -306,7 +306,7 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
 def fingerprint_of(
     loop: Loop, elbo: ELBO | None, estimator: Estimator | None, kl_weight: float | KLWeight
 ) -> dict[str, str]:
-    """Describe a fit as ``{topic: text}``. A resumed fit must have the same description."""
+    """Describe a fit as ``{topic: text}``. A resumed fit must have the description of the interrupted one."""
     step, tensors, groups = loop.step, loop.batches.tensors, loop.step.optimizer.param_groups
     elbo = Trace_ELBO() if elbo is None else elbo
     alpha = vars(elbo).get("alpha")

@@ -28,7 +28,7 @@ def natural_gradient(
 ) -> Callable[[list[nn.Parameter]], "NaturalGradient"]:
     r"""Make optimizers for natural-gradient variational inference; pass the result to :func:`fit_svi`.
 
-    They maximise the same ELBO as other optimizers, for a :class:`MeanFieldGuide` with
+    These optimizers maximise the usual ELBO, and need a :class:`MeanFieldGuide` with
     ``scale_map=scale_maps.Precision()``. Each weight has a mean m and a precision :math:`S = 1/\sigma^2`. A step draws
     a weight w, and computes the gradient g of minus the log-likelihood at w. The mean takes a Newton step with S as the
     Hessian. S moves towards the prior's precision plus the Hessian of minus the log-likelihood, which is estimated from
@@ -51,16 +51,16 @@ def natural_gradient(
         hessian_decay: Decay :math:`\beta_2` of the averaged Hessian. The average covers about
             :math:`1 / (1 - \beta_2)` steps.
         initial_hessian: Initial Hessian h of the loss of one row of data: scales start at :math:`(N h / \lambda +
-            P)^{-1/2}`. With ``None``, scales start at those of the guide. If these equal the prior's, the first steps
-            are too long, and there is a warning.
+            P)^{-1/2}`. With ``None``, scales start at those of the guide. If the guide's scales equal the prior's, the
+            first steps are too long, and there is a warning.
         gauss_newton_every: If a number k is given, the diagonal of the Gauss-Newton matrix replaces the Hessian, and is
             estimated from simulated targets in every k-th step. `hessian_decay` is then the decay from one estimate to
             the next. The weights' priors must be Gaussian.
         clip: Largest change of a mean in a step, divided by `lr`; with ``None``, there is no limit.
-        num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. Deep or badly
-            initialised networks need 50 to several hundred.
+        num_warmup: Number of steps, from the first, over which the learning rate of the means rises to `lr`. Deep or
+            badly initialised networks need 50 to several hundred.
         others: Function that makes an optimizer for the parameters that are not random, by default Adam with a learning
-            rate of 1e-3. If a schedule changes `lr`, this learning rate changes in proportion.
+            rate of 1e-3. If a schedule changes `lr`, the learning rate of this optimizer changes in proportion.
 
     Returns:
         A function that takes parameters and returns an optimizer, for :func:`fit_svi` or :func:`scheduled`.
@@ -115,8 +115,8 @@ def natural_gradient(
 class NaturalGradient(SkippingOptimizer):
     """The optimizer that :func:`natural_gradient` makes, for steps of :func:`svi_step` only.
 
-    It stores the averaged gradients and the settings, while :class:`~pyro_bnn.inference.guides.NaturalState` updates
-    the guide. `others` makes a second optimizer, for the parameters that have no distribution.
+    It stores the averaged gradients and the settings; a :class:`~pyro_bnn.inference.guides.NaturalState` updates the
+    guide. `others` makes a second optimizer, for the parameters that have no distribution.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:
@@ -180,7 +180,7 @@ class NaturalGradient(SkippingOptimizer):
     def recorded_numbers(self) -> object:
         """Return the settings that a CUDA graph of the next step would keep.
 
-        While the learning rate still rises, they change in each step, and the result is None.
+        During the warm-up, the learning rate changes in each step, and the result is None.
         """
         group = self._group
         if group["num_updates"] + 1 < group["num_warmup"]:

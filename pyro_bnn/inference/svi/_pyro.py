@@ -221,7 +221,7 @@ def learned_parameters(
 
 
 class PyroStep(GradientStep):
-    """A step with one of Pyro's ELBOs. Of `execution`, it uses only `distributed`."""
+    """A step with one of Pyro's ELBOs. It ignores all options of `execution` except `distributed`."""
 
     def __init__(
         self,

@@ -30,14 +30,15 @@ class Execution:
     Args:
         cuda_graph: Whether to replay steps on a GPU as CUDA graphs, which is faster for small networks (see
             :doc:`/how_to/gpu`). The Python code of the network then runs only in the first four steps for each batch
-            shape. The optimizer must be made by `natural_gradient`, or have ``fused=True``. With ``None``, steps are
-            recorded where possible, as long as all modules of network and likelihood come from torch or this package.
-        num_parts: Number of parts into which each batch is cut, to save memory. Batch normalisation computes its
+            shape. Replays need an optimizer with ``fused=True``, or one made by `natural_gradient`. With ``None``,
+            steps are recorded if that is possible, and if all modules of network and likelihood come from torch or this
+            package.
+        num_parts: Number of parts into which each batch is cut, to save memory. Batch normalisation computes separate
             statistics for each part.
         autocast: With ``torch.bfloat16``, the network uses bfloat16 where torch considers it safe. Likelihood, guide
             and prior keep the model's dtype.
-        distributed: Whether the processes of a `torch.distributed` group, if there is one, share the fit. Each takes
-            its share of the rows and draws its own noise, and gradients are averaged.
+        distributed: Whether the processes of a `torch.distributed` group, if there is one, share the fit. Each process
+            takes its share of the rows and draws its own noise, and gradients are averaged.
 
     Raises:
         ValueError: If an option has a wrong value.
@@ -163,7 +164,7 @@ class GradientStep(ABC):
     """A step that computes gradients, checks that they are finite, and updates the parameters."""
 
     waits: bool
-    """Whether each step waits for its device, to check that all numbers are finite."""
+    """Whether the program waits for the device in each step, to check that all numbers are finite."""
 
     def __init__(
         self,
@@ -181,7 +182,7 @@ class GradientStep(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give each parameter its own memory again."""
+        """Give each parameter of the guide its own memory again."""
 
     @abstractmethod
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:

@@ -81,7 +81,10 @@ class SVIStep:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer. If a function makes it, this property raises a `ValueError` before the first batch."""
+        """The optimizer.
+
+        If a function makes the optimizer, this property raises a `ValueError` before the first batch.
+        """
         if self._step is not None:
             return self._step.optimizer
         if isinstance(self._maker, Optimizer):
@@ -89,7 +92,7 @@ class SVIStep:
         raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
     def prepared(self, *batch: Any) -> GradientStep | GraphStep:
-        """Prepare the steps by a run on an example batch. Without this call, the first step does it.
+        """Prepare the steps by a run on an example batch. The first step calls this method if you have not.
 
         Returns:
             The inner step, a function of a batch (a tuple) and a KL weight.
@@ -109,7 +112,7 @@ class SVIStep:
         return self._step
 
     def close(self) -> None:
-        """Give each parameter its own memory again. Later steps raise an error."""
+        """Give each parameter of the guide its own memory again. Later steps raise an error."""
         self._is_closed = True
         if self._step is not None:
             self._step.close()
@@ -215,8 +218,8 @@ def svi_step(
     The ELBO and its gradients are computed directly, without Pyro, for a :class:`~pyro_bnn.BayesianModel` and a guide
     of this package (:class:`~pyro_bnn.MeanFieldGuide`, :class:`~pyro_bnn.LowRankGuide`, :class:`~pyro_bnn.DeltaGuide`,
     :class:`~pyro_bnn.BatchEnsembleGuide`) under `Trace_ELBO` or `TraceMeanField_ELBO`. The guide's parameters then
-    share long vectors while the context is open. This is faster than Pyro and gives the same numbers, up to rounding.
-    In all other cases Pyro is used; :attr:`SVIStep.path` says why.
+    share long vectors while the context is open. The direct computation is faster than Pyro and gives the same numbers,
+    up to rounding. In all other cases Pyro is used; :attr:`SVIStep.path` says why.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model, called as ``model(*batch)``.
