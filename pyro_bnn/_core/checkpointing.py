@@ -76,7 +76,7 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Write the state after the last epoch, and after earlier ones if that takes little time.
+        """Write the state after the last epoch, and after earlier ones as often as `SHARE` allows.
 
         After an earlier epoch, also call :meth:`step`, which stops the fit after a signal.
         """
@@ -89,7 +89,7 @@ class Keeper:
             self.step(state)
 
     def step(self, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Write the state if `minutes` have passed or a signal came. After a signal, raise `Interrupted`."""
+        """Write the state if the last write was `minutes` ago or a signal came. After a signal, raise `Interrupted`."""
         if self._checkpoint is None:
             return
         is_due = time.monotonic() - self._written >= 60 * self._checkpoint.minutes
@@ -157,7 +157,7 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether SIGINT or SIGTERM came. A second signal ends the program as usual."""
+    """Yield a function that returns whether SIGINT or SIGTERM has come. A second signal ends the program as usual."""
     asked = threading.Event()
     before: dict[int, Any] = {}
 

@@ -27,7 +27,7 @@ def is_number(value: object) -> bool:
 
 
 def as_float(value: object) -> float:
-    """Convert a number to a float. Numbers too large for a float become infinite, and other objects NaN."""
+    """Convert a number to a float. Numbers too large for a float become infinite; objects of other types become NaN."""
     if not is_number(value):
         return math.nan
     try:
@@ -177,7 +177,7 @@ def shape(value: Any) -> tuple[int, ...]:
 
 
 def reshaped(y: Tensor, expected: Sequence[int]) -> str:
-    """If targets only have axes of length 1 too many or too few, return how to reshape them; otherwise ""."""
+    """If targets differ from `expected` only in axes of length 1, return how to reshape them; otherwise ""."""
     if y.numel() != math.prod(expected) or y.dim() == len(expected):
         return ""
     return "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; pass `y[:, None]`, or `y.to_frame()` of a Series"

@@ -67,7 +67,7 @@ def check_name(path: str | Path) -> None:
 
 
 def _part_of(target: Path, process: int, thread: str) -> str:
-    """Return the name of a temporary file, which contains numbers of the machine, the process and the thread."""
+    """Return the name of a temporary file, made from numbers that identify the machine, the process and the thread."""
     machine = zlib.crc32(platform.node().encode())
     return f".{target.name}.{machine:x}-{process}-{thread}.part"
 

@@ -71,7 +71,7 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Turn off an embedding's sparse gradients. Raise if one of its options changes drawn weights or gradients."""
+    """Turn off an embedding's sparse gradients. Raise if an option of the layer changes drawn weights or gradients."""
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
         return
@@ -103,7 +103,7 @@ def _with_padding(layer: nn.Module, attribute: str, value: Tensor) -> Tensor:
 
 
 def refresh_recurrent_weights(net: nn.Module) -> None:
-    """Make recurrent layers look up their weights at each call, since torch would use a list stored earlier."""
+    """Make recurrent layers look up their weights at each call; otherwise torch uses a list made before the draw."""
     for layer in net.modules():
         if isinstance(layer, nn.RNNBase):
             layer.register_forward_pre_hook(_refresh)
@@ -207,7 +207,7 @@ BatchedNetwork = Callable[[Mapping[str, Tensor], Inputs], Tensor]
 """Takes K draws of the weights, ``{path: (K, ...)}``, and x; returns outputs of shape (K, N, ...)."""
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
-"""Layers without parameters that accept additional leading axes."""
+"""Layers that have no parameters and accept additional leading axes."""
 
 
 def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> BatchedNetwork:
@@ -225,19 +225,19 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
 
 
 def vectorised(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """Run K draws by `torch.func.vmap`; see :data:`BatchedNetwork`."""
+    """Run the network for K draws by `torch.func.vmap`; see :data:`BatchedNetwork`."""
     with ordinary_attention():
         return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
 
 
 def equals_loop(run: BatchedNetwork, net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> bool:
-    """Return whether `run` and a loop give the same outputs and gradients."""
+    """Return whether `run` and a loop over the draws give the same outputs and gradients."""
     return _agree(run, functools.partial(_loop, net, {*example}), example, x)
 
 
 @contextmanager
 def ordinary_attention() -> Iterator[None]:
-    """Turn off torch's fused attention, which `vmap` does not support, in a `with` block."""
+    """In a `with` block, turn off torch's fused attention, which `vmap` does not support."""
     with EXCLUSIVE:  # these settings belong to the process
         before = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)

@@ -8,7 +8,7 @@ from torch import Tensor
 BISECTIONS = 80
 """How often a search for a quantile halves its interval.
 
-The last interval is 2^-80 times as wide as the first, which is less than the rounding error of any well-determined
+The last interval is 2^-80 times as wide as the first, and so narrower than the rounding error of every well-determined
 quantile.
 """
 

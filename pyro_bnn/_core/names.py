@@ -61,7 +61,7 @@ SYNONYMS: Mapping[str, Sequence[str]] = {
     "verbose": ("progress",),
     "warmup_steps": ("num_warmup",),
 }
-"""Names in other libraries, and what they are called here. The first name here that exists is suggested."""
+"""Names in other libraries, each with names here. The suggestion is the first of these that exists."""
 
 
 def nearest(name: str, names: Iterable[str], *, similar: float = SIMILAR) -> str:

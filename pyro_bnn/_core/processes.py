@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 GOLDEN = 0x9E3779B97F4A7C15
-"""2**64 divided by the golden ratio, which keeps the seeds of successive processes far apart."""
+"""2**64 divided by the golden ratio: the distance between the seeds of successive processes."""
 
 LONG = 2**16
 """Heuristic: tensors of at least this many elements are sent one by one, and smaller ones together."""
@@ -90,7 +90,7 @@ class Processes:
         return values
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
-        """Return for each flag whether any process has set it."""
+        """Return for each flag whether at least one process has set it."""
         if not self.are_many:
             return list(flags)
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL sends from GPUs only

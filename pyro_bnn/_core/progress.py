@@ -17,7 +17,7 @@ class Lines(tqdm):
     monitor_interval = 0  # no thread, since every update looks at the clock
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Write a line, except the empty one with which tqdm ends."""
+        """Write a line, but not the empty one with which tqdm ends."""
         if msg is None:
             print(str(self).rstrip(), file=self.fp, flush=True)
 

@@ -110,7 +110,7 @@ def are_equal(a: Distribution, b: Distribution) -> bool:
 
 
 def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distribution:
-    """Return the distribution of one of a batch's independent elements."""
+    """Return the distribution of the element at `index` of a batch, whose elements must be independent."""
     shape = distribution.batch_shape
     if not shape:
         return distribution

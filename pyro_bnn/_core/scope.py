@@ -23,7 +23,7 @@ from . import checks as _checks
 
 
 class ProcessLock:
-    """A reentrant lock. A forked process makes a new one, since a thread of its parent may hold the old one."""
+    """A reentrant lock. A forked process makes a new lock, since a thread of its parent may hold the old one."""
 
     def __init__(self) -> None:
         self._renew()
@@ -45,7 +45,7 @@ EXCLUSIVE = ProcessLock()
 
 
 class Stream:
-    """Random numbers for `with` blocks, each of which continues where the last one stopped.
+    """Random numbers for several `with` blocks: each block continues where the block before it stopped.
 
     A block sets torch's generators, which all threads share, and restores them at its end. Other threads wait. Without
     a `seed`, torch's generator draws one.
@@ -115,7 +115,7 @@ def reseed(seed: int, device: torch.device | None) -> None:
 
 
 def _draws_on_cuda(device: torch.device | None) -> bool:
-    """Return whether computations on `device` draw random numbers on a GPU. None stands for any device used so far."""
+    """Return whether computations on `device` draw random numbers on a GPU; for None, whether a GPU was used."""
     return torch.cuda.is_initialized() if device is None else device.type == "cuda"
 
 
@@ -202,7 +202,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
     """Return a copy that shares the parameters, but uses neither Pyro's handlers nor its store.
 
-    `values` sets `PyroSample` attributes by name. Those that it lacks have a new random value at each read.
+    `values` sets `PyroSample` attributes by name. An attribute that `values` lacks has a new random value at each read.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))
@@ -260,7 +260,7 @@ def is_auxiliary(node: Any) -> bool:
 def filtered_warnings(
     action: Literal["ignore", "error"], message: str = "", category: type[Warning] = Warning
 ) -> Iterator[None]:
-    """In a `with` block, ignore warnings or raise them. `message` is a regular expression for how they begin."""
+    """In a `with` block, ignore warnings or raise them. `message` is a regular expression for their beginning."""
     with EXCLUSIVE, warnings.catch_warnings():  # blocks that overlap would leave one filter in place forever
         warnings.filterwarnings(action, message, category)
         yield

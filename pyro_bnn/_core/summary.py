@@ -96,7 +96,7 @@ class Summary:
 
 
 class Shown:
-    """Base class of objects that are shown by a :class:`Summary`, even if half constructed."""
+    """Base class of objects that a :class:`Summary` shows, even while an object is only half constructed."""
 
     def _summary(self) -> Summary:
         """Return the summary. Overriding methods must be fast, draw no random numbers, and change nothing."""

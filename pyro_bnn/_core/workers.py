@@ -27,7 +27,7 @@ GRACE = 5.0
 
 
 class WorkerError(RuntimeError):
-    """A worker process ended before its job was done."""
+    """Raised if a worker process ended before all its calls were done."""
 
 
 class TracebackError(Exception):
@@ -115,7 +115,7 @@ class Team(Generic[T]):
             self._change.notify_all()
 
     def wait(self, is_asked: Callable[[], bool]) -> list[T]:
-        """Wait for the calls of other processes, and return all results or raise the first error."""
+        """Wait until other processes have finished their calls; return all results, or raise the first error."""
         with self._change:
             while len(self._results) < self._count and not self._error:
                 self._change.wait(0.1)

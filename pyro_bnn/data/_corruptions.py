@@ -108,7 +108,7 @@ def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
 
 
 def _blurring(size: int, scale: float) -> Tensor:
-    """Return a matrix M such that ``row @ M`` is a blurred row of pixels, in double precision."""
+    """Return a matrix M such that ``row @ M`` blurs a row of pixels, in double precision."""
     radius = math.floor(BLUR_WIDTH * scale + 0.5)
     offsets = torch.arange(-radius, radius + 1)
     kernel = (-0.5 * (offsets.double() / scale).square()).exp()

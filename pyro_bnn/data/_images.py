@@ -66,7 +66,7 @@ def data_folder(root: object) -> Path:
 
 
 def find_idx(path: Path) -> Path | None:
-    """Return the path of a file, or of its compressed form ``PATH.gz``, if one exists."""
+    """Return the path of a file or, if there is none, of its compressed form ``PATH.gz``; None if both are missing."""
     candidates = (path, path.with_name(f"{path.name}.gz"))
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 

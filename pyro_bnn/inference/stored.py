@@ -30,8 +30,8 @@ class StoredRecord:
 class StoredPosterior(Posterior):
     """A fixed set of draws, which may have their own values of the network's learned parameters and buffers.
 
-    :meth:`of` makes one from any posterior. All predictions use the same draws. This saves time if draws are expensive,
-    as from a :class:`~pyro_bnn.RefreshedPosterior`. A file of this posterior contains no training data.
+    :meth:`of` makes one from another posterior. All predictions use the same draws. This saves time if each new draw is
+    expensive, as with a :class:`~pyro_bnn.RefreshedPosterior`. A file of this posterior contains no training data.
 
     Args:
         samples: The draws of the latent variables, ``{site: shape (S, *event)}``.
@@ -123,7 +123,7 @@ class StoredPosterior(Posterior):
         return {name: value[0] for name, value in self.samples.items() if _is_same(value)}
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Yield evenly spaced draws, each at most once."""
+        """Yield `num_samples` of the stored draws, evenly spaced and each at most once."""
         yield from spaced({**self.samples, **self.values}, num_samples, remedy="store more of them")
 
     def to_record(self) -> dict[str, Any]:

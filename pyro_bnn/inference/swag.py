@@ -22,7 +22,8 @@ SMALLEST_VARIANCE = 1e-30
 class SWAG:
     r"""A callback that records a point estimate during a fit, and fits a Gaussian to the recorded points.
 
-    At the end of an epoch, it records the point estimate z in unconstrained space. From K points it computes
+    At the end of each epoch that `start` and `every` select, the callback records the point estimate z in unconstrained
+    space. From K points it computes
 
     .. math:: \bar z = \tfrac1K \sum_k z_k, \qquad
               V = \mathrm{diag}\left(\tfrac1K \sum_k z_k^2 - \bar z^2\right), \qquad d_k = z_k - \bar z_k,
@@ -111,7 +112,7 @@ class SWAG:
 
     @torch.no_grad()
     def posterior(self, model: BayesianModel) -> GuidePosterior:
-        """Return the posterior of the fit's model: a :class:`LowRankGuide` or, for rank 0, a :class:`MeanFieldGuide`.
+        """Return the fitted model's posterior, with a :class:`LowRankGuide` or, for rank 0, a :class:`MeanFieldGuide`.
 
         Raises:
             ValueError: If the number of recorded points is below 2, or below `rank`.

@@ -23,7 +23,7 @@ SVI_STEP = "svi_step"
 """The horizontal axis in Weights & Biases, whose own step counter also counts other logged values."""
 
 MOST = 1000
-"""Most values that an MLflow server accepts in one request."""
+"""Largest number of values that an MLflow server accepts in one request."""
 
 
 class HistoryWriter(ABC):
@@ -82,8 +82,8 @@ class TensorBoard(HistoryWriter):
     the first writes.
 
     Checkpoints save how many steps were logged. After a resume, TensorBoard discards what the interrupted fit wrote
-    after its checkpoint. The file is up to date after each epoch. In your own loop, use this class in a ``with``
-    statement. Use a separate folder for each fit.
+    after its checkpoint. The file is up to date after each epoch. In a training loop of your own, use this class in a
+    ``with`` statement. Use a separate folder for each fit.
 
     Args:
         log_dir: Folder to write to, or a `SummaryWriter` of torch, which you close yourself.

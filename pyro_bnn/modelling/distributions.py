@@ -47,7 +47,7 @@ class _Mixture(TorchDistribution):
         return mixture_cdf(*components, value).to(torch.promote_types(value.dtype, components[2].dtype))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Return the quantile of a probability, accurate in both tails, and infinite at 0 and 1."""
+        """Return the quantile of a probability, accurate in both tails; at the probabilities 0 and 1 it is infinite."""
         if self._validate_args:
             inside = (_checks.tensor("value", value) >= 0) & (value <= 1)
             if not bool(inside.all()):

@@ -30,7 +30,7 @@ REMEDIES = {
 
 
 def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
-    """Convert tensors, arrays, lists or data frames. Floats get the dtype of `like`."""
+    """Convert arrays, lists and data frames to tensors, floats to the dtype of `like`. Tensors stay as they are."""
     if isinstance(value, Tensor):
         return _checked(name, value)
     if isinstance(value, Shared):
@@ -302,7 +302,7 @@ Pair = tuple[Inputs, Tensor]
 
 
 class Pairs:
-    """The batches (x, y) of a data set. Iterating raises if `num_data` is wrong."""
+    """The batches (x, y) of a data set. Iterating raises unless they have `num_data` rows in all."""
 
     def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:
         batch_size = _checks.at_least("batch_size", batch_size, 1)

@@ -20,10 +20,10 @@ class Shared:
     """An input that all rows of data share, such as the edges of a graph or the features of its nodes.
 
     For ``net(nodes, features, edges)``, pass ``(nodes, Shared(features), Shared(edges))``. The network then gets
-    `features` and `edges` themselves. At least one input must have rows. A batch has some rows of each such input, and
-    the whole of each shared input. If several processes share a fit, each of them has a part of the rows, and the whole
-    of each shared input. Functions that do not support shared inputs raise an error. The arguments of your own Pyro
-    model may be shared, too.
+    `features` and `edges` themselves. At least one input must have rows. A batch has some rows of each input with rows,
+    and the whole of each shared input. If several processes share a fit, each of them has a part of the rows, and the
+    whole of each shared input. Functions that do not support shared inputs raise an error. The arguments of your own
+    Pyro model may be shared, too.
 
     A loader must put the shared inputs into each batch, as in ``((nodes, Shared(features), Shared(edges)), y)``. They
     may differ from batch to batch, as samples from a large graph do.

@@ -59,7 +59,7 @@ def generators_of_others() -> tuple[object, ...]:
 def _content(value: Any) -> list[Any] | None:
     """Return the items of a container or the state of a random generator; None for other values.
 
-    A method of a generator counts as the generator.
+    For a method of a generator, return the state of the generator.
     """
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
@@ -95,7 +95,7 @@ class Diverged(Exception):  # noqa: N818  # control flow: the caller runs the ne
 
 
 class _OpaqueError(Exception):
-    """Raised for an object that may hide tensors, such as one of a user's class."""
+    """Raised for an object that may hide tensors, such as an instance of a user's class."""
 
 
 class Absent(Tensor):
@@ -115,7 +115,7 @@ class Absent(Tensor):
 
 
 class RecordedOutput:
-    """A tensor that a recorded call returned. It is kept only if used outside of the skipped modules."""
+    """A tensor that a recorded call returned. Its value is kept only if code outside of the skipped modules uses it."""
 
     def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
         self.reference = weakref.ref(tensor)
@@ -315,7 +315,7 @@ def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether the operation is batch normalisation that changes its statistics, which its schema may not say."""
+    """Return whether the operation is batch normalisation that updates its statistics; the schema may not say so."""
     if "batch_norm" not in func._schema.name:
         return False
     named = _named(func, args, kwargs)

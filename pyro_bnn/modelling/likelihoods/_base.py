@@ -59,14 +59,14 @@ class MovedPrior:
 class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     r"""Maps the output of a network to the distribution of an observation.
 
-    A subclass defines the distribution, the allowed targets, and the prediction from many weight draws. A likelihood
-    may own learnable parameters or latent variables (`PyroSample`). Its type parameter, as in
+    A subclass defines the distribution, the allowed targets, and the prediction from many draws of the network's
+    weights. A likelihood may own learnable parameters or latent variables (`PyroSample`). Its type parameter, as in
     ``Likelihood[RegressionPrediction]``, tells type checkers what `predict` returns.
 
-    A fit may weight the targets (:meth:`with_row_weights`, and `class_weights` of classifiers). With weights w, the
-    likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`, so a row of weight 2 counts twice, and the data count as
-    :math:`\sum_n w_n` rows. A mean weight above 1 makes the posterior narrower, and one below 1 makes it wider. Weights
-    change the ELBO and the log-likelihood of a fit, but no predictions, scores or draws of observations.
+    A fit may weight the targets (:meth:`with_row_weights`, and `class_weights` of classifiers). With target weights w,
+    the likelihood is :math:`\prod_n p(y_n \mid x_n)^{w_n}`, so a row of weight 2 counts twice, and the data count as
+    :math:`\sum_n w_n` rows. A mean weight above 1 makes the posterior narrower, and one below 1 makes it wider. Target
+    weights change the ELBO and the log-likelihood of a fit, but no predictions, scores or draws of observations.
 
     Example:
         >>> import torch
@@ -136,7 +136,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     def with_row_weights(self: L) -> L:
         """Return a copy for targets with weights, as :meth:`join_weights` returns them.
 
-        Predictions also take such targets, and ignore the weights.
+        Predictions also accept such targets, but ignore their weights.
         """
         weighted = copy.deepcopy(self)
         weighted.has_row_weights = True
@@ -148,8 +148,8 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
         Args:
             y: Targets, shape ``(N, *O)``.
-            weights: A number, or a tensor, array or list of shape (N,) or ``(N, *O)``, at least 0. A weight of 0 takes
-                a target, such as a missing one, out of the fit.
+            weights: A number, or a tensor, array or list of shape (N,) or ``(N, *O)``, at least 0. A weight of 0 leaves
+                a target out of the fit. For a missing target, put a finite number into `y`, and give it the weight 0.
 
         Returns:
             The values and weights, as floating-point numbers of shape ``(N, *O, 2)``.
@@ -198,12 +198,12 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return y[..., 1].to(dtype) if self.has_row_weights else None
 
     def weighted(self, observation: TorchDistributionMixin, y: Tensor, dtype: torch.dtype) -> TorchDistributionMixin:
-        """Return the distribution of the observations, weighted as in a fit."""
+        """Return `observation` with its log-densities multiplied by the weights of the targets, if they have any."""
         weights = self.fit_weights(y, dtype)
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """Return a copy with given values of the latent variables, which shares the parameters and does not use Pyro.
+        """Return a copy that has given values of the latent variables, shares the parameters, and does not use Pyro.
 
         Args:
             values: ``{name of the attribute: shape (*draws, *event)}``, for all latent variables.
@@ -229,7 +229,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return self.given(values)
 
     def draw_shape(self) -> torch.Size:
-        """Return the shape ``(*draws,)`` of the latent variables' current values; empty without such variables."""
+        """Return the draw axes of the latent variables' current values, ``(*draws,)``; empty without such variables."""
         return torch.Size()
 
     @property
@@ -239,7 +239,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     @abstractmethod
     def accumulator(self) -> Accumulator[P_co]:
-        """Return a new accumulator, which makes a prediction from weight draws."""
+        """Return a new accumulator, which makes a prediction from draws of the network's weights."""
 
 
 class NumberLikelihood(Likelihood[RegressionPrediction]):

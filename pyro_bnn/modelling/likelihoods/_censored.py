@@ -46,7 +46,7 @@ class LimitedNormal(TorchDistribution):
 
 
 class RightCensored(TorchDistribution):
-    """Pairs of a time and a flag, which is 1 if the event happens at this time, and 0 if it happens later.
+    """Pairs of a time and a flag: 1 if the event happens at this time, and 0 if it happens later.
 
     Drawn times are never censored.
     """
@@ -94,14 +94,14 @@ def _uncensored(distribution: Any) -> Distribution:
 
 
 class _CensoredLikelihood(MadeLikelihood):
-    """A likelihood of censored targets, whose distribution has the distribution of uncensored values as its `base`."""
+    """A likelihood of censored targets; the attribute `base` of its distribution describes uncensored values."""
 
     def accumulator(self) -> Accumulator[CensoredPrediction]:
         return CensoredAccumulator()
 
 
 class Censored(_CensoredLikelihood):
-    r"""Gaussian noise for numbers that are observed only between two limits (a Tobit model).
+    r"""Gaussian noise for numbers that are observed only within limits (a Tobit model).
 
     .. math:: y = \min(\max(y^*, l), h), \qquad y^* \sim N(f(x), \sigma^2).
 
@@ -110,13 +110,14 @@ class Censored(_CensoredLikelihood):
     quantiles to the limits.
 
     Args:
-        low: Lower limit l, such as the smallest amount that an instrument can measure, if there is one.
-        high: Upper limit h, if there is one.
+        low: Lower limit l, such as the smallest amount that an instrument can measure; None for no lower limit.
+        high: Upper limit h; None for no upper limit.
         scale: Standard deviation :math:`\sigma`: a number; None to learn it, starting at 1; or a distribution over
             positive numbers, which is the prior of the latent variable ``likelihood.scale``.
 
     Raises:
-        ValueError: If there is no limit, if the lower limit is not below the upper one, or if the scale is not above 0.
+        ValueError: If both limits are None, if the lower limit is not below the upper one, or if the scale is not above
+            0.
 
     References:
         Tobin (1958), Estimation of Relationships for Limited Dependent Variables, https://doi.org/10.2307/1907382.
@@ -170,9 +171,9 @@ class Survival(_CensoredLikelihood):
 
     .. math:: \log T = f(x) + \epsilon / k.
 
-    The output is the logarithm of a typical time (an accelerated failure time model). With ``"weibull"``, T has the
-    scale :math:`e^{f(x)}` and the concentration k; for k = 1 it is exponential. With ``"lognormal"``, :math:`\epsilon`
-    is standard Gaussian.
+    The output is the logarithm of a typical time (an accelerated failure time model). With ``"weibull"``, T has a
+    Weibull distribution of scale :math:`e^{f(x)}` and concentration k, an exponential one for k = 1. With
+    ``"lognormal"``, :math:`\epsilon` is standard Gaussian.
 
     Output of shape (N, 1) goes with targets of shape (N, 2): a time above 0, and a flag, which is 1 if the event
     happened then, and 0 if the time is censored. Predictions are for the times of the events, without censoring, shape

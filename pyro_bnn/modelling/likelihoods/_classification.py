@@ -19,8 +19,8 @@ from ._base import Likelihood, require_one_output, require_output_dims
 from ._numbers import NumbersLikelihood, lifted
 
 ROUNDING_ERRORS, SUM_TOLERANCE = 16, 1e-2
-"""Heuristic: outputs count as probabilities if they add up to 1 with an error below 16 rounding errors, and below
-1e-2."""
+"""Heuristic: outputs of at least 0 are taken for probabilities if their sum differs from 1 by less than 16 rounding
+errors and by less than 1e-2."""
 
 
 class _ClassLikelihood(Likelihood[ClassificationPrediction]):
@@ -167,8 +167,8 @@ class Ordinal(NumbersLikelihood[ClassificationPrediction]):
     .. math:: P(y \le k \mid x) = \frac{1}{1 + e^{f(x) - c_k}}, \qquad c_0 < c_1 < \dots < c_{C-2}.
 
     Output of shape (N, 1) goes with targets of shape (N,): integers from 0 to C - 1. A larger output makes higher
-    classes more probable. Predictions are class probabilities. A common shift of the last bias and all cutpoints leaves
-    the probabilities unchanged, so only the priors determine it.
+    classes more probable. Predictions are class probabilities. If the last bias and all cutpoints shift by the same
+    amount, the probabilities do not change, so only the priors determine this amount.
 
     Args:
         num_classes: Number of classes C, at least 2.

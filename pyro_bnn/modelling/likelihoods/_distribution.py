@@ -40,8 +40,9 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
         """Return the distribution of the targets, batch shape ``(*draws, N, ...)``.
 
-        Each part of the output has the shape ``(*draws, N, O)``; a single part is the whole output. `numbers` has
-        further numbers, such as a noise scale, in shapes that broadcast with a part.
+        Each part of the output has the shape ``(*draws, N, O)``; if `num_parts` is 1, the part is the whole output.
+        `numbers` holds the quantities that the network does not output, such as a noise scale, in shapes that broadcast
+        with a part.
         """
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -108,9 +109,9 @@ class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
 class DistributionLikelihood(MadeLikelihood):
     """Any distribution that a function makes from the network's output.
 
-    :doc:`/how_to/own_likelihood` says which results are exact. Distributions of vectors, such as `MultivariateNormal`,
-    are allowed; their event is the last axis of the targets. A file that `save_posterior` writes does not contain
-    `make`, so load it into a model with the same `make`.
+    :doc:`/how_to/own_likelihood` says which parts of a prediction are exact, and which are estimates. Distributions of
+    vectors, such as `MultivariateNormal`, are allowed; their event is the last axis of the targets. A file that
+    `save_posterior` writes does not contain `make`, so load it into a model with the same `make`.
 
     Args:
         make: Function from the output, shape ``(*draws, N, *rest)``, to a distribution of batch shape ``(*draws, N)``

@@ -31,7 +31,7 @@ class NegativeBinomial(MadeLikelihood):
             positive numbers, which is the prior of the latent variable ``likelihood.dispersion``.
 
     Raises:
-        ValueError: If a number is not above 0, or a distribution is not over positive numbers.
+        ValueError: If the dispersion is not above 0, or its distribution is not over positive numbers.
 
     References:
         Cameron and Trivedi (2013), Regression Analysis of Count Data, section 3.3 (model NB2).
@@ -91,7 +91,7 @@ class ZeroInflatedNegativeBinomial(MadeLikelihood):
         dispersion: The dispersion :math:`\alpha`, as for :class:`NegativeBinomial`.
 
     Raises:
-        ValueError: If a number is not above 0, or a distribution is not over positive numbers.
+        ValueError: If the dispersion is not above 0, or its distribution is not over positive numbers.
 
     References:
         Greene (1994), Accounting for Excess Zeros and Sample Selection in Poisson and Negative Binomial Regression
@@ -134,7 +134,8 @@ class StudentT(MadeLikelihood):
             which is the prior of the latent variable ``likelihood.scale``.
 
     Raises:
-        ValueError: If a number is out of range, or a distribution is not over positive numbers.
+        ValueError: If `df` is not above 2, if `scale` is not above 0, or if a distribution is not over positive
+            numbers.
 
     References:
         Lange, Little and Taylor (1989), Robust Statistical Modeling Using the t Distribution,
@@ -186,7 +187,7 @@ class Beta(MadeLikelihood):
             positive numbers, which is the prior of the latent variable ``likelihood.precision``.
 
     Raises:
-        ValueError: If a number is not above 0, or a distribution is not over positive numbers.
+        ValueError: If the precision is not above 0, or its distribution is not over positive numbers.
 
     References:
         Ferrari and Cribari-Neto (2004), Beta Regression for Modelling Rates and Proportions,

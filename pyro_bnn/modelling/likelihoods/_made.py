@@ -23,14 +23,14 @@ MOMENT_DRAWS = 1000
 a thousandth of the noise variance to the epistemic variance."""
 
 MOST_NUMBERS = 2**22
-"""Heuristic: most drawn values in memory at one time (34 MB in double precision)."""
+"""Heuristic: largest number of drawn values in memory at one time (34 MB in double precision)."""
 
 
 @dataclass(frozen=True)
 class Maker:
     """A function that makes a distribution from an output and numbers of shape ``(*draws, *event)``.
 
-    `event_dims` has the number of axes in ``event`` for each number.
+    `event_dims` says, by name, how many axes of each number belong to ``event``.
     """
 
     make: Callable[[Tensor, Mapping[str, Tensor]], Distribution]
@@ -127,7 +127,7 @@ class MadeDistribution(TorchDistribution, Sliced):
         return MadeDistribution(self._maker, self.output.index_select(dim, index), values)
 
     def _is_drawn(self, name: str, value: Tensor) -> bool:
-        """Return whether a number differs from draw to draw."""
+        """Return whether a number has a value of its own for each draw."""
         return value.dim() > self._maker.event_dims[name] and len(value) > 1
 
     def joined(self, others: Sequence["MadeDistribution"], dim: int) -> "MadeDistribution":
@@ -204,7 +204,7 @@ KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
     NegativeBinomial: _negative_binomial,
     dist.ZeroInflatedDistribution: _zero_inflated,
 }
-"""Cumulative distribution functions by class. A function also serves the subclasses of its class."""
+"""Cumulative distribution functions by class. Each function is also used for the subclasses of its class."""
 
 
 def cdf(distribution: Distribution, value: Tensor) -> Tensor:

@@ -18,12 +18,12 @@ from ._regression import (
 )
 
 NOISE_PRIOR = (-1.5, 1.5)
-"""Heuristic: parameters of the log-normal prior of the noise scale, for targets of standard deviation 1. With
-probability 95 %, the scale is between 0.012 and 4.2."""
+"""Heuristic: parameters of the log-normal prior of the noise scale, for targets of standard deviation 1. Under this
+prior, the scale is between 0.012 and 4.2 with probability 95 %."""
 
 
 def gaussian(scale: float | None = None) -> GaussianLikelihood:
-    """Return a Gaussian with a known or latent noise scale, for targets of standard deviation 1."""
+    """Return a Gaussian whose noise scale is fixed or, with None, latent, for targets of standard deviation 1."""
     return GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR) if scale is None else scale)
 
 
@@ -48,8 +48,8 @@ LIKELIHOODS: dict[str, _Choice] = {
     "mixture": _Choice(lambda components=3.0: MixtureDensityLikelihood(components), "COMPONENTS", "numbers"),
     "poisson": _Choice(PoissonLikelihood, "", "counts"),
 }
-"""Likelihoods by name. For two classes, a network has one output with ``bernoulli``. With ``categorical``, it has one
-output for each class."""
+"""Likelihoods by name. With ``bernoulli``, a network for two classes has one output; with ``categorical``, a network
+has one output for each class."""
 
 
 CALLS = {
@@ -64,14 +64,14 @@ CALLS = {
     "ordinal": "likelihoods.Ordinal(num_classes)",
     "beta": "likelihoods.Beta()",
 }
-"""Calls that make likelihoods, by names that other libraries give them."""
+"""Calls that make likelihoods, by the names of these likelihoods in other libraries."""
 
 
 def nearest_call(value: object) -> str:
     """Suggest a call for a value that is no likelihood, or return "".
 
-    The call is the one whose key in `CALLS` is nearest to a text, to the name of a class, or to the name of the class
-    of any other value.
+    If the value is a text, its nearest key in `CALLS` selects the call. For a class, the key nearest to its name does
+    so; for all other values, the key nearest to the name of their class.
     """
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__

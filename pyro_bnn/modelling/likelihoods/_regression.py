@@ -71,7 +71,7 @@ class _Standardising(dist.Normal):
     """A Gaussian whose log-density divides the error by the scale before squaring.
 
     torch's own Gaussian divides the squared error by the variance. In single precision, for an error of 3e5 and a scale
-    of 1e-7, the gradient of its log-density in the log variance is infinite instead of 5e24.
+    of 1e-7, the gradient of its log-density with respect to the log variance is infinite instead of 5e24.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:

@@ -59,7 +59,8 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def network(self) -> nn.Module:
         """The model's own copy of the network, in which random parameters are buffers with initial values.
 
-        Unlike this property, ``model.net`` puts parameters into Pyro's global store while the model runs.
+        During a call of the model, reading ``model.net`` would put parameters into Pyro's global store; reading this
+        property does not.
         """
         net = self._modules["net"]
         assert net is not None
@@ -153,9 +154,9 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return local_param(f"prior_parameters.{path}", parameter) if self._pyro_context.active else parameter
 
     def plain_prior(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | None:
-        """Return the prior of a latent variable, computed without a `pyro.sample`; None if it is no distribution.
+        """Return a latent variable's prior without running `pyro.sample`; None if other variables determine its value.
 
-        `values` has the latent variables that are drawn before this one, ``{site: shape (*event)}``.
+        `values` holds the latent variables that are drawn before this one, ``{site: shape (*event)}``.
         """
         prior: object = self._pyro_samples.get(name)
         if isinstance(prior, SiteStatement):
@@ -173,7 +174,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether no prior, not even one that the user has put in place, is learned or depends on another variable."""
+        """Whether no prior, including priors that the user has set, is learned or depends on another variable."""
         statements = self._pyro_samples.values()
         ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
         return all(ours) and self._likelihood.has_fixed_priors

@@ -77,8 +77,8 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         *Several inputs.* A tuple is passed as ``net(*x)``, and a dictionary as ``net(**x)``. Inputs may be nested. All
         have N rows, except those in a :class:`~pyro_bnn.Shared`.
 
-        *Embeddings.* For the padding row of a random embedding, the layer uses the row of `net`. The values drawn for
-        this row have no effect, so their posterior is the prior.
+        *Embeddings.* A random embedding keeps the padding row that it has in `net`. The values drawn for this row have
+        no effect, so their posterior is the prior.
 
         *Pyro modules.* Each `PyroSample` attribute of a Pyro module in the network is a site, named after its path. Its
         declared distribution is the prior, regardless of `where` and `prior`. The site is drawn once per call.
@@ -104,7 +104,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         super().__init__(net, prior, copy.deepcopy(likelihood), where, exclude)
         self.num_data, self.prior = num_data, prior
         self.interception = Interception()
-        """Changes how calls of the network are computed, for estimators and stored outputs."""
+        """Lets an estimator or a memory of results change how calls of the network are computed."""
         self.likelihood.to(self.like)
 
     def _summary(self) -> Summary:
@@ -258,7 +258,7 @@ class BayesianModel(Advised, Shown, LatentVariables[P_co]):
         return respond(self.network, likelihood, self._paths, values, x, self.interception)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
-        """Remove the data axis after vectorised particles: ``(S, 1, *parameter)`` becomes ``(S, *parameter)``."""
+        """Remove the data axis that vectorised particles add: ``(S, 1, *parameter)`` becomes ``(S, *parameter)``."""
         num_lead = value.dim() - self.initial_value(name).dim()
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
 

@@ -22,7 +22,7 @@ Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]
 
 
 def check_input(x: Inputs, like: Tensor) -> None:
-    """Raise unless x has rows, and the device and floating-point dtype of the weight `like`."""
+    """Raise unless x has rows, is on the device of the weight `like`, and, if floating-point, has its dtype."""
     _require_tensors("x", x)
     for name, leaf in [("x", x)] if isinstance(x, Tensor) else named_leaves("x", x):
         if leaf.layout != torch.strided:
@@ -110,7 +110,7 @@ class Interception:
 
     @contextmanager
     def checking(self, check: Callable[[Tensor], None]) -> Iterator[None]:
-        """At the first call, pass the output, shape ``(*draws, N, ...)``, to `check`."""
+        """At the first call in the `with` block, pass the output, shape ``(*draws, N, ...)``, to `check`."""
         self.check = check
         try:
             yield

@@ -38,7 +38,7 @@ class Owned:
 
 
 def owned(net: nn.Module, values: Iterable[tuple[str, Tensor]]) -> list[Owned]:
-    """Return the parameters at some paths. The first path of a tied weight determines its site."""
+    """Return an `Owned` for each path and parameter. The first path of a tied weight determines its site."""
     sites: dict[int, str] = {}
     found = []
     for path, value in values:
@@ -195,7 +195,7 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Return why a function cannot take a name, a parameter and a layer, or ""."""
+    """Return why a function cannot take a name, a parameter and a layer, or "" if it can."""
     try:
         inspect.signature(function).bind("name", "parameter", "layer")
     except TypeError as error:

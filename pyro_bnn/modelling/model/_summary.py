@@ -12,8 +12,8 @@ from ..priors import WeightPrior
 from ._selection import SITE_PREFIX, owned
 
 MOST_ROWS = MOST_LINES - 5
-"""Largest number of parameters that have a row each. A larger model has a row for each kind, such as
-``Linear.weight``."""
+"""If a model has at most this many parameters, each has a row of its own. A larger model has a row for each kind, such
+as ``Linear.weight``."""
 
 NAMES_WIDTH = 40
 """Largest number of characters for the names of layers in the last column."""
@@ -96,7 +96,7 @@ def _rows_by_kind(
 
 
 def _named(layers: Sequence[str]) -> str:
-    """Join one to three names of layers within `NAMES_WIDTH`."""
+    """List up to three names of layers, as many as fit into `NAMES_WIDTH`, and count the others."""
     paths = [layer.removeprefix(f"{SITE_PREFIX}.") for layer in layers]
     texts = [few(paths, most) for most in (3, 2, 1)]
     return next((text for text in texts if len(text) <= NAMES_WIDTH), texts[-1])

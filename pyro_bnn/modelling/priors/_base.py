@@ -13,7 +13,7 @@ PRIOR_PREFIX = "prior"
 
 
 def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
-    """Return a scale on a parameter's device. The parameter's dtype must be able to represent it and 1 / scale^2."""
+    """Return a scale on a parameter's device. The dtype must be able to represent the scale and 1 / scale^2."""
     _checks.scale_in(name, scale, parameter.dtype)
     return parameter.new_full((), float(scale))
 
@@ -75,7 +75,7 @@ class Prior(WeightPrior):
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """Return the prior of the elements of `parameter`, on its device and in its dtype.
 
-        The support is the real numbers, and the batch shape broadcasts to the parameter's shape.
+        The support of this prior must be the real numbers, and its batch shape must broadcast to the parameter's shape.
         """
 
     def __call__(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:

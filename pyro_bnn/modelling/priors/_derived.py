@@ -16,7 +16,7 @@ from ..._core.reflection import move_distribution, unvalidated
 from ._base import Prior, WeightPrior
 
 PriorLike = WeightPrior | Distribution
-"""A prior, or a distribution of one real number for every element."""
+"""A prior, or a distribution of one real number, which becomes the prior of every element."""
 
 
 CALLS = {

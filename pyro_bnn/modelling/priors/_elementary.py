@@ -15,7 +15,7 @@ from ._base import Prior, scale_like
 
 
 def _no_mean(call: str) -> dict[str, str]:
-    """Return advice for users who pass a mean first, as to torch's distributions."""
+    """Return advice, by argument, for users who pass a mean before the scale, as torch's distributions require."""
     return dict.fromkeys(["", "loc", "mean"], f"{call} has mean 0") | dict.fromkeys(["sd", "std"], f"write {call}")
 
 
@@ -86,8 +86,9 @@ class NormalPrior(_ScalePrior):
 class NetworkNormalPrior(_ScalePrior):
     r"""Gaussian prior :math:`N(w_0, \text{scale}^2)` of every weight, where :math:`w_0` is its value in the network.
 
-    For a pretrained network, this is the prior of MOPED. If the pretraining used the same data, they count twice, and
-    the posterior is overconfident. Compare models on data that neither the pretraining nor the fit used.
+    For a pretrained network, this is the prior of MOPED. If the pretraining and the fit use the same data, the data
+    count twice, and the posterior is overconfident. Compare models on data that neither the pretraining nor the fit
+    used.
 
     The means share the memory of the weights in the model's copy of the network.
 
@@ -139,7 +140,7 @@ class ScaleMixturePrior(Prior):
     """Mixture of a wide and a narrow Gaussian with mean 0, as the prior of every weight.
 
     Args:
-        mixing: Weight of the first component, as for :class:`~pyro_bnn.distributions.ScaleMixtureNormal`.
+        mixing: Probability of the first component, as for :class:`~pyro_bnn.distributions.ScaleMixtureNormal`.
         scale1: Standard deviation of the first component.
         scale2: Standard deviation of the second component.
 
@@ -183,11 +184,12 @@ class FanInNormalPrior(Prior):
     r"""Normal prior :math:`N(0, \text{gain}^2 / \text{fan-in})`, under which wider layers do not give larger outputs.
 
     The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
-    fewer than two dimensions, such as a bias, has the fan-in of its layer's ``weight``. Without such a weight, as in
-    normalisation layers, the standard deviation is `gain`.
+    fewer than two dimensions, such as a bias, has the fan-in of its layer's ``weight``. In a layer without a ``weight``
+    of two or more dimensions, such as a normalisation layer, the standard deviation is `gain`.
 
     Args:
-        gain: With :math:`\sqrt 2`, the second moment of ReLU activations stays the same from layer to layer.
+        gain: Factor of the standard deviation, above 0. With :math:`\sqrt 2`, the second moment of ReLU activations
+            stays the same from layer to layer.
 
     References:
         Neal (1996), Bayesian Learning for Neural Networks, chapter 2.
