@@ -66,7 +66,7 @@ class Surrogate(EnsembleModel):
     .. math:: \alpha(X) = \frac1S \sum_s a\big(f_{w_s}(X)\big).
 
     The values :math:`f_w(X)` are means of the targets given the weights w. ``posterior(X, observation_noise=True)``
-    adds observation noise to the values of each draw, the same noise at every call. Inputs have the model's dtype;
+    adds observation noise to the values of each draw, the same noise at every call. Inputs must have the model's dtype;
     BoTorch advises double precision.
 
     The surrogate has its own copies of the model and the draws, which a later fit does not change. New observations
@@ -83,8 +83,8 @@ class Surrogate(EnsembleModel):
         input_transform: Transform of BoTorch from X to the model's inputs, such as `Normalize`.
         outcome_transform: Transform of BoTorch that was applied to the targets of the fit, such as `Standardize`. The
             inverse transform is applied to predictions.
-        train_X: Points of the fit before the transform, shape (N, d). BoTorch's option `sample_around_best` searches
-            near the best of these points.
+        train_X: Points of the fit before `input_transform`, shape (N, d). BoTorch's option `sample_around_best`
+            searches near the best of these points.
         seed: Seed of the draws and of their noise; with ``None``, a seed is drawn.
 
     Raises:

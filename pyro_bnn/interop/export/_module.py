@@ -27,7 +27,7 @@ TOLERANCE = 1e-5
 """Largest accepted difference from `predict`. For dtypes of low precision, :func:`tolerance` accepts larger ones."""
 
 ROUNDINGS = 64
-"""Heuristic: accepted differences are at least this many rounding errors of the dtype."""
+"""Heuristic: differences of up to this many rounding errors of the dtype are accepted."""
 
 
 def answers(prediction: Prediction) -> dict[str, Tensor]:

@@ -200,7 +200,7 @@ def faster(
 
 
 def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Tensor) -> int:
-    """Return the bytes of the largest tensor in a run of a chain of layers.
+    """Return the size, in bytes, of the largest tensor that a chain of layers needs when it runs.
 
     This avoids :class:`_Largest`, which would load torch's compiler.
     """

@@ -125,7 +125,7 @@ def predict(
 
     Raises:
         ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, if the network gives NaN,
-            or if a posterior to linearise has no median.
+            or if the network is to be linearised but the posterior has no median.
 
     Warns:
         UserWarning: If members of an ensemble may have learned different values of parameters that are not in their
@@ -305,7 +305,7 @@ def _is_loader(x: object) -> bool:
 def _parts(
     x: Inputs | Iterable, y: Tensor | None, stream: Stream, like: Tensor
 ) -> Iterator[tuple[Inputs, Tensor | None]]:
-    """Yield pairs of inputs and targets: each batch of a loader, otherwise a single one."""
+    """Yield pairs of inputs and targets: a pair for each batch of a loader, otherwise a single pair."""
     if not _is_loader(x):
         yield as_inputs("x", x, like), None if y is None else as_targets("y", y, like)
         return

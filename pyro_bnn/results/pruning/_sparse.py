@@ -95,7 +95,7 @@ def sparse_network(
     make one network for each of ``posterior.draws(num_samples)``, and average their outputs.
 
     The network is in eval mode. Its sparse layers are instances of :class:`SparseLinear`, the only class of this
-    package that it uses.
+    package that the network uses.
 
     Args:
         model: The model, whose network is copied.
@@ -161,6 +161,6 @@ def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Line
 
 @functools.cache
 def _use_up_warning() -> None:
-    """Make a sparse matrix, so that torch does not warn about the first one later."""
+    """Make a sparse matrix, and ignore the warning that torch gives only for the first one."""
     with filtered_warnings("ignore", "Sparse CSR"):
         torch.ones(1, 1).to_sparse_csr()
