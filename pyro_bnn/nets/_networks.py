@@ -82,11 +82,11 @@ def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
 
 
 class MCDropout(nn.Module):
-    r"""Monte Carlo dropout, which is also on in eval mode, so that each prediction draws new masks.
+    r"""Monte Carlo dropout, which stays on in eval mode, so that each prediction draws new masks.
 
     .. math:: x \mapsto \frac{b \cdot x}{1 - p}, \qquad b_i \sim \mathrm{Bernoulli}(1 - p).
 
-    Fit :class:`~pyro_bnn.DeltaGuide` with a prior from :meth:`NormalPrior.from_weight_decay
+    Fit a :class:`~pyro_bnn.DeltaGuide` with a prior from :meth:`NormalPrior.from_weight_decay
     <pyro_bnn.NormalPrior.from_weight_decay>`; `predict` then averages over masks. Each row has its own mask, so a seed
     gives the same prediction only for the same rows and the same `batch_size`.
 
@@ -225,7 +225,7 @@ def lenet5(
 
 
 class _MaxPool(nn.MaxPool2d):
-    """Max pooling over 2 x 2. On a CPU without gradients, it is four times faster than `nn.MaxPool2d`."""
+    """Max pooling over 2 x 2. On a CPU, and without gradients, it is four times faster than `nn.MaxPool2d`."""
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled():
@@ -235,7 +235,7 @@ class _MaxPool(nn.MaxPool2d):
 
 
 class _Images(nn.Module):
-    """Adds the channel axis to grey images, and checks their size."""
+    """Adds the channel axis to grey images, and checks the size of all images."""
 
     def __init__(self, num_channels: int) -> None:
         super().__init__()
@@ -256,10 +256,10 @@ def resnet20(
     """Return the residual network of 20 layers for images of 32 x 32 pixels.
 
     A convolution is followed by three stages, the mean over all positions, and a linear layer. Each stage has three
-    blocks of two convolutions, and each convolution is followed by batch normalisation, or `norm`. The second and third
-    stage double the channels, and halve height and width. Their shortcuts use every other position, and fill the new
-    channels with zeros (option A of the article). Convolutions have no biases, and start as in He et al. (2015): normal
-    with variance 2 / fan-in. Images may have any height and width.
+    blocks of two convolutions, and each convolution is followed by batch normalisation, or by the layer that `norm`
+    makes. The second and third stage double the channels, and halve height and width. Their shortcuts use every other
+    position, and fill the new channels with zeros (option A of the article). Convolutions have no biases, and start as
+    in He et al. (2015): normal with variance 2 / fan-in. Images may have any height and width.
 
     The modules are ``conv``, ``norm``, ``relu``, ``stage1`` to ``stage3``, ``pool``, ``flatten`` and ``linear``. A
     block has ``conv1``, ``norm1``, ``conv2`` and ``norm2``. In :class:`~pyro_bnn.BayesianModel`,

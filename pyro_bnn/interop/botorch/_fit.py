@@ -31,7 +31,10 @@ UNITS = 16
 """Heuristic: units of each of the two hidden layers."""
 
 CENTER, SPREAD = -0.5, 1.5
-"""Heuristic: mean and standard deviation of the prior of an input's log-factor. The mean is for a single input."""
+"""Heuristic: prior mean and standard deviation of the logarithm of an input's factor.
+
+With d inputs, the mean is lower by log(d) / 2.
+"""
 
 PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "**": FanInNormalPrior(2.0)})
 """Heuristic: priors for the default network's input factors, for its first layer, and for further layers."""
@@ -73,25 +76,25 @@ def fit_surrogate(
     """Fit a network with NUTS to the evaluations of a function, for Bayesian optimisation.
 
     Inputs are scaled to the unit cube, and targets standardised. With NUTS in C code, a fit to 40 evaluations takes one
-    or two seconds. The chains are long enough to choose points, but too short to report intervals.
+    or two seconds. The chains are short: their draws suffice to choose the next points, but not to report intervals.
 
     Args:
         X: Points evaluated so far, shape (N, d), in single or double precision.
         Y: Values of the function at the points X, shape (N, m), in the precision of X.
-        bounds: Lowest and highest value of each input, shape (2, d); by default those of X.
+        bounds: Lowest and highest value of each input, shape (2, d); by default the lowest and highest in X.
         net: Network that maps d inputs in the unit cube to m outputs. The default has two hidden layers of 16 tanh
             units, and a factor for each input, so that it can ignore inputs.
-        prior: Prior of the weights. The default suits the default network, but usually no other.
+        prior: Prior of the weights. The default suits the default `net`, but usually no other network.
         likelihood: Gaussian likelihood of the standardised targets. By default, each target has a latent noise scale of
             about 0.7 % of its standard deviation. If evaluations are noisy, pass
             ``GaussianLikelihood(dist.LogNormal(-1.0, 1.0))``.
-        num_draws: Draws of all chains together, a multiple of `num_chains`.
-        num_warmup: Warm-up draws of each chain.
+        num_draws: Number of draws of all chains together, a multiple of `num_chains`.
+        num_warmup: Number of warm-up draws of each chain.
         num_chains: Number of chains.
-        seed: Seed of the chains and draws; if None, a seed is drawn.
+        seed: Seed of the fit and of the surrogate's draws; if None, a seed is drawn.
 
     Returns:
-        The surrogate. Fit a new one after further evaluations.
+        The surrogate. After further evaluations, fit a new surrogate.
 
     Raises:
         ValueError: If X, Y or `bounds` has a wrong shape, dtype or value, or a target is constant.

@@ -32,7 +32,7 @@ else:
     IndexSampler = optional("botorch.sampling.index_sampler", "BoTorch", "botorch").IndexSampler
 
 DEFAULT_DRAWS = 128
-"""Default number of draws. It divides 512, the number of samples of BoTorch's acquisition functions."""
+"""Default number of draws: a divisor of 512, BoTorch's default number of samples in an acquisition function."""
 
 GAUSSIAN = GaussianLikelihood, HeteroscedasticGaussianLikelihood
 
@@ -42,7 +42,7 @@ class DrawsPosterior(EnsemblePosterior):
 
 
 class DrawsSampler(IndexSampler):
-    """Takes all draws equally often if possible. BoTorch's own sampler picks draws at random."""
+    """Selects all draws equally often, up to a difference of one. BoTorch's own sampler selects draws at random."""
 
     def _construct_base_samples(self, posterior: EnsemblePosterior) -> None:
         count, size = self.sample_shape.numel(), posterior.ensemble_size
@@ -66,10 +66,11 @@ class Surrogate(EnsembleModel):
     .. math:: \alpha(X) = \frac1S \sum_s a\big(f_{w_s}(X)\big).
 
     The values :math:`f_w(X)` are means of the targets given the weights w. ``posterior(X, observation_noise=True)``
-    adds noise to each draw, the same at every call. Inputs have the model's dtype; BoTorch advises double precision.
+    adds observation noise to the values of each draw, the same noise at every call. Inputs must have the model's dtype;
+    BoTorch advises double precision.
 
-    Model and draws are copied, so a later fit does not change them. New observations need a new fit:
-    :meth:`condition_on_observations` and `fantasize` raise an error.
+    The surrogate has its own copies of the model and the draws, which a later fit does not change. New observations
+    need a new fit: :meth:`condition_on_observations` and `fantasize` raise an error.
 
     Args:
         model: Model with a Gaussian likelihood (:class:`~pyro_bnn.GaussianLikelihood` or
@@ -77,13 +78,13 @@ class Surrogate(EnsembleModel):
         posterior: Posterior of the model, or a guide.
         num_outputs: Number m of targets.
         num_draws: Number S of draws; by default 128, or all that a posterior stores if these are fewer. Each member of
-            an ensemble of plain networks is drawn once by default. All draws count equally if S divides the number of
-            samples of an acquisition function, by default 512.
+            an ensemble of plain networks is drawn once by default. All draws are used equally often if S divides the
+            number of samples of an acquisition function, by default 512.
         input_transform: Transform of BoTorch from X to the model's inputs, such as `Normalize`.
-        outcome_transform: Transform of BoTorch that was applied to the targets of the fit, such as `Standardize`. Its
-            inverse is applied to predictions.
-        train_X: Points of the fit before the transform, shape (N, d). BoTorch's option `sample_around_best` searches
-            near the best of them.
+        outcome_transform: Transform of BoTorch that was applied to the targets of the fit, such as `Standardize`. The
+            inverse transform is applied to predictions.
+        train_X: Points of the fit before `input_transform`, shape (N, d). BoTorch's option `sample_around_best`
+            searches near the best of these points.
         seed: Seed of the draws and of their noise; with ``None``, a seed is drawn.
 
     Raises:
@@ -167,7 +168,7 @@ class Surrogate(EnsembleModel):
         return torch.Size()
 
     def forward(self, X: Tensor) -> Tensor:
-        """Return the means of the targets for each draw, without transforms.
+        """Return the means of the targets for each draw, without the transforms of inputs and outcomes.
 
         Args:
             X: Inputs of the model, shape ``(*batch, q, d)``.
@@ -188,7 +189,7 @@ class Surrogate(EnsembleModel):
 
         Args:
             X: Points before the input transform, shape ``(*batch, q, d)``.
-            output_indices: Outputs to predict; None for all.
+            output_indices: Indices of the outputs to predict; None for all outputs.
             observation_noise: Whether to add observation noise. BoTorch's own ensembles ignore this argument.
             posterior_transform: Transform of BoTorch that is applied to the result.
 
@@ -224,7 +225,7 @@ class Surrogate(EnsembleModel):
         self.condition_on_observations(X, X)
 
     def _set_transformed_inputs(self) -> None:
-        """Do nothing. BoTorch's method would transform the training inputs, but these are not needed."""
+        """Do nothing. BoTorch's method would transform the training inputs, but transformed ones are not needed."""
 
     def _values(self, X: Tensor, *, has_noise: bool) -> Tensor:
         _checks.kind("X", X, Tensor, "a tensor of points")

@@ -24,10 +24,10 @@ from ...results.prediction import new_seed, predict, predicted_draws
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 
 TOLERANCE = 1e-5
-"""Largest accepted difference from `predict`. For dtypes with few digits, :func:`tolerance` accepts more."""
+"""Largest accepted difference from `predict`. For dtypes of low precision, :func:`tolerance` accepts larger ones."""
 
 ROUNDINGS = 64
-"""Heuristic: accepted differences are at least this many rounding errors of the dtype."""
+"""Heuristic: differences of up to this many rounding errors of the dtype are accepted."""
 
 
 def answers(prediction: Prediction) -> dict[str, Tensor]:
@@ -50,9 +50,10 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Return the largest difference; NaN if shapes differ.
+    """Return the largest difference between the values of two predictions; NaN if their shapes differ.
 
-    In regression, differences of means and standard deviations are divided by the largest expected one.
+    In regression, variances are compared as standard deviations, and differences are divided by the largest expected
+    value.
     """
     pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}
     if any(a.shape != b.shape for a, b in pairs.values()):
@@ -96,7 +97,7 @@ class SparseDraws(nn.Module):
         self.register_buffer("values", flat[:, places].contiguous())  # (K, number of places)
 
     def forward(self) -> Tensor:
-        """Return the draws with their zeros."""
+        """Return the draws with all elements, including those that are not stored."""
         zeros = self.values.new_zeros(len(self.values), self.shape[1:].numel())
         return zeros.index_copy(1, self.places.long(), self.values).reshape(self.shape)
 
@@ -115,7 +116,10 @@ except ImportError:  # an older torch
 
 
 TRACED_ROWS = 23
-"""Heuristic: number of rows for tracing. If another size were equal to it, torch could take both for one variable."""
+"""Heuristic: number of rows for tracing.
+
+If another axis had the same size, torch could take both sizes for one variable.
+"""
 
 Run = Callable[[Mapping[str, Tensor]], Tensor]
 """Maps the weights of one draw, ``{path: weight}``, to the network's output."""
@@ -130,7 +134,7 @@ class PredictiveModule(nn.Module):
     The module can be called, compiled with `torch.compile`, and exported by `torch.export.export` with any number of
     rows; see also :func:`~pyro_bnn.export_onnx`. It has buffers and no parameters, can be moved to another device, and
     may be called by several threads. Weights that are equal in all draws are stored once. Removed weights
-    (:func:`~pyro_bnn.pruning.prune`) are not stored if they are at least half of the elements of a parameter.
+    (:func:`~pyro_bnn.pruning.prune`) are not stored if they make up at least half of a parameter.
 
     Args:
         posterior: Result of a fit, or any Pyro guide.
@@ -187,13 +191,13 @@ class PredictiveModule(nn.Module):
         self._store(model, draws)
         self.requires_grad_(False).eval()
         self.computation = self._exportable_computation(x)
-        """How the network runs: for all draws at once ("vmap"), or in a loop of the graph ("scan"). If torch can export
-        neither, this is "loop": an exported graph then has a copy of the network for each draw, and cannot have
-        recurrent layers."""
+        """How the network runs: for all draws at once ("vmap"), or in a loop within the exported graph ("scan"). If
+        torch can export neither, the value is "loop": an exported graph then has a copy of the network for each draw,
+        and cannot have recurrent layers."""
         self._require_agreement(x, expected)
 
     def train(self, mode: bool = True) -> "PredictiveModule":
-        """Stay in evaluation mode, as `predict` does; `mode` is ignored."""
+        """Stay in evaluation mode, in which `predict` runs networks, too; `mode` is ignored."""
         return super().train(False)
 
     def _store(self, model: BayesianModel, draws: Draw) -> None:
@@ -346,7 +350,7 @@ def _replace(net: nn.Module, path: str, value: Tensor) -> None:
 
 
 def _require_exportable(model: object, posterior: Posterior) -> None:
-    """Raise unless predictions are averages over plain networks."""
+    """Raise if the model overrides methods, or if predictions of the posterior are linearised."""
     require_bayesian(model)
     assert isinstance(model, BayesianModel)
     overridden = overridden_names(type(model), BayesianModel)

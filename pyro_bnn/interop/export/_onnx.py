@@ -18,10 +18,10 @@ from ...results.prediction import predict
 from ._module import PredictiveModule, answers, checks_kept, exported, largest_difference, tolerance
 
 OLDEST_TORCH = (2, 6)
-"""Oldest torch whose ONNX exporter takes an exported program and writes one file."""
+"""Oldest version of torch whose ONNX exporter accepts an exported program, and writes a single file."""
 
 MOST_BYTES = 2**31 - 2**20
-"""Largest size of a file in bytes; protobuf allows at most 2 GiB."""
+"""Largest size of a module's tensors in bytes, since protobuf allows files of at most 2 GiB."""
 
 
 @explained('export_onnx(posterior, model, "model.onnx", x)')
@@ -34,16 +34,17 @@ def export_onnx(
     num_draws: int | None = None,
     seed: int | None = None,
 ) -> None:
-    """Write the predictions of a posterior to one ONNX file, which needs neither torch nor this package.
+    """Write the predictions of a posterior to one ONNX file, which runs without torch and without this package.
 
     The file is a graph with K weight draws and any number of rows. Its results are those of ``predict(model, posterior,
-    x, num_samples=num_draws, seed=seed)``. Before the file is written, onnxruntime runs the graph on x, on the first
-    row, and on two copies of x. In classification, probabilities and uncertainties may differ from `predict` by 1e-5.
-    In regression, means and standard deviations may differ by 1e-5 times the largest of them.
+    x, num_samples=num_draws, seed=seed)``. To check this before the file is written, onnxruntime runs the graph on x,
+    on the first row, and on two copies of x. In classification, probabilities and uncertainties may differ from
+    `predict` by at most 1e-5. In regression, means and standard deviations may differ by at most 1e-5 times the largest
+    of them.
 
     The input is named ``x``. Several inputs are named by their keys in a dictionary, or ``x_0``, ``x_1``, ... in a
     tuple. The outputs are those of :class:`~pyro_bnn.interop.PredictiveModule`: ``mean`` or ``probs``, then
-    ``aleatoric`` and ``epistemic``. The metadata have the number of draws and the seed.
+    ``aleatoric`` and ``epistemic``. The metadata of the file contain the number of draws and the seed.
 
     Args:
         posterior: Result of a fit, or any Pyro guide.
@@ -57,8 +58,9 @@ def export_onnx(
     Raises:
         ImportError: If `onnx`, `onnxscript` or `onnxruntime` is not installed.
         ValueError: If the model, network or likelihood cannot be exported, if torch is too old, if the file would
-            exceed 2 GiB, or if onnxruntime cannot run it or its results differ from `predict`.
-        OSError: If the file cannot be written. An earlier file at `path` stays unchanged.
+            exceed 2 GiB, if onnxruntime cannot run the graph, or if the results of onnxruntime differ from those of
+            `predict`.
+        OSError: If the file cannot be written. An earlier file at `path` then stays unchanged.
 
     Example:
         >>> import tempfile
@@ -123,7 +125,7 @@ def file_content(module: PredictiveModule, x: Inputs) -> bytes:
 
 
 def _tidy(graph: Any, inputs: list[str], outputs: list[str]) -> None:
-    """Name inputs, outputs and the axis of rows, and remove metadata about source code."""
+    """Give names to the inputs, the outputs and the axis of rows, and remove metadata about source code."""
     rows = graph.inputs[0].shape[0]
     for value in (*graph.inputs, *graph.outputs, *(value for node in graph.all_nodes() for value in node.outputs)):
         if value.shape is not None:

@@ -50,7 +50,7 @@ SIZES = "a number of units, or a list of numbers such as (50, 50)"
 """What `hidden_layer_sizes` may be."""
 
 MOST_STORED = 800
-"""Heuristic: most draws of chains that a prediction uses by default. Posteriors with several modes need many draws."""
+"""Heuristic: by default, predictions use at most this many draws of chains. Posteriors with several modes need many."""
 
 LARGEST_SEED = 2**31 - 1
 """Seeds that are drawn are below this number, as in scikit-learn."""
@@ -219,7 +219,7 @@ class BNNEstimator(Advised, Settings):
         return np.sort(train), np.sort(held_out)
 
     def _prediction(self, X: Any, kind: type[P], *, keep_draws: bool) -> P:
-        """Predict a table, with the same draws at every call."""
+        """Return the prediction for a table, with the same draws at every call."""
         check_is_fitted(self)
         return self._predicted(self._validated(X, is_next=True), keep_draws=keep_draws).as_kind(kind)
 

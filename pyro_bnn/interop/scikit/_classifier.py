@@ -26,7 +26,8 @@ Floats = NDArray[np.float64]
 FEWEST_ROWS, MOST_CLASSES = 20, 0.5
 """Heuristic, as in scikit-learn's warning.
 
-y is refused if its number of rows and its share of distinct numbers exceed these limits.
+Whole numbers are refused as labels if there are more rows than the first number, and if the share of distinct values is
+above the second.
 """
 
 
@@ -52,7 +53,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
 
     Args:
         class_weight: Weight of each class in the fit, ``{label: weight}``, or ``"balanced"`` for weights that are
-            inversely proportional to the classes' numbers of rows. It multiplies `sample_weight`.
+            inversely proportional to the classes' numbers of rows. The weight of a row's class multiplies the row's
+            `sample_weight`.
 
     Attributes:
         classes_: The C sorted labels. If a row may have several of L labels, the indices 0 to L - 1.
@@ -82,8 +84,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
 
         Args:
             X: Inputs, shape (N, D).
-            y: Labels, numbers or texts, shape (N,). If a row may have several labels, 1 or 0 for each label, shape (N,
-                L).
+            y: Labels, as numbers or texts, shape (N,). If a row may have several labels, 1 or 0 for each label, shape
+                (N, L).
             sample_weight: Weight of each row, shape (N,).
 
         Raises:
@@ -100,7 +102,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
         Args:
             X: Inputs, shape (N, D).
             y: Labels, shape (N,), or (N, L) as in :meth:`fit`.
-            classes: The labels of all parts. The first call needs `classes` if its `y` lacks a label.
+            classes: The labels of all parts. The first call needs `classes` if its `y` does not have all labels.
             sample_weight: Weight of each row, shape (N,).
 
         Raises:
@@ -204,8 +206,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
     def predict_set(self, X: ArrayLike, level: float = 0.9) -> NDArray[np.bool_]:
         """Return for each row a set of classes that contains the row's label with a given probability.
 
-        The estimator needs a `calibration_fraction`. Random numbers from a seed bring the coverage close to the level
-        (see :class:`~pyro_bnn.calibration.ConformalSets`). No set is empty.
+        The estimator needs a `calibration_fraction`. Random numbers, always from the same seed, bring the coverage
+        close to the level (see :class:`~pyro_bnn.calibration.ConformalSets`). No set is empty.
 
         Args:
             X: Inputs, shape (N, D).
@@ -244,7 +246,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
 
 
 def _require_labels(y: Any) -> None:
-    """Raise if labels are texts and some rows have none, since scikit-learn's errors name no remedy."""
+    """Raise if labels are texts and some rows have no label, since scikit-learn's errors name no remedy."""
     import pandas  # imported late: importing takes long
 
     dtype = None if hasattr(y, "dtype") else object  # since numpy turns NaN among texts into the text "nan"

@@ -30,7 +30,7 @@ from ...modelling.model import BayesianModel
 from ...modelling.priors import PriorLike
 
 INIT = NetworkInit(0.02)
-"""Initial scales of the weights, as in :func:`~pyro_bnn.fit`. NUTS starts at draws with these scales."""
+"""Initial scales of the weights, as in :func:`~pyro_bnn.fit`. NUTS starts at weights drawn with these scales."""
 
 DRAWS = 200
 """Heuristic: draws of each NUTS chain, after as many warm-up draws."""
@@ -48,7 +48,7 @@ LEARNING_RATE, NATURAL_RATE = 0.02, 0.1
 """Heuristic: learning rates of Adam, and of natural gradients as a fraction of a Newton step."""
 
 HESSIAN_DECAY, CLIP = 0.99, 0.1
-"""Heuristic: decay of the averaged Hessian, and limit of a step, for fits of thousands of natural-gradient steps."""
+"""Heuristic: decay of the averaged Hessian, and `clip` of natural gradients, for fits of thousands of steps."""
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
 """Settings of natural gradients for a further part of the data.
@@ -60,7 +60,7 @@ PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 10
 """Heuristic for SWAG: rank, learning rate, number of epochs, batches per epoch, and most rows of a batch."""
 
 SEED_STEP = 1_000_003
-"""Difference of the seeds of successive members. It is large and prime, so that similar estimators share no member."""
+"""Difference of the seeds of successive members: a large prime, so that estimators with close seeds share no member."""
 
 
 Method = Literal["auto", "svi", "natural", "nuts", "mclmc", "ensemble", "laplace", "kronecker", "swag"]
@@ -310,7 +310,7 @@ USED_BY = {
 """The methods that use each setting. Settings that are not listed are used by all methods."""
 
 IF_NO_CHAINS = frozenset({"batch_size", "learning_rate", "kl_weight"})
-"""Settings that "auto" uses if chains are impossible."""
+"""Settings that "auto" uses only if chains are impossible."""
 
 CHECKS: dict[str, Callable[[str, Any], object]] = {
     "time_limit": _checks.positive,
@@ -324,7 +324,7 @@ CHECKS: dict[str, Callable[[str, Any], object]] = {
     "num_members": functools.partial(_checks.at_least, minimum=1),
     "num_chains": functools.partial(_checks.at_least, minimum=1),
 }
-"""Checks that do not depend on the data."""
+"""Checks of the settings, as far as they do not depend on the data."""
 
 METHODS: dict[str, Callable[[Task], Fitted]] = {
     "auto": auto,
@@ -342,7 +342,7 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
 def check_settings(settings: Settings, method: str) -> None:
     """Raise if a setting is wrong, and warn of each changed setting that `method` does not use.
 
-    If `partial_fit` was called and the setting is "auto", `method` is "svi".
+    If `partial_fit` was called on an estimator with the method "auto", `method` is "svi".
     """
     for name, check in CHECKS.items():
         if getattr(settings, name) is not None or getattr(Settings, name) is not None:

@@ -50,11 +50,11 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
     says what was chosen and why. The page :doc:`/how_to/scikit_learn` describes the methods.
 
     Args:
-        hidden_layer_sizes: Units of each hidden layer; one number means one layer. By default, ``"auto"`` chooses the
-            layers, and other methods use 20 units. ``"auto"`` also chooses `likelihood`, `activation` and `prior`,
-            unless you set them.
-        likelihood: Distribution of a target given the output: ``"gaussian"`` with the same noise for all rows,
-            ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
+        hidden_layer_sizes: Number of units of each hidden layer; a single number means one layer. By default,
+            ``"auto"`` chooses the layers, and other methods use one layer of 20 units. ``"auto"`` also chooses
+            `likelihood`, `activation` and `prior`, unless you set them.
+        likelihood: Distribution of a target given the network's output: ``"gaussian"`` with the same noise for all
+            rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
             depends on the inputs, up to ten times the standard deviation of the targets, ``"mixture:COMPONENTS"``, or
             ``"poisson"`` for counts. A likelihood object is allowed, too, such as ``GaussianLikelihood(0.1)``, for
             targets in standard units.
@@ -67,44 +67,44 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
             - ``"nuts"`` draws from the exact posterior, for up to a thousand rows.
             - ``"mclmc"`` trains `num_members` networks, and explores the mode of each with a chain.
             - ``"ensemble"`` trains several plain networks.
-            - ``"laplace"`` fits a Gaussian around the weights of one plain network: all weights if they are at most
+            - ``"laplace"`` fits a Gaussian around the weights of one plain network: all weights if there are at most
               1000, otherwise those of the last layer.
             - ``"kronecker"`` fits a Gaussian around all weights of a plain network of any size.
-            - ``"swag"`` fits a Gaussian to the weights that further training visits.
+            - ``"swag"`` trains a plain network, and fits a Gaussian to the weights that further training visits.
 
         prior: Prior of the weights, or a distribution of one real number, such as ``dist.Normal(0.0, 1.0)``, for each
-            of them. With ``None``, a Gaussian whose variance is inversely proportional to the number of inputs of the
-            unit.
+            weight. With ``None``, a Gaussian whose variance is inversely proportional to the number of inputs of the
+            weight's unit.
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes an activation module.
         time_limit: Seconds that ``"auto"`` may take, imports and compilation included; a fit may end about two seconds
             late. With a limit, the result depends on the speed of the machine, and `status_` says what was cut short.
             Without a limit, ``"auto"`` makes the same steps on every machine; a thousand rows take about half a minute
             on two cores.
-        random_state: Seed, or numpy's ``RandomState``, for everything random, predictions included. With ``None``, each
-            fit has a new seed, which does not come from numpy's global generator.
-        verbose: Whether to show the progress of the fit; 0 shows nothing. For the default see `progress` of
+        random_state: Seed, or numpy's ``RandomState``, for everything random, including predictions. With ``None``,
+            each fit has a new seed, which does not come from numpy's global generator.
+        verbose: Whether to show the progress of the fit; 0 shows nothing. For the default, see `progress` of
             :func:`~pyro_bnn.fit_svi`.
         calibration_fraction: Share of the rows that take no part in the fit, and correct the intervals of
             :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets of
-            :meth:`BNNClassifier.predict_set`. It cannot be combined with `sample_weight`, :meth:`partial_fit` or
-            several labels for each row.
-        num_samples: Weight draws in a prediction; by default each member of ``"ensemble"`` once, all stored draws of
-            chains (at most 800), and 100 draws of other methods.
+            :meth:`BNNClassifier.predict_set`. Calibration cannot be combined with `sample_weight`, :meth:`partial_fit`
+            or several labels for each row.
+        num_samples: Number of weight draws in a prediction; by default each member of ``"ensemble"`` once, all stored
+            draws of chains (at most 800), and 100 draws of other methods.
         max_iter: Largest number of epochs, by default as in :func:`~pyro_bnn.fit`. A fit ends earlier at a plateau. For
             ``"nuts"`` and ``"mclmc"``, the number of draws of each chain, and the number of its warm-up draws; by
-            default 200 draws, after 200 warm-up draws for ``"nuts"`` and 600 for ``"mclmc"``. For ``"auto"``, the limit
-            of both numbers.
-        batch_size: Rows in a batch; with ``None``, chosen from the number of rows. Chains use no batches.
+            default 200 draws, after 200 warm-up draws for ``"nuts"`` and 600 for ``"mclmc"``. For ``"auto"``, the
+            largest value of each of these two numbers.
+        batch_size: Number of rows in a batch; with ``None``, chosen from the number of rows. Chains use no batches.
         learning_rate: Initial learning rate; with ``None``, 0.02 for Adam, and for natural gradients 0.1, as a fraction
             of a Newton step.
         early_stopping: Whether to hold out rows, and to keep the posterior that predicts them best. Chains do not use
-            it.
+            early stopping.
         validation_fraction: Share of the rows that `early_stopping` holds out.
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``: 1 for the ELBO; below 1, the posterior is
             narrower.
-        num_members: Members of ``"ensemble"``, and chains of ``"mclmc"``.
-        num_chains: Chains of ``"nuts"``.
+        num_members: Number of members of ``"ensemble"``, or of chains of ``"mclmc"``.
+        num_chains: Number of chains of ``"nuts"``.
 
     Attributes:
         model_: The fitted :class:`~pyro_bnn.BayesianModel`, for targets in standard units.
@@ -227,7 +227,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
 
         Args:
             X: Inputs, shape (N, D).
-            return_std: Whether to return standard deviations, too. They cover the noise and the unknown weights.
+            return_std: Whether to return standard deviations, too. A standard deviation includes the noise and the
+                uncertainty about the weights.
 
         Returns:
             The means, in the shape of the targets; with `return_std`, a pair (means, standard deviations).
@@ -279,7 +280,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
 
         Args:
             X: Inputs, shape (N, D).
-            q: One probability, strictly between 0 and 1, or a list of Q.
+            q: One probability, strictly between 0 and 1, or a list of Q probabilities.
 
         Returns:
             Quantiles, shape (N,), or (Q, N) for a list; with several targets, there is a last axis O.

@@ -22,7 +22,7 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 class IntervalRecord:
     """The scores of the calibration rows, shape ``(n, *O)``.
 
-    With ``score="quantile"``, there is no record, since the scores depend on the level.
+    Intervals with ``score="quantile"`` have no record, since their scores depend on the level.
     """
 
     score: str
@@ -53,8 +53,9 @@ class ConformalIntervals(Shown, Calibration):
         score: With ``"absolute"``, :math:`|y - m(x)|`, all intervals of an output have the same width. With
             ``"scaled"``, :math:`|y - m(x)| / \sigma(x)`, they are wide where the predictive standard deviation is
             large. With ``"quantile"``, :math:`\max(q_{(1 - \ell) / 2} - y,\; y - q_{(1 + \ell) / 2})`, they are
-            asymmetric like the predictive quantiles; this needs `keep_draws`, and such intervals cannot be saved.
-        is_count: Whether targets are counts, so that ends are rounded inwards to whole numbers of at least 0.
+            asymmetric like the predictive quantiles; this score needs `keep_draws`, and its intervals cannot be saved.
+        is_count: Whether targets are counts, so that the ends of intervals are rounded inwards to whole numbers of at
+            least 0.
 
     Raises:
         ValueError: If the score is unknown, or the targets do not fit the prediction.
@@ -178,7 +179,7 @@ def _unit(prediction: RegressionPrediction, score: str) -> Tensor:
 
 @dataclass
 class AdaptiveRecord:
-    """The state after the last row; `miss` is one minus the level of the next interval."""
+    """Settings and present values of :class:`AdaptiveIntervals`; `miss` is one minus the level of the next interval."""
 
     level: float
     rate: float
@@ -204,12 +205,13 @@ class AdaptiveIntervals(Shown, Calibration):
 
     Here :math:`\mathrm{err}_t` is 0 if the interval of row t contains its target, and 1 otherwise. The next interval
     contains the values y whose score :math:`|y - m(x)| / \sigma(x)` is at most the quantile :math:`1 - \alpha_t` of the
-    most recent scores. After T rows of any series, the share of targets outside of their intervals differs from
+    most recent scores. For every series, the share of targets outside of their intervals after T rows differs from
     :math:`\alpha` by at most :math:`(\max(\alpha_1, 1 - \alpha_1) + \gamma) / (\gamma T)`.
 
     Args:
         level: Share :math:`\ell` of the targets that are to lie in their intervals.
-        rate: Step size :math:`\gamma`. Larger steps follow drift faster, but widths vary more.
+        rate: Step size :math:`\gamma`. With larger steps, the intervals follow drift faster, but their widths vary
+            more.
         num_scores: Number of most recent scores that determine the width; with ``None``, all scores.
 
     References:
@@ -234,7 +236,7 @@ class AdaptiveIntervals(Shown, Calibration):
     def level_now(self) -> float:
         """Level of the next interval.
 
-        If it is 1 or more, the interval is the whole line. If it is 0 or less, the interval is empty.
+        At a level of 1 or more, the interval contains all numbers. At a level of 0 or less, the interval is empty.
         """
         return 1 - self._own.miss
 
@@ -251,16 +253,17 @@ class AdaptiveIntervals(Shown, Calibration):
     def interval(self, prediction: RegressionPrediction) -> Tensor:
         """Return intervals of rows without known targets, shape ``(2, N, *O)``.
 
-        They are infinite as long as there are no scores.
+        Before the first score, the intervals are infinite.
         """
         sd = deviations(prediction).to(prediction.mean.dtype)
         half = self._width() * sd
         return torch.stack([prediction.mean - half, prediction.mean + half])
 
     def update(self, prediction: RegressionPrediction, y: Tensor) -> Tensor:
-        """Return the interval of each row, and update the level after it.
+        """Return the interval of each row, and update the level after each row.
 
-        Rows are sorted by time. An interval depends only on the targets of earlier rows.
+        Rows are sorted by time. An interval depends on the targets of earlier rows, but not on the target of its own
+        row.
 
         Args:
             prediction: Prediction of the rows, with one output.
@@ -292,7 +295,7 @@ class AdaptiveIntervals(Shown, Calibration):
         return float(scores.quantile(1 - self._own.miss, interpolation="higher"))
 
     def to_record(self) -> dict[str, Any]:
-        """Return the state after the last row; see :meth:`Calibration.to_record`."""
+        """Return the settings, the level and the scores after the last row; see :meth:`Calibration.to_record`."""
         return dict(plain(self._own))
 
     @classmethod
@@ -304,7 +307,7 @@ class AdaptiveIntervals(Shown, Calibration):
 
 
 def _scores(prediction: RegressionPrediction, y: Tensor) -> Tensor:
-    """Return the distances of targets from their means, in predictive standard deviations, shape (N,)."""
+    """Return the distances of targets from predicted means, in predictive standard deviations, shape (N,)."""
     sd = deviations(prediction)
     if prediction.mean[:1].numel() > 1:
         raise ValueError(

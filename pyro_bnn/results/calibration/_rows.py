@@ -62,7 +62,7 @@ def prediction_labels(prediction: ClassificationPrediction, y: Tensor) -> Tensor
 
 
 def check_scores(scores: Tensor) -> None:
-    """Raise unless there are rows, and all scores are finite."""
+    """Raise if there are no scores, or if some are not finite."""
     if not scores.is_floating_point() or scores.dim() == 0 or not len(scores):
         raise ValueError(
             f"the scores of the calibration rows must be numbers of shape (n, *O), got {scores.dtype} of shape "
@@ -90,5 +90,5 @@ def fewest_rows(level: float) -> int:
 
 
 def conformal_quantile(scores: Tensor, level: float) -> Tensor:
-    """Return, for each output, the score of rank :func:`rank_of` among the scores of n rows, shape ``(n, *O)``."""
+    """Return the score of rank :func:`rank_of` for each output; `scores` has shape ``(n, *O)``."""
     return scores.sort(0).values[rank_of(level, len(scores)) - 1]

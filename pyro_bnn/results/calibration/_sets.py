@@ -135,8 +135,8 @@ class ConformalSets(Shown, Calibration):
         Args:
             prediction: Prediction of the new rows, by the model and posterior that predicted the calibration rows.
             level: Probability that a set contains the label.
-            allow_empty: Whether a set may be empty. Otherwise it gets the most probable class, which can only raise the
-                coverage.
+            allow_empty: Whether a set may be empty. By default, an empty set gets the most probable class, which can
+                only raise the coverage.
 
         Returns:
             Whether each class is in the set, shape (N, C).

@@ -36,7 +36,7 @@ NUM_GROUPS = 20
 NUM_RESAMPLES = 200  # bootstrap resamples, for a random error of 5 %, which is less than the error by 20 groups
 
 NUM_NODES = 200
-"""Heuristic: values per point at which distributions are compared. Wasserstein distances then have four digits."""
+"""Heuristic: values of y per point at which distributions are compared. Wasserstein distances then have four digits."""
 
 NUM_OBSERVATIONS = 1000
 """Heuristic: simulated observations per method.
@@ -169,7 +169,7 @@ def jackknife(values: Sequence[float]) -> Estimate:
 
 
 def over_points(values: Tensor) -> Estimate:
-    """Return the mean over points, with its standard error if points are independent."""
+    """Return the mean over points, with the standard error that it has if points are independent."""
     values = values.double().flatten()
     return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan)
 
@@ -213,7 +213,7 @@ def _observations(prediction: RegressionPrediction, seed: int) -> Tensor:
 
 
 def _integration_nodes(predictions: Sequence[RegressionPrediction], seeds: Sequence[int]) -> Tensor:
-    """Return the values of y at which distributions are compared, sorted quantiles of observations, shape (K, O, N)."""
+    """Return the values of y at which distributions are compared: sorted quantiles of observations, shape (K, O, N)."""
     nodes = []
     for prediction, seed in zip(predictions, seeds, strict=True):
         ordered = _points_last(_observations(prediction, seed).flatten(0, 1)).sort(0).values
@@ -302,10 +302,10 @@ def compare(
         0.7 ± 0.0
 
     Notes:
-        The standard error of a pair's score comes from a jackknife over 20 successive groups of draws. Only that of
-        ``agreement`` comes from a bootstrap of the groups, since this score changes in jumps. For MCMC, each group is a
-        part of a chain. If the groups are longer than the correlation time, the standard error accounts for slow
-        mixing.
+        The standard error of a pair's score comes from a jackknife over 20 successive groups of draws. Only the
+        standard error of ``agreement`` comes from a bootstrap of the groups, since this score changes in jumps. For
+        MCMC, each group is a part of a chain. If the groups are longer than the correlation time of the chain, the
+        standard error accounts for slow mixing.
 
         Distances are never negative, so Monte Carlo noise makes them larger, even between draws from one posterior. To
         measure the noise level, pass the same guide twice, or two runs of the same sampler. Near the noise level the

@@ -33,8 +33,8 @@ class Estimate:
     Args:
         value: The estimate.
         standard_error: For a pair of methods, the Monte Carlo error due to the finite number of draws. For a single
-            method, the standard error of a mean over independent points. If the points are a grid, it shows how much
-            the score varies over them.
+            method, the standard error of a mean over independent points. If the points are a grid, this error only
+            shows how much the score varies over the points.
         quantile_10: For a ratio of standard deviations, its 10 % quantile over points; otherwise NaN.
         quantile_90: The same for the 90 % quantile.
     """
@@ -56,7 +56,7 @@ class Estimate:
 
 
 def three_digits(value: float) -> str:
-    """Return a text such as "1.00"."""
+    """Return a number as text with three digits, such as "1.00"."""
     return f"{value:#.3g}".rstrip(".")
 
 
@@ -103,7 +103,7 @@ class Scores:
 
             An ``epistemic sd ratio`` is 0 if the method is a plain network, and infinite if the reference is one. Even
             two sets of draws from one posterior have a ``wasserstein`` above 0; more draws make it smaller.
-        reference: Name of the method to compare with; "" for a single method.
+        reference: Name of the reference method; "" for a single method.
         seconds: Wall time of the inference, if it is known; None for a pair.
     """
 
@@ -191,9 +191,9 @@ class Comparison(Advised, Shown):
     def verdict(self) -> str:
         """The result in words: a line for each method whose status is not ok, then a line for each region.
 
-        Among several methods, a region's line is about the one closest to the first method. If the status of the first
-        method shows more than a slight problem, there are no lines about regions. `status` and `others` have the
-        complete statuses.
+        If several methods are compared with the first, a region's line is about the closest of them. If the status of
+        the first method shows more than a slight problem, there are no lines about regions. `status` and `others` have
+        the complete statuses.
         """
         return "\n".join([*self._doubts, *([self.differences] if self._is_told else [])])
 
@@ -306,7 +306,7 @@ class Comparison(Advised, Shown):
         pandas.DataFrame(self.rows()).to_csv(path, index=False, na_rep="nan")
 
     def to_json(self, path: str | Path) -> None:
-        """Write methods and pairs as JSON, with null for numbers that are not finite."""
+        """Write the scores of methods and pairs as JSON, with null for numbers that are not finite."""
         content = {"methods": [asdict(row) for row in self.methods], "pairs": [asdict(row) for row in self.pairs]}
         for row in (*content["methods"], *content["pairs"]):
             for estimate in row["scores"].values():

@@ -1,9 +1,9 @@
 """Pictures of fits, predictions and uncertainty.
 
 Every function takes tensors or NumPy arrays, draws on given axes or on new ones, and returns the axes. :func:`save`
-writes the picture. If your program has imported ``matplotlib.pyplot``, new axes belong to its figures: ``plt.show()``
-shows them, and ``plt.close("all")`` frees them. Without pyplot, and outside the main thread, a figure is freed when it
-is no longer used.
+writes the picture. If your program has imported ``matplotlib.pyplot``, new axes belong to figures of pyplot:
+``plt.show()`` shows these figures, and ``plt.close("all")`` frees them. Without pyplot, or outside the main thread, a
+figure is freed when it is no longer used.
 
 All pictures have the same :func:`style`, with letters of 7 or 8 points and colours that colour-blind people can
 distinguish. They are as wide as one column of a paper (``width="column"``, 3.4 inches) or its text (``width="page"``, 7

@@ -29,7 +29,7 @@ from ._figures import (
 )
 
 IN_A_ROW: dict[Width, int] = {"column": 3, "page": 5}
-"""Number of images in a row. The names of the classes must fit beside each image."""
+"""Number of images in a row. The names of the classes must fit beside the first image of each row."""
 
 
 @explained("vote_histograms(images, prediction.votes, class_names)")
@@ -159,7 +159,7 @@ def reliability_diagram(
         probs: Class probabilities, shape (N, C), or a prediction that has them.
         y: Labels, shape (N,).
         num_bins: Number of bins.
-        min_inputs: Smallest number of inputs of a point. With 1, no bins are joined.
+        min_inputs: Smallest number of inputs in the bin of a point. With 1, no bins are joined.
         equal_mass: Whether bins have equal numbers of inputs instead of equal width.
         width: Width of a new figure.
         axes: Two axes: accuracy, counts.

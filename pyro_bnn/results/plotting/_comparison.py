@@ -23,14 +23,14 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
     """Draw the result of :func:`~pyro_bnn.compare`.
 
     In regression with one input and one output, each method has a panel with its mean and its epistemic band. Dashed
-    lines show the band of the first method. The last panel shows the epistemic standard deviations of all methods.
-    Otherwise, each score and region has a matrix of all pairs of methods.
+    lines show the band of the first method. The last panel shows the epistemic standard deviations of all methods. In
+    all other cases, each region has a matrix of all pairs of methods for each score.
 
     Args:
         result: The comparison.
         data: Training inputs and targets to show with the curves, each of shape (M, 1).
-        width: Width of the figure, with four methods in a row on a "page", and two in a "column". Matrices may need
-            more.
+        width: Width of the figure, with four methods in a row on a "page", and two in a "column". Matrices may need a
+            wider figure.
 
     Returns:
         Array of axes. If each method has a panel, its shape is (number of methods + 1,). If there are matrices, its

@@ -88,7 +88,7 @@ SETTINGS: dict[Any, Any] = {
 }
 
 _LOCK = threading.RLock()
-"""Matplotlib's settings belong to the process, so threads would overwrite each other's."""
+"""Lets one thread at a time change Matplotlib's settings, which belong to the whole process."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,7 +98,7 @@ R = TypeVar("R")
 def style() -> Iterator[None]:
     """Apply the style of this module's pictures to all plots in a `with` block.
 
-    Matplotlib's settings are restored at its end. Other threads that need the style wait.
+    At the end of the block, Matplotlib's settings are restored. Until then, other threads that need the style wait.
 
     Example:
         >>> from pyro_bnn import plotting
@@ -241,7 +241,7 @@ def flat(values: Tensor) -> np.ndarray:
 
 
 def points_of(data: object) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return inputs and targets as flat arrays, if there are any."""
+    """Return the inputs and targets of `data` as flat arrays; None if `data` is None."""
     if data is None:
         return None
     parts = _checks.items("data", data, "a pair (x, y) of tensors")

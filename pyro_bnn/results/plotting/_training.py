@@ -27,8 +27,8 @@ def loss_curves(
 ) -> Sequence[Axes]:
     """Draw the ELBO and its two terms against the epoch, in nats per row of the data.
 
-    If a curve changes far more in the first half of the epochs than in the second, its axis begins where the curve
-    comes near its end, and says so.
+    If a curve changes far more in the first half of the epochs than in the second, the beginning of the curve is left
+    out, and the label of the axis says so.
 
     Args:
         history: The record of a fit, or a posterior that has it.
@@ -83,9 +83,10 @@ def loss_curves(
 
 
 def _start_of_end(curve: np.ndarray) -> int:
-    """Return where a curve has come near its end for good; 0 if the whole curve can be read.
+    """Return the index from which a curve stays near its last values; 0 if the whole curve can be shown.
 
-    A curve is near its end if it stays within the range of its second half, widened by this range on both sides.
+    Values are near the last ones if they lie within the range of the curve's second half, widened on both sides by the
+    width of this range.
     """
     end = curve[len(curve) // 2 :]
     if len(curve) < FEWEST_CUT or not np.isfinite(curve).all():
@@ -98,7 +99,7 @@ def _start_of_end(curve: np.ndarray) -> int:
 
 
 def _show_end(ax: Axes, epochs: np.ndarray, values: np.ndarray) -> None:
-    """Let both axes begin and end with this part of the curve."""
+    """Let both axes begin and end with the given part of the curve."""
     margin, space = 0.03 * np.ptp(epochs), 0.05 * np.ptp(values)
     ax.set_xlim(epochs[0] - margin, epochs[-1] + margin)
     ax.set_ylim(values.min() - space, values.max() + space)

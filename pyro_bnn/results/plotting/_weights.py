@@ -24,10 +24,10 @@ MOST_DRAWN = 2000
 """Most points on a curve. With more weights, the points are quantiles of their ratios."""
 
 FEW = 500
-"""Most weights in a histogram with a linear scale. With more weights, the scale is logarithmic."""
+"""Most weights in a histogram whose axis of counts is linear. With more weights, this axis is logarithmic."""
 
 SAME = 1e-6
-"""Values count as equal if their range is at most this share of the largest absolute value."""
+"""Values are treated as equal if their range is at most this share of the largest absolute value."""
 
 
 @explained("signal_to_noise(posterior)")
@@ -127,9 +127,9 @@ def pruning_curve(
 ) -> Sequence[Axes]:
     """Draw error and NLL against the share of the weights that are kept.
 
-    The two curves are the network at mean weights, and the ensemble. The axis of shares is logarithmic, from large to
-    small, with a separate mark for 0 at the right end. Bars are standard errors over the data. All shares are scored on
-    the same data, so differences are more certain than the bars suggest.
+    One curve is for the network at mean weights, and one for the ensemble. The axis of shares is logarithmic, from
+    large to small, with a separate mark for 0 at the right end. Bars are standard errors over the data. All shares are
+    scored on the same data, so differences between shares are more certain than the bars suggest.
 
     Args:
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
@@ -286,7 +286,8 @@ def weight_histograms(
 
     Args:
         locations: A posterior, or means, ``{site: shape (*event)}``, as from ``guide.locations()``.
-        scales: Standard deviations with the shapes of the means; 0 for a removed weight. A posterior has its own.
+        scales: Standard deviations with the shapes of the means; 0 for a removed weight. A posterior has its own
+            standard deviations.
         axes: Array of axes of shape (number of sites, 2).
         width: Width of a new figure.
 

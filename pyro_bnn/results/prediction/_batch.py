@@ -41,7 +41,7 @@ def draw_seeds(stream: Stream, num_samples: int) -> list[int]:
 def predicted_draws(
     model: BayesianModel, posterior: Posterior | Callable[..., object], x: Inputs, *, num_samples: int, seed: int
 ) -> Draw:
-    """Return the draws of :func:`~pyro_bnn.predict`, ``{site: shape (S, *event)}``."""
+    """Return the draws that :func:`~pyro_bnn.predict` uses, ``{site: shape (S, *event)}``."""
     source = as_posterior(posterior)
     turns, draws = source.draws(num_samples, x), []
     for own in draw_seeds(Stream(seed, model.device), num_samples):
@@ -62,7 +62,7 @@ MOST_DRAWS = 64
 
 @dataclass(frozen=True)
 class Limits:
-    """Heuristic: limits of blocks of draws, and of networks that run for several draws at once."""
+    """Heuristic: largest sizes of blocks of draws, and of networks that run for several draws at once."""
 
     numbers: int  # elements of a tensor that stacks the outputs, or the values of one parameter, of all draws
     work: int  # product of weights, rows and draws in a block, so that other threads can run every few milliseconds
@@ -112,7 +112,7 @@ class Block:
         return remembered(self._model, self._memory, partial(self._model.output_given, draw, self._x))
 
     def run(self) -> tuple[Tensor, Draw]:
-        """Return the outputs of K draws, shape (K, N, ...), and the likelihood's variables."""
+        """Return the outputs of K draws, shape (K, N, ...), and the draws of the likelihood's variables."""
         draws, self.draws = self.draws, []
         at_once, is_first = self._at_once, self.size == 1
         if at_once is None:
@@ -137,7 +137,7 @@ class Block:
         return {path: joined[name] for name in joined for path in self._model.parameter_paths[name]}
 
     def _choose(self, draws: list[Draw], outputs: Tensor) -> None:
-        """Choose the size of the next block, and whether the network runs once for it."""
+        """Choose the size of the next block, and whether the network runs once for all its draws."""
         numbers, most = max(outputs[0].numel(), 1), MOST_DRAWS
         if self._is_little and not self._memory.will_watch():
             weights = self._weights(draws)
@@ -200,7 +200,7 @@ def faster(
 
 
 def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Tensor) -> int:
-    """Return the bytes of the largest tensor in a run of a chain of layers.
+    """Return the size, in bytes, of the largest tensor that a chain of layers needs when it runs.
 
     This avoids :class:`_Largest`, which would load torch's compiler.
     """
@@ -234,14 +234,14 @@ def _magnitudes(outputs: Tensor) -> Tensor:
 P = TypeVar("P", bound=Prediction)
 
 MOST_BYTES = 2**28
-"""Heuristic: largest memory of kept results, 0.27 GB. If batches need more, some of them are predicted later."""
+"""Heuristic: largest memory for stored results of layers, 0.27 GB. If batches need more, some are predicted later."""
 
 NUM_FIRST = 2
-"""Number of draws in the first block. The network runs once for each, and faster ways must give the same outputs."""
+"""Number of draws in the first block. The network runs once for each draw; faster ways must give the same outputs."""
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add the draws of all seeds to some of the batches, beginning with the first, and return how many these are.
+    """Add the draws of all seeds to the first batches, and return the number of these batches.
 
     The other batches get the same draws later; see :data:`MOST_BYTES`.
     """

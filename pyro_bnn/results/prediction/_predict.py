@@ -100,19 +100,20 @@ def predict(
         x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame; for several inputs, a tuple (not a
             list) or a dictionary of these. x may also be a loader: its batches are x or (x, y), and are moved to the
             model's device. The targets y of its batches are used for the log-density.
-        num_samples: Number of weight draws, S; by default 100, or all that a posterior stores if it stores fewer. Each
-            member of an ensemble of plain networks (:class:`DeltaGuide`) is drawn once.
+        num_samples: Number of weight draws, S; by default 100, or all that a posterior stores if it stores fewer. By
+            default, each member of an ensemble of plain networks (:class:`DeltaGuide`) is drawn once.
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
         batch_size: Rows in each run of the network; by default 10,000, or fewer for convolutions on a CPU, so that
             results fit into its cache.
-        keep_draws: Whether to keep the prediction of each draw, which takes S times the memory. In classification, its
-            logits are kept, and in regression a component of the predictive mixture. Intervals, quantiles, densities
-            and draws of the prediction need the components. By default, the predictions of all draws are kept if they
-            have at most a million elements (S times N times the number of outputs or classes).
+        keep_draws: Whether to keep the prediction of each draw, which takes S times the memory. In classification, the
+            logits of each draw are kept, and in regression a component of the predictive mixture. Intervals, quantiles,
+            densities and draws of the prediction need the components. By default, the predictions of all draws are kept
+            if they have at most a million elements (S times N times the number of outputs or classes).
         linearised: Whether to linearise the network in its weights around the posterior's median :math:`w^*`, to
-            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. For an ensemble, this is the median of the draw's member. By
-            default, only results of :func:`fit_laplace` or :func:`fit_gauss_newton` with random weights before the last
-            layer are linearised. A linearised prediction takes about three times as long.
+            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. In an ensemble, :math:`w^*` is the median of the member that
+            gave the draw. By default, the network is linearised only for results of :func:`fit_laplace` or
+            :func:`fit_gauss_newton` with random weights before the last layer. A linearised prediction takes about
+            three times as long.
         site: What your own Pyro model predicts: an observed site with one row for each input, or ``"_RETURN"`` for the
             return value. By default, the observed site if there is exactly one, otherwise the return value.
         seed: Seed of the prediction; torch's generators do not change. With ``None``, a seed is drawn.
@@ -126,11 +127,11 @@ def predict(
 
     Raises:
         ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, if the network gives NaN,
-            or if a posterior to linearise has no median.
+            or if the network is to be linearised but the posterior has no median.
 
     Warns:
-        UserWarning: If members of an ensemble may have learned parameters that their draws lack, or if the model's
-            learned parameters have changed since the fit.
+        UserWarning: If members of an ensemble may have learned different values of parameters that are not in their
+            draws, or if the model's learned parameters have changed since the fit.
 
     References:
         Immer, Korzepa and Bauer (2021), Improving Predictions of Bayesian Neural Nets via Local Linearization,
@@ -306,7 +307,7 @@ def _is_loader(x: object) -> bool:
 def _parts(
     x: Inputs | Iterable, y: Tensor | None, stream: Stream, like: Tensor
 ) -> Iterator[tuple[Inputs, Tensor | None]]:
-    """Yield pairs of inputs and targets: each batch of a loader, otherwise a single one."""
+    """Yield pairs of inputs and targets: a pair for each batch of a loader, otherwise a single pair."""
     if not _is_loader(x):
         yield as_inputs("x", x, like), None if y is None else as_targets("y", y, like)
         return

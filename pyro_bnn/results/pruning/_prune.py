@@ -84,9 +84,9 @@ def prune(
 
     Args:
         guide: A mean-field guide, or the posterior from a fit of such a guide.
-        fraction: Fraction of the weights to remove. Weights that were removed before count, too. Pass either `fraction`
-            or `threshold`.
-        threshold: Weights with a lower ratio are removed.
+        fraction: Fraction of the weights to remove. The fraction includes weights that were removed earlier. Pass
+            either `fraction` or `threshold`.
+        threshold: Weights with a lower signal-to-noise ratio are removed.
         per: Whether `fraction` is a share of all weights of the ``"network"``, or of each ``"layer"``. Biases count as
             weights.
         where: Which weights may be removed: a glob on site names, such as ``"**.weight"`` for all but biases, or other
@@ -179,7 +179,7 @@ def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel |
 
 
 def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return `ratios`. Raise unless weights of all sites in it can be removed."""
+    """Return `ratios`. Raise unless weights can be removed from all of its sites."""
     for site in (site for site in guide.sites if site.name in ratios):
         elementwise(site.name, site.prior, site.start.shape)
         if not site.is_fixed:

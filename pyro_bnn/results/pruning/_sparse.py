@@ -14,7 +14,10 @@ from ..._core.scope import filtered_warnings
 from ...modelling.model import BayesianModel, carried_paths, require_bayesian
 
 MAX_DENSITY = 0.1
-"""Largest share of nonzero weights in a sparse layer. On a CPU, such a layer takes 0.6 times as long as a dense one."""
+"""Largest share of nonzero weights in a sparse layer.
+
+On a CPU, a sparse layer with this share takes 0.6 times as long as a dense layer.
+"""
 
 
 class SparseLinear(nn.Module):
@@ -92,7 +95,7 @@ def sparse_network(
     make one network for each of ``posterior.draws(num_samples)``, and average their outputs.
 
     The network is in eval mode. Its sparse layers are instances of :class:`SparseLinear`, the only class of this
-    package that it uses.
+    package that the network uses.
 
     Args:
         model: The model, whose network is copied.
@@ -158,6 +161,6 @@ def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Line
 
 @functools.cache
 def _use_up_warning() -> None:
-    """Make a sparse matrix, so that torch does not warn about the first one later."""
+    """Make a sparse matrix, and ignore the warning that torch gives only for the first one."""
     with filtered_warnings("ignore", "Sparse CSR"):
         torch.ones(1, 1).to_sparse_csr()

@@ -7,8 +7,8 @@ several rows, chosen together.
 In classification, a pool may also be a tensor of logits of shape (S, N, C): S draws, N rows, C classes.
 :func:`from_baal` converts arrays of shape (N, C, S).
 
-:func:`epig` and :func:`batch_bald` compare predictions of one draw for different rows. Do not use them with
-:class:`~pyro_bnn.nets.MCDropout`, which draws a mask for each row.
+:func:`epig` and :func:`batch_bald` compare predictions of the same draw for different rows. Do not use these functions
+with :class:`~pyro_bnn.nets.MCDropout`, which draws a mask for each row.
 """
 
 from ..._core.remedies import explain_missing

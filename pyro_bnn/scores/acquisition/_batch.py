@@ -23,12 +23,12 @@ def batch_bald(
     .. math:: I[y_1, \dots, y_B; w] = \sum_b I[y_b; w \mid y_1, \dots, y_{b-1}], \qquad
               I[y; w \mid \mathbf y] = \mathbb E_{\mathbf y} H[y \mid \mathbf y] - \mathbb E_w H[y \mid w].
 
-    The expectation is over the labels :math:`\mathbf y` of the chosen rows. It is exact while these labels have at most
-    `num_combinations` combinations. Later steps draw this number of combinations by systematic sampling. With exact
-    expectations, the chosen rows have at least 1 - 1/e times the information of the best batch.
+    The expectation is over the labels :math:`\mathbf y` of the chosen rows. The expectation is exact if these labels
+    have at most `num_combinations` combinations. If there are more, this number of combinations is drawn by systematic
+    sampling. With exact expectations, the chosen rows have at least 1 - 1/e times the information of the best batch.
 
-    With S draws, labels tell at most log S nats. When the information comes close to log S, further rows are arbitrary,
-    so take many draws for large batches.
+    With S draws, labels tell at most log S nats about the weights. When the information comes close to log S, further
+    rows are arbitrary, so take many draws for large batches.
 
     Args:
         pool: Prediction of classes with `keep_draws`, or logits of shape (S, N, C).
@@ -87,7 +87,7 @@ class _Labels:
 
     @classmethod
     def none(cls, logits: Tensor) -> "_Labels":
-        """Return the state before any label is known."""
+        """Return the combinations of no labels: a single empty one, after which all draws are equally probable."""
         return cls(
             torch.ones(1, dtype=torch.double, device=logits.device),
             torch.full((1, len(logits)), 1 / len(logits), dtype=torch.double, device=logits.device),

@@ -129,8 +129,8 @@ def noisy(name: str, prediction: RegressionPrediction) -> RegressionPrediction:
 def entropy(pool: Pool) -> Tensor:
     r"""Return the entropy of each row's label, in nats, as in uncertainty sampling.
 
-    In regression, each label counts as a Gaussian with the predictive variance v. Its entropy :math:`\tfrac12 \log(2
-    \pi e\, v)` may be negative.
+    In regression, each label is treated as Gaussian with the predictive variance v, so the entropy is :math:`\tfrac12
+    \log(2 \pi e\, v)`, which may be negative.
 
     Args:
         pool: Prediction of the pool, or logits of shape (S, N, C).
@@ -157,9 +157,10 @@ def entropy(pool: Pool) -> Tensor:
 def bald(pool: Pool) -> Tensor:
     r"""Return the mutual information of each row's label and the weights, in nats.
 
-    It says how much the label tells about the weights. In classification, it is the epistemic part of the entropy,
-    :func:`~pyro_bnn.uncertainty.mutual_information`. In regression, each label and its mean count as Gaussians, so it
-    is :math:`\tfrac12 \log(v_\text{total} / v_\text{aleatoric})`.
+    This score says how much the label tells about the weights. In classification, it is the epistemic part of the
+    entropy, :func:`~pyro_bnn.uncertainty.mutual_information`. In regression, the label is treated as Gaussian, both for
+    known and for unknown weights, so the mutual information is :math:`\tfrac12 \log(v_\text{total} /
+    v_\text{aleatoric})`.
 
     Args:
         pool: Prediction of the pool, or logits of shape (S, N, C).
@@ -234,15 +235,15 @@ def _of_variance(variance: Tensor, pool: RegressionPrediction) -> Tensor:
 def epig(pool: Pool, targets: Pool) -> Tensor:
     r"""Return the expected predictive information gain (EPIG) of each row's label, in nats.
 
-    This is the mutual information of the label and a target label, averaged over the target rows:
+    This is the mutual information of the row's label and the label of a target row, averaged over the target rows:
 
     .. math:: \mathrm{EPIG}(x) = \frac1M \sum_{m=1}^M I[y; y_m \mid x, x_m].
 
     Unlike :func:`bald`, EPIG ignores weights that have no effect on the target rows. Choose target rows like the inputs
     that will be predicted; a hundred are usually enough.
 
-    In regression, labels count as Gaussians. Their correlation :math:`\rho` comes from the draws, and their mutual
-    information is :math:`-\tfrac12 \log(1 - \rho^2)`.
+    In regression, labels are treated as Gaussian. The correlation :math:`\rho` of two labels comes from the draws, and
+    their mutual information is :math:`-\tfrac12 \log(1 - \rho^2)`.
 
     Args:
         pool: Prediction of the pool with `keep_draws`, or logits of shape (S, N, C).

@@ -229,8 +229,8 @@ def calibration_error_by_chance(
 ) -> Tensor:
     r"""Return the calibration errors that a perfectly calibrated classifier has by chance on N rows.
 
-    In each bin, accuracy differs from confidence by chance. Here, labels are drawn from the given probabilities, which
-    are then perfectly calibrated:
+    In each bin, accuracy differs from confidence by chance. This function draws labels from the given probabilities,
+    which are then perfectly calibrated:
 
     .. math:: E = \frac1N \sum_b \Big| \sum_{n \in b} (c_n - t_n) \Big|, \quad t_n \sim \mathrm{Bernoulli}(c_n),
               \quad c_n = \max_c p_{nc}.
