@@ -51,8 +51,8 @@ def crps_from_draws(draws: Numbers, y: Numbers) -> float:
 
     .. math:: \frac1S \sum_s |x_s - y| - \frac1{2S(S-1)} \sum_{st} |x_s - x_t|.
 
-    The score is in the units of y; lower is better. The estimator is fair: its expectation is the score of the
-    distribution for any number of draws. So an estimate may be slightly below 0.
+    The score is in the units of y; lower is better. The estimator is fair: for every number of draws, its
+    expectation is the score of the predictive distribution. So a single estimate may be slightly below 0.
 
     Args:
         draws: At least two independent draws from the predictive distribution, shape ``(S, N, *O)``.

@@ -3,9 +3,9 @@
 In classification, the total uncertainty is the entropy of the mean probabilities, in nats. It is the sum of the
 expected entropy (aleatoric) and the mutual information of label and weights (epistemic).
 
-In regression, it is a variance. Each draw predicts a mean and a variance. The total variance is the mean of the draws'
-variances (aleatoric) plus the variance of their means (epistemic). For mixtures, the aleatoric part is the variance
-within components plus that between components.
+In regression, the total uncertainty is a variance. Each draw predicts a mean and a variance. The total variance is the
+mean of the draws' variances (aleatoric) plus the variance of their means (epistemic). For mixtures, the aleatoric part
+is the variance within components plus that between components.
 
 References:
     Depeweg et al. (2018), Decomposition of Uncertainty, https://arxiv.org/abs/1710.07283.

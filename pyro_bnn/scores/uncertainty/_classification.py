@@ -137,7 +137,7 @@ class ClassificationPrediction(Prediction):
         """Return scores of the mean probabilities against labels, shape (N,); see :meth:`Prediction.score`.
 
         These are ``accuracy``, ``nll`` (in nats per label), ``brier`` and ``ece`` (expected calibration error, 15
-        bins). Each of several outputs counts as a label.
+        bins). With several outputs, each output of a row is scored like a row of its own.
         """
         y = self._targets_for_score(y)
         expected = _checks.shape(self.probs)[:-1]

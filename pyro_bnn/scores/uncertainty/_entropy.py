@@ -11,12 +11,12 @@ LOG_ZERO = -800.0
 SERIES_BELOW = 0.01
 """If |u| is below this number, :class:`RunningEntropies` sums four terms of a series instead of taking logarithms.
 
-Their relative error is 1e-9, less than that of logarithms.
+The relative error of this sum is 1e-9, less than that of the logarithms.
 """
 
 
 def entropy(probs: Tensor) -> Tensor:
-    """Return the entropy of probabilities (..., C) over the last axis, in nats, where 0 log 0 counts as 0.
+    """Return the entropy of probabilities (..., C) over the last axis, in nats, where 0 log 0 is 0.
 
     Example:
         >>> import torch
@@ -70,8 +70,8 @@ def mutual_information(logits: Tensor) -> Tensor:
 
     .. math:: I = H\big[\tfrac1S \sum_s p_s\big] - \tfrac1S \sum_s H[p_s].
 
-    For draws that nearly agree, the difference would have no correct digit. So the value is a sum of non-negative
-    terms, in double precision.
+    If the draws nearly agree, this difference, computed as written, would have no correct digit. So the value is
+    computed as a sum of non-negative terms, in double precision.
 
     Args:
         logits: Unnormalised log-probabilities, shape (S, N, C).
@@ -133,9 +133,9 @@ class RunningEntropies:
         return probs
 
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
-        """Include `count` draws. The other arguments describe these draws alone.
+        """Include `count` draws. The other arguments are statistics of these draws alone.
 
-        `probs` is their mean p, and `product` is p log p.
+        `probs` is the mean p of their probabilities, and `product` is p log p.
         """
         self.num_samples += count
         if self.num_samples == count:

@@ -32,10 +32,10 @@ DRAWS_FIRST = ("logits", "components", "values")
 """Fields with draws on the first axis and data on the second. In other fields, data are on the first axis."""
 
 MOST_KEPT = 2**20
-"""Heuristic: most elements that `predict` keeps by default. A million Gaussians take 8 MB."""
+"""Heuristic: the largest number of elements that `predict` keeps by default. A million Gaussians take 8 MB."""
 
 NUM_HEAD, MOST_COLUMNS = 5, 12
-"""Most rows and columns of a prediction in a notebook."""
+"""Largest numbers of rows and columns that a notebook shows of a prediction."""
 
 HALF = (torch.float16, torch.bfloat16)
 """Floating-point types that data frames hardly support."""
@@ -52,7 +52,7 @@ class Prediction(Advised, Shown, ABC):
         num_samples: Number of weight draws, S.
         log_density: Log-density or log-probability of each row's targets under the mixture of all draws, jointly over
             outputs, in nats, shape (N,). None without targets.
-        targets: Targets of `log_density`, N rows, if there are any.
+        targets: Targets whose log-density is `log_density`, N rows; None without targets.
         seed: Seed of the weight draws; None if unknown. Predictions of one posterior with the same seed and number of
             draws use the same weight draws.
         draws_are: What a draw is called in the summary: a "weight draw", or a "member" of an ensemble of plain
@@ -126,8 +126,8 @@ class Prediction(Advised, Shown, ABC):
     def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
         """Return the prediction as a data frame with one row per input.
 
-        With targets, it has the columns ``target`` and ``log_density`` (in nats). With a single weight draw, it lacks
-        columns that need several.
+        With targets, the data frame has the columns ``target`` and ``log_density`` (in nats). With a single weight
+        draw, it lacks the columns that need several draws.
 
         Args:
             index: Labels of the rows, such as the ``index`` of the data frame x; by default 0 to N - 1.
@@ -252,7 +252,7 @@ def take(value: Any, index: Tensor, dim: int) -> Any:
 
 
 def are_few(distribution: Distribution, num_predictions: int) -> bool:
-    """Return whether all draws' predictions have at most `MOST_KEPT` elements, so that they are kept by default."""
+    """Return whether the predictions of all draws have at most `MOST_KEPT` elements, and so are kept by default."""
     if not isinstance(distribution, Sliced) and not _found_names(distribution):
         return False
     sizes: Any = getattr(distribution, "param_shape", None)  # with the axis of classes
@@ -313,7 +313,7 @@ def array(values: Tensor) -> np.ndarray:
 
 @dataclass(frozen=True, repr=False)
 class ValuePrediction(Prediction):
-    """Values that your own Pyro model returns or observes, over draws of its latent variables.
+    """Mean and variance, over draws of the latent variables, of what your own Pyro model returns or observes.
 
     If the model returns a mean, `variance` is the epistemic part of the predictive variance. If the values are
     observations, one for each draw, `variance` is the total variance, and there is a log-density. Other arguments are

@@ -10,7 +10,7 @@ from ..._core import checks as _checks
 from ..._core.gaussian_mixture import BISECTIONS
 
 NUM_DRAWS = 4000
-"""Heuristic: draws for quantiles without closed form; their levels have standard errors of at most 0.8 %."""
+"""Heuristic: number of draws for quantiles without closed form. Standard errors of their levels are at most 0.8 %."""
 
 
 def levels_of(q: object) -> Tensor:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 CRPS_DRAWS = 1000
-"""Heuristic: draws for a CRPS without closed form; its error is 3 % of a standard deviation per target."""
+"""Heuristic: number of draws for a CRPS without closed form. The error is 3 % of a standard deviation per target."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,8 +104,8 @@ class RegressionPrediction(Prediction):
     def interval(self, level: float = 0.9) -> Tensor:
         """Return the lower and upper ends of central intervals, shape ``(2, N, *O)``.
 
-        An observation lies in its interval with probability `level`, and is as likely below as above. For counts, the
-        probability is at least `level`, and the probabilities below and above may differ.
+        An observation lies in its interval with probability `level`, and is as likely to lie below it as above it. For
+        counts, the probability is at least `level`, and the probabilities below and above may differ.
 
         Args:
             level: Probability of the interval.
@@ -126,7 +126,7 @@ class RegressionPrediction(Prediction):
         return self.quantile([tail, 1 - tail])
 
     def variances(self) -> dict[str, Tensor]:
-        """Return the predictive variance and its parts by name, ``(N, *O)``; for one draw only the aleatoric part."""
+        """Return the predictive variance and its parts by name, ``(N, *O)``; with one draw, only the aleatoric part."""
         if self.variance_of_means is None:
             return {"aleatoric": self.aleatoric}
         return {"total": self.total, "aleatoric": self.aleatoric, "epistemic": self.variance_of_means}
@@ -158,7 +158,7 @@ class RegressionPrediction(Prediction):
         return frame(columns, len(self), index)
 
     def target_columns(self, outputs: Sequence[str] | None) -> dict[str, Any]:
-        """Return the targets as columns of a data frame, if there are any."""
+        """Return the targets as columns of a data frame; no columns without targets."""
         return {} if self.targets is None else by_output("target", self.targets, outputs)
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
@@ -219,7 +219,7 @@ class RegressionPrediction(Prediction):
         """Return targets in the shape of the mean, ``(N, *O)``. For a single output, y may have the shape (N,).
 
         Raises:
-            ValueError: If y has another shape, or is not of finite real numbers.
+            ValueError: If y has another shape, or elements that are not finite real numbers.
         """
         shape, found = self.mean.shape, _checks.tensor("y", y)
         if found.shape != shape and (found.shape != shape[:1] or shape[1:].numel() != 1):
@@ -255,7 +255,7 @@ class RegressionPrediction(Prediction):
 
         .. math:: \log p(y \mid x) = \log \tfrac1S \sum_s \prod_o p(y_o \mid f_{w_s}(x)).
 
-        At the targets, it equals `log_density`. Leading axes of y may be, for example, a grid of values.
+        At the targets, it equals `log_density`. The leading axes of y may hold, for example, a grid of values.
 
         Args:
             y: Values that broadcast to ``(..., N, *O)``; the result has shape ``(..., N)``.
@@ -271,10 +271,10 @@ class RegressionPrediction(Prediction):
 
     @explained("prediction.sample(100)")
     def sample(self, num_samples: int, *, seed: int | None = None) -> Tensor:
-        """Draw observations, shape ``(num_samples, N, *O)``, each with one weight draw for all rows.
+        """Draw observations of all rows, shape ``(num_samples, N, *O)``; each sample uses one weight draw for all rows.
 
         Args:
-            num_samples: Number of observations.
+            num_samples: Number of observations of each row.
             seed: Seed of the draws; with ``None``, a seed is drawn.
         """
         components = self._kept_components()

@@ -65,7 +65,7 @@ class MixtureDensityPrediction(RegressionPrediction):
 
 @dataclass(frozen=True, repr=False)
 class CensoredPrediction(RegressionPrediction):
-    """A prediction of uncensored values: those that would be observed without limits, or after full follow-up.
+    """A prediction of uncensored values: those observed if there were no censoring limits, or after full follow-up.
 
     Only `log_density` describes the censored targets. The probability of survival beyond a time t is ``1 -
     prediction.cdf(t)``. The error of a censored target is unknown, so `score` returns only the ``nll``, and `crps` and
@@ -113,7 +113,7 @@ class CensoredPrediction(RegressionPrediction):
         )
 
     def target_columns(self, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
-        """Return ``target``, or ``time`` and ``event`` of survival times."""
+        """Return the column ``target`` or, for survival times, the columns ``time`` and ``event``."""
         if self.targets is None or self.targets.shape == self.mean.shape:
             return super().target_columns(outputs)
         return {"time": array(self.targets[..., 0]), "event": array(self.targets[..., 1])}
