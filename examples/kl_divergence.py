@@ -1,15 +1,15 @@
 """What the two directions of the KL divergence prefer
 ======================================================
 
-A Gaussian q is fitted to the mixture p = 0.5 N(0, 0.4) + 0.5 N(3, 1), by either direction of the KL divergence. The
-script prints mean, standard deviation and both divergences of each fit, with standard errors, and writes
-`kl_divergence.png`.
+A Gaussian q is fitted to the mixture p = 0.5 N(0, 0.4) + 0.5 N(3, 1) by minimising KL(q || p), and by minimising
+KL(p || q). The script prints mean, standard deviation and both divergences of each fit, with standard errors, and
+writes `kl_divergence.png`.
 
-N(m, s) has mean m and sd s. The reverse divergence KL(q || p), used in variational inference, is large if q has
-probability where p has none. So q stays in the narrow mode if it starts there. If it starts in the broad mode, it stays
-near this mode, and becomes wide only because the two modes overlap. The forward divergence KL(p || q) is large if q
-misses a part of p. The best q has the mean and variance of p. First the script compares a divergence by Monte Carlo
-with its closed form.
+N(m, s) has mean m and standard deviation s. The reverse divergence KL(q || p), used in variational inference, is large
+if q has probability where p has none. So q stays in the narrow mode if q starts there. If q starts in the broad mode,
+it stays near this mode, and becomes wide only because the two modes overlap. The forward divergence KL(p || q) is large
+if q misses a part of p. It is smallest if q has the mean and variance of p. Before the fits, the script compares a
+Monte Carlo estimate of a divergence with its closed form.
 """
 
 import argparse
@@ -30,7 +30,8 @@ TARGET = dist.MixtureSameFamily(
 def as_mixture(q: dist.Normal) -> dist.MixtureSameFamily:
     """Return a Gaussian as a mixture with one component.
 
-    The divergence of mixtures has no closed form, so it is estimated.
+    The divergence of two mixtures has no closed form, so `kl.divergence`
+    estimates it.
     """
     return dist.MixtureSameFamily(
         dist.Categorical(torch.ones(1)), q.expand((1,))

@@ -1,7 +1,7 @@
 """Mixture density network
 =======================
 
-A mixture density network predicts y from x if several values of y are likely for one x. The script prints the test
+A mixture density network predicts y from x if the same x has several likely values of y. The script prints the test
 log-likelihood of a single Gaussian, of the mixture and of the true density, and the modes at x = 0.5.
 
 y is uniform in [0, 1], and x = y + 0.3 sin(2 pi y) + Gaussian noise of scale 0.05. For x near 0.5 three values of y are

@@ -2,7 +2,7 @@
 =======================================
 
 A transformer tells from which library a docstring comes, once as a plain network and once as a posterior over all its
-weights. The script prints accuracy, NLL, calibration error, detection of unknown texts, and CPU time of both.
+weights. The script prints the accuracy, NLL, calibration error, detection of unknown texts, and CPU time of both.
 
 The texts are docstrings in the source files of Python's standard library, torch, numpy, scikit-learn, matplotlib and
 Pyro, without the names of these libraries. Whole files are held out for the test. Docstrings of Pillow, rich, tqdm and
@@ -57,8 +57,8 @@ def files_of(library: str) -> list[Path]:
 
 
 def texts_of(path: Path) -> Iterator[list[str]]:
-    """The first words of each triple-quoted text in a file, if the text
-    has at least twelve words.
+    """The first words of each triple-quoted text of at least twelve words in a
+    file.
     """
     for text in re.findall(
         '"""(.*?)"""', path.read_text(errors="ignore"), re.DOTALL

@@ -5,8 +5,8 @@ If you can train a network in PyTorch, this tutorial shows you how to make it sa
 Bayesian neural network predicts with many networks that agree with the data, and is uncertain where they disagree.
 
 To make a network Bayesian, you choose a **prior** (which weights are plausible before the data are seen), a
-**likelihood** (how targets scatter around the network's output) and a **guide** (which shapes the posterior may have).
-We choose them one by one, for 200 noisy points of a sine.
+**likelihood** (how targets scatter around the network's output) and a **guide** (the family of distributions that may
+approximate the posterior). We choose them one by one, for 200 noisy points of a sine.
 """
 
 # %%

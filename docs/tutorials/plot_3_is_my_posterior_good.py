@@ -4,8 +4,8 @@ r"""Is my posterior any good?
 A fit returns a posterior even if the fit failed. This tutorial checks the default of ``fit`` and a variational fit,
 beginning with the cheapest check:
 
-1. Read the status, and see with ``diagnose`` how the chains agree, or what each layer learned.
-2. Measure whether the gradients of a variational fit are more than noise.
+1. Read the status, and see with ``diagnose`` whether the chains agree, or what each layer learned.
+2. Check whether the gradients of a variational fit are more than noise.
 3. Draw from the exact posterior with NUTS (the No-U-Turn sampler), on this or a smaller problem, and ``compare``
    predictions.
 

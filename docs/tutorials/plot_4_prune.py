@@ -1,7 +1,7 @@
 r"""Prune: which weights does the network need?
 ===========================================
 
-If you need a smaller network, a posterior shows which weights it can do without: those whose mean is smaller in
+If you need a smaller network, a posterior shows which weights can be removed: those whose mean is smaller in
 magnitude than their standard deviation.
 
 In this tutorial you train a classifier of scikit-learn's digits, look at the signal-to-noise ratios of its weights,
