@@ -10,7 +10,7 @@ SIMILAR_WORD = 0.85
 """Heuristic: smallest ratio of `difflib` for one word of a name, such as ``hiden`` for ``hidden_layer_sizes``."""
 
 SHORTEST = 4
-"""Heuristic: fewest characters of a name that is searched for inside longer ones, as ``epochs`` in ``max_epochs``."""
+"""Heuristic: length of the shortest name that is searched for inside longer ones, as ``epochs`` in ``max_epochs``."""
 
 SYNONYMS: Mapping[str, Sequence[str]] = {
     "advi": ("svi",),

@@ -7,7 +7,7 @@ import sys
 from tqdm import tqdm
 
 EVERY = 10.0
-"""Fewest seconds between two lines in a pipe or a file."""
+"""Smallest number of seconds between two lines in a pipe or a file."""
 
 DELAY = 2.0
 """Seconds after which a bar appears if the user did not ask for one."""

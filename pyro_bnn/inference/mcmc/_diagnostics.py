@@ -106,9 +106,9 @@ class Diagnostics(Shown):
 
     @property
     def is_slight(self) -> bool:
-        """Whether there are problems, but only R-hats or effective sample sizes near their limits.
+        """Whether all problems are R-hats or effective sample sizes that barely miss their limits.
 
-        An R-hat of at most 1.05 is near its limit, and so is an effective sample size of at least half its limit.
+        That is an R-hat of at most 1.05, or an effective sample size of at least half its limit.
         """
         judged, enough = self.judged[1], SMALLEST_ESS_PER_CHAIN * self.num_chains / 2
         is_near = judged.worst_r_hat <= SLIGHT_R_HAT and judged.worst_ess >= enough

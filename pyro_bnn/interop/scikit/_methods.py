@@ -42,7 +42,7 @@ MODE_WARMUP = 600
 """Heuristic: warm-up draws of an MCLMC chain that starts at a mode. A draw takes ten steps."""
 
 MOST_FULL = 1000
-"""Heuristic: most weights for which a full covariance is fitted. In larger networks, only the last layer is random."""
+"""Heuristic: largest network, in weights, that gets a full covariance. In others, only the last layer is random."""
 
 LEARNING_RATE, NATURAL_RATE = 0.02, 0.1
 """Heuristic: learning rates of Adam, and of natural gradients as a fraction of a Newton step."""

@@ -21,10 +21,10 @@ from ..pruning import PruningReport, decibel
 from ._figures import BLACK, BLUE, DASHES, GREY, SKY, VERMILION, Width, inches, new_axes, one_axes, panels, styled
 
 MOST_DRAWN = 2000
-"""Most points on a curve. With more weights, the points are quantiles of their ratios."""
+"""Largest number of points on a curve. With more weights, the points are quantiles of their ratios."""
 
 FEW = 500
-"""Most weights in a histogram whose axis of counts is linear. With more weights, this axis is logarithmic."""
+"""Largest number of weights in a histogram with a linear axis of counts. With more, the axis is logarithmic."""
 
 SAME = 1e-6
 """Values are treated as equal if their range is at most this share of the largest absolute value."""

@@ -57,7 +57,7 @@ def predicted_draws(
 T = TypeVar("T")
 
 MOST_DRAWS = 64
-"""Heuristic: most draws in a block. Larger blocks would not be faster."""
+"""Heuristic: largest number of draws in a block. Larger blocks would not be faster."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ MOST_ROWS = 10_000
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 MOST_CONVOLVED = 2**19
-"""Heuristic: most elements of x in a run with convolutions on a CPU; results of larger runs do not fit the cache."""
+"""Heuristic: largest size of x in a run with convolutions on a CPU; results of larger runs do not fit the cache."""
 
 END = object()
 

@@ -21,7 +21,7 @@ Pool: TypeAlias = ClassificationPrediction | RegressionPrediction | Tensor
 """A prediction, or logits of shape (S, N, C)."""
 
 NUMBERS = 2**20
-"""Heuristic: most elements of an intermediate result; 8 MB in double precision."""
+"""Heuristic: largest number of elements of an intermediate result; 8 MB in double precision."""
 
 KEEP, MORE = "call `predict(..., keep_draws=True)`", "call `predict` with a larger `num_samples`"
 
