@@ -1,8 +1,8 @@
 """Records functions as graphs of tensor operations; constant tensors become additional arguments of the graphs.
 
-A sampler in torch repeats the recorded operations of the potential, without the Python code of the model, of Pyro and
-of autograd, which takes more time than operations on small tensors. Recording needs no compiler. The table shows the
-time of one leapfrog step of NUTS for 100 rows of data on one thread, in microseconds.
+A sampler in torch repeats only the recorded operations of the potential. This saves the Python code of the model, of
+Pyro and of autograd, which on small tensors takes longer than the operations. Recording needs no compiler. The table
+shows the time of one leapfrog step of NUTS for 100 rows of data on one thread, in microseconds.
 
 =======  ======  =============  ================
 Weights  Chains  With a record  Without a record

@@ -217,8 +217,8 @@ def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Ten
     with which a leaf is compared.
 
     When a leaf completes a balanced subtree, the check for a U-turn compares the first and the last leaf of the
-    subtree. The level m of leaf n, counted from 0, is the number of ones in the binary form of n // 2. If n is even, leaf
-    n is the first leaf of a balanced subtree. If n is odd, and its binary form ends in c ones, leaf n completes c
+    subtree. The level m of leaf n, counted from 0, is the number of ones in the binary form of n // 2. If n is even,
+    leaf n is the first leaf of a balanced subtree. If n is odd, and its binary form ends in c ones, leaf n completes c
     balanced subtrees, whose first leaves are stored at the levels from m - c + 1 to m.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
