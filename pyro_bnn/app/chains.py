@@ -139,7 +139,7 @@ def has_failed(posterior: MCMCPosterior) -> bool:
 
 
 def are_short(modes: Modes | None) -> bool:
-    """Return whether a chain is too short to explore its mode."""
+    """Return whether at least one chain is too short to explore its mode."""
     return modes is not None and modes.num_unexplored > 0
 
 

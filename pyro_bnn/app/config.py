@@ -203,9 +203,9 @@ class RunConfig:
     )
     method: Literal["auto", "mclmc", "svi"] = setting(
         FIT,
-        "Method of inference. auto: scores on held-out rows choose the network, the prior and the kind of "
-        "noise, unless you give them, and then chains in C draw weights of the best network. With too many rows or no "
-        "C compiler, auto uses svi. mclmc: chains in C for the given settings. svi: a variational fit, the only method "
+        "Method of inference. auto: scores on held-out rows choose the network, the prior and the kind of noise, "
+        "except those that you give. Then chains in C draw weights of the best network. With too many rows or no C "
+        "compiler, auto uses svi. mclmc: chains in C for the given settings. svi: a variational fit, the only method "
         "for images.",
         default="svi",
         shown="images svi; tables and arrays auto, or svi if you give a setting that only svi has, such as --epochs",

@@ -64,7 +64,7 @@ def fit(
     """Train a model, and write a run to the folder. If the folder has a checkpoint, the training continues from it.
 
     The method "auto" chooses the settings in `CHOSEN` that are not in `given`, and writes them into the configuration.
-    Without `deadline`, the time limit of the configuration begins with this call.
+    Without `deadline`, the time limit of the configuration counts from this call.
     """
     deadline = deadline or Deadline.after(config.time_limit or None)
     if config.method == "svi":

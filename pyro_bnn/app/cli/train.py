@@ -90,8 +90,8 @@ def train(
     default. Ctrl-C stops the training. Then nothing is kept of a run with chains, and --resume continues a variational
     run.
 
-    For tables and arrays, the network, its prior and the kind of noise are chosen by scores on held-out training rows,
-    unless you give them (see --method). For image sets, settings that you do not give come from a recipe (see
+    For tables and arrays, you may choose the network, its prior and the kind of noise. Scores on held-out training rows
+    choose what you leave out (see --method). For image sets, settings that you leave out come from a recipe (see
     --help-all).
 
     Numbers and dates in a table are standardised, and each category becomes an input. All results are in the units of

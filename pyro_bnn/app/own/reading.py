@@ -21,7 +21,7 @@ MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))  # in
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose cells are texts, or None where a value is missing. The index of `frame` has row numbers from 1."""
+    """A table, in which a cell is a text, or None if it is missing. The index of `frame` has row numbers from 1."""
 
     shown: str  # name of the file, for messages
     frame: pd.DataFrame
