@@ -1,4 +1,4 @@
-"""Compares a run's posterior with chains of NUTS (converged or not) on the same network and data."""
+"""Compares a run's posterior with chains of NUTS, which sample the exact posterior of the same network and data."""
 
 import math
 from collections.abc import Callable
@@ -26,7 +26,7 @@ MOST_POINTS = 1000  # heuristic: largest number of rows to predict, since all dr
 UNKNOWN = "not known"  # text of a cell if chains have not converged, so that its number is not known
 REASON = (
     f"{UNKNOWN}: the standard error of a standard deviation (sd) is more than half of it, because the chains of NUTS "
-    "differ much. The ratio of the total sds and the Wasserstein distance (wasserstein) need the total sd."
+    "differ much. Both the ratio of the total sds and the Wasserstein distance (wasserstein) need the total sd."
 )
 """Why a cell has the text `UNKNOWN`."""
 
@@ -34,8 +34,8 @@ RANGE = " 10-90 %"  # name of the row with the range of a ratio
 LENGTHS = ("epistemic sd", "total sd", "rms mean difference", "wasserstein")  # scores in the unit of the target
 
 CLOSE_SD = 0.1
-"""Heuristic: two standard deviations agree if their ratio and the quantiles of this ratio over rows differ from 1 by at
-most `CLOSE_SD`."""
+"""Heuristic: the standard deviations of two methods agree if their ratio differs from 1 by at most `CLOSE_SD`, and so
+do the quantiles of the ratio over rows."""
 
 FAR = 3  # heuristic: this multiple of the largest difference between chains of NUTS is beyond doubt
 
@@ -50,10 +50,10 @@ def compare_with_chains(
     expect: Callable[[float], None],
     report: Callable[[str, Status], None],
 ) -> Comparison:
-    """Draw four chains from the exact posterior of a run, and compare their predictions with those of the run.
+    """Draw four chains from the exact posterior of a run's network, and compare their predictions with the run's.
 
-    Before the first draw, `expect` is called with a number of seconds. The chains take at most this time at the present
-    speed of the machine. After the last draw, `report` is called once for each fit, with its name and its status.
+    Before the first draw, `expect` is called with the most seconds that the chains can take at the present speed of the
+    machine. After the last draw, `report` is called once for the chains and once for the run, with a name and a status.
     """
     model, posterior = load_run(run, rows)
     model.requires_grad_(False)  # parameters without a posterior, such as a noise scale, keep what the run learned
@@ -82,7 +82,7 @@ def compare_with_chains(
 
 
 def units_of(target: Target) -> str:
-    """Return a sentence that names the units of a comparison."""
+    """Return sentences that name the units of the numbers in a comparison."""
     if target.is_class:
         return "NLL and entropy are in nats per row."
     averages = f"Standard deviations (sd) are root mean squares over rows;{RANGE}: quantiles of the ratio over rows."
@@ -107,7 +107,7 @@ def _in_units(result: Comparison, target: Target) -> Comparison:
 
 
 def _with_rows(result: Comparison, change: Callable[[Scores], Scores]) -> Comparison:
-    """Return a comparison with `change` applied to each row."""
+    """Return a comparison with `change` applied to each row of scores."""
     return replace(result, methods=[*map(change, result.methods)], pairs=[*map(change, result.pairs)])
 
 
@@ -176,7 +176,8 @@ def _unknown(row: Scores) -> dict[str, str]:
 def agreement(result: Comparison, num_chains: int) -> str:
     """Say whether the second method of a comparison predicts like the first method, NUTS.
 
-    The first line is the judgement. The other lines have the differences, the limits, and the state of the chains.
+    The first line of the text is the judgement. If there are other lines, they give the differences and the thresholds,
+    and warn if NUTS has not converged.
     """
     pair, nuts = result.pairs[0], next(iter(result.predictions.values()))
     name, distance, close, limits = _distance(pair, nuts)
@@ -206,7 +207,7 @@ def agreement(result: Comparison, num_chains: int) -> str:
 
 
 def _distance(pair: Scores, nuts: Prediction) -> tuple[str, float, float, str]:
-    """Return the name, the value and the limit of a distance, and a sentence that says what "like NUTS" means."""
+    """Return the name, value and threshold of the distance from NUTS, and a sentence that explains "like NUTS"."""
     if "total variation" in pair.scores:
         limits = f'"Like NUTS" means a total variation of at most {CLOSE_CLASSES}.'
         return "total variation", pair.scores["total variation"].value, CLOSE_CLASSES, limits

@@ -24,7 +24,7 @@ CHECKED_ROWS = 2  # number of rows with which a user's network is called once to
 
 
 def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:
-    """Return the untrained model and guide of a variational run, with initial values drawn from the run's seed."""
+    """Return the untrained model and guide of a variational run, with initial values drawn with the run's seed."""
     with seeded(config.seed):
         model = _model(config, data.facts, data.x_train, len(data.x_train))
         return model, _guide(config, model)
@@ -37,7 +37,7 @@ def build_model(config: RunConfig, data: Dataset, num_data: int) -> BayesianMode
 
 
 def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module | None]:
-    """Build the model and the guide of a run, without its data. For Markov chains, the guide is None."""
+    """Build the model and the guide of a run from facts about its data. The guide is None if the run has chains."""
     is_whole = facts.arrays is not None and facts.arrays.is_whole
     _checks.in_memory("input_shape", math.prod(facts.input_shape), CHECKED_ROWS * 8, "take the folder from a copy")
     stand_in = torch.zeros(CHECKED_ROWS, *facts.input_shape, dtype=torch.int64 if is_whole else None)
@@ -47,7 +47,7 @@ def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module |
 
 
 def unused_globs(config: RunConfig, data: Dataset) -> str:
-    """Name the globs in a run's prior that have no effect, in a sentence; return "" if all globs have an effect."""
+    """Return a clause that names the globs of a run's prior that choose no parameter, or "" if there are none."""
     prior = make_prior(config.prior)
     if not isinstance(prior, PriorByName):
         return ""
@@ -85,9 +85,9 @@ def _likelihood(spec: str, target: Target) -> Likelihood:
 
 
 def _first(config: RunConfig, x: Tensor) -> list[nn.Module]:
-    """Return the modules that process images before the layers.
+    """Return the modules that transform images before the first layer of the network.
 
-    For data that are not images, the list is empty, since such data are standardised.
+    For tables and arrays the list is empty, since their encoding already transforms the inputs.
     """
     return [*make_inputs(config.inputs, x)] if config.kind == "images" else []
 

@@ -1,4 +1,4 @@
-"""Fits tables and arrays by Markov chains, which run in C. Uses the network that predicts held-out rows best."""
+"""Chooses the network that predicts held-out rows of a table or arrays best, and draws its weights by chains in C."""
 
 import functools
 from collections.abc import Collection, Mapping
@@ -35,8 +35,8 @@ from .reports.numbers import percent
 from .specs import make_prior, prior_spec
 
 CLOSE_CLASSES, CLOSE_NUMBERS = 0.05, 0.2
-"""Heuristic: predicted classes agree if their total variation is at most `CLOSE_CLASSES`. Predicted numbers agree if
-their means differ by at most `CLOSE_NUMBERS` of the total standard deviation."""
+"""Heuristic: predictions of classes agree if their total variation distance is at most `CLOSE_CLASSES`. Predictions of
+numbers agree if their means differ by at most `CLOSE_NUMBERS` times the total standard deviation."""
 
 HARDLY = "longer sampling should hardly change the predictions"
 
@@ -56,7 +56,7 @@ class Choice:
 def fit_chains(
     config: RunConfig, data: Dataset, *, given: Collection[str], deadline: Deadline | None, device: str
 ) -> tuple[RunConfig, Choice, BayesianModel, MCMCPosterior]:
-    """Choose those settings in `CHOSEN` that are not in `given`, and explore the network's modes with chains."""
+    """Choose the settings in `CHOSEN` that are not in `given`, and draw the weights of the chosen network by chains."""
     if device != "cpu" or Processes.present().are_many:
         raise UnsuitableError("chains in C run on a CPU, in one process")
     fixed = _fixed(config, data, given)
@@ -79,7 +79,7 @@ def fit_chains(
 
 
 def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
-    """Return the status of chains. The status says whether the chains were long enough and, if not, what to type."""
+    """Return the status of chains. It says whether the chains were long enough and, if not, how to get longer ones."""
     status, modes, limit = chosen.posterior.status, chosen.posterior.modes, LARGEST_WITHIN
     if modes is None:
         return replace(status, remedy="")
@@ -131,23 +131,23 @@ def finding_on(modes: Modes | None, *, has_one_mode: bool) -> Finding:
 
 
 def has_failed(posterior: MCMCPosterior) -> bool:
-    """Return whether chains diverged or are too short to be checked.
+    """Return whether many draws diverged, or the chains are too short to be checked.
 
-    If chains should be longer, but can be checked, they have not failed: such chains often predict well.
+    Chains that can be checked, but are too short to explore their modes, have not failed: they often predict well.
     """
     return posterior.statistics.has_many_diverging or posterior.modes is None
 
 
 def are_short(modes: Modes | None) -> bool:
-    """Return whether a chain is too short to explore its mode."""
+    """Return whether at least one chain is too short to explore its mode."""
     return modes is not None and modes.num_unexplored > 0
 
 
 def drift(model: BayesianModel, posterior: MCMCPosterior, x: Tensor) -> float:
-    """Return how much the predictions at rows of `x` change from the first to the second half of each chain.
+    """Return how much the predictions at rows of `x` change from the first halves of the chains to the second halves.
 
-    For numbers, this is the root mean square of the change of the mean, divided by the root mean square of the
-    predicted standard deviation. For classes, it is the mean total variation between the two halves.
+    For numbers, the drift is the root mean square change of the mean, divided by the root mean square of the predicted
+    standard deviation. For classes, the drift is the mean total variation distance between the two predictions.
     """
     num_draws = min(NUM_DRAWS // posterior.num_chains * posterior.num_chains, posterior.num_stored)
     rows = x[torch.linspace(0, len(x) - 1, min(len(x), NUM_CHECKED)).long()]
@@ -162,12 +162,15 @@ def drift(model: BayesianModel, posterior: MCMCPosterior, x: Tensor) -> float:
 
 
 def is_small(change: float, data: Dataset) -> bool:
-    """Return whether a :func:`drift` is so small that longer chains should predict the same."""
+    """Return whether a :func:`drift` is so small that longer chains would hardly change the predictions."""
     return change <= (CLOSE_CLASSES if data.classes else CLOSE_NUMBERS)
 
 
 def in_plain_words(posterior: MCMCPosterior, change: float, *, is_class: bool = False) -> str:
-    """Say how the fit went and what may improve it, in words for everybody. `change` is the drift of short chains."""
+    """Say how the fit went and what may improve it, without terms of statistics.
+
+    `change` is the :func:`drift`, which is shown if some chains are too short.
+    """
     said = "The network is trained, and the sampler ran long enough."
     if posterior.statistics.has_many_diverging:
         said = "The network is trained, but many steps of the sampler failed."
@@ -184,7 +187,7 @@ def in_plain_words(posterior: MCMCPosterior, change: float, *, is_class: bool = 
 
 
 def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good"], str]:
-    """Return how serious a fault of chains is, and a clause that names the fault; ("good", "") means no fault."""
+    """Return the level of the worst fault of chains, and a clause that names it; ("good", "") if there is none."""
     if posterior.statistics.has_many_diverging:
         return "problem", "many steps of the chains diverged"
     if posterior.status:

@@ -75,7 +75,7 @@ Name = Annotated[str, MinLen(1)]
 
 @dataclass(frozen=True)
 class Setting:
-    """The properties of a setting that the command line and the checks use."""
+    """What the command line and the checks need to know about a setting."""
 
     panel: str  # heading in the help
     help: str
@@ -203,9 +203,9 @@ class RunConfig:
     )
     method: Literal["auto", "mclmc", "svi"] = setting(
         FIT,
-        "Method of inference. auto: scores on held-out rows choose the network, the prior and the kind of "
-        "noise, unless you give them, and then chains in C draw weights of the best network. With too many rows or no "
-        "C compiler, auto uses svi. mclmc: chains in C for the given settings. svi: a variational fit, the only method "
+        "Method of inference. auto: scores on held-out rows choose the network, the prior and the kind of noise, "
+        "except those that you give. Then chains in C draw weights of the best network. With too many rows or no C "
+        "compiler, auto uses svi. mclmc: chains in C for the given settings. svi: a variational fit, the only method "
         "for images.",
         default="svi",
         shown="images svi; tables and arrays auto, or svi if you give a setting that only svi has, such as --epochs",
@@ -258,7 +258,7 @@ class RunConfig:
     )
     test_fraction: Annotated[float, Ge(0), Lt(1)] = setting(
         OWN,
-        "Share of the rows that is kept out of training for `evaluate`. Leave it out for arrays with x_test.",
+        "Share of the rows that is kept out of training for `evaluate`. Leave out this option for arrays with x_test.",
         default=0.0,
         shown="0.2",
         kinds=ROWS,
@@ -311,7 +311,7 @@ class RunConfig:
             raise ValueError(f"{'; '.join(problems)}.")
 
     def _wrong_texts(self, *, only_names: bool) -> list[str]:
-        """Return messages about settings that have a wrong text.
+        """Return a message for each setting whose text is wrong.
 
         If `only_names` is true, check only the names in the texts, such as ``normal`` in ``normal:0.1``.
         """
@@ -331,7 +331,7 @@ class RunConfig:
         return problems
 
     def _disagreements(self) -> list[str]:
-        """Return messages about settings that are each valid alone, but cannot be combined."""
+        """Return messages about settings that are valid alone, but cannot be combined."""
         kind = self.kind
         problems = [
             f"`{field.name}` goes with {' and '.join(KINDS[k] for k in setting.kinds)} only"
@@ -378,7 +378,7 @@ class RunConfig:
 
 
 def settings() -> dict[str, Setting]:
-    """Return the declarations of all settings by their names."""
+    """Return the :class:`Setting` of each field of :class:`RunConfig`, by the name of the field."""
     return {field.name: field.metadata["setting"] for field in fields(RunConfig)}
 
 

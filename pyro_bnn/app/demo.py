@@ -1,4 +1,4 @@
-"""Two short demonstrations on digits and a noisy sine, and a comparison of methods with NUTS. They download nothing."""
+"""A demonstration on digits, another on a noisy sine, and a comparison of methods with NUTS. None needs a download."""
 
 import functools
 from collections.abc import Callable
@@ -140,7 +140,7 @@ class RegressionStudy:
         )
 
     def methods(self) -> dict[str, Callable[[], Fit]]:
-        """Return the name of each approximate method, and a function that fits it."""
+        """Return the name of each approximate method, and a function that fits the posterior by this method."""
         mixture, dropout = self._make(prior=MIXTURE), self._make(dropout=DROPOUT)
         members = [self._make(member=index) for index in range(ENSEMBLE)]
         return {

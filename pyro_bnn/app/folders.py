@@ -2,8 +2,8 @@
 
 The folder ``NAME`` is first written as ``.NAME.part`` beside it, while the lock ``.NAME.lock`` is held. At the end,
 ``.NAME.part`` is renamed to ``NAME``. If there is an earlier folder ``NAME``, it is replaced, but files that other
-programs wrote there are first moved to ``.NAME.part``. If the process is killed meanwhile, the next command finishes
-the replacement.
+programs wrote there are first moved to ``.NAME.part``. If the process is killed during the replacement, the next
+command on ``NAME`` finishes it.
 """
 
 import errno
@@ -76,9 +76,9 @@ class Folder:
             self.manifest.write(self.path)
 
     def check_free(self, *names: str) -> None:
-        """Raise FileExistsError if another program wrote a file with one of the names.
+        """Raise FileExistsError if another program wrote a file with a name in `names`.
 
-        The file may be in this folder, or in an earlier folder which this folder will replace.
+        The file may be in this folder, or in the earlier folder that this folder will replace.
         """
         earlier = _manifest_of(self.place.real) or Manifest("")
         for name in names:
@@ -199,7 +199,7 @@ def find_run(run: str | Path) -> Path:
 
 
 def is_resumable(place: Place) -> bool:
-    """Return whether a path has an unfinished folder, and this folder contains a checkpoint."""
+    """Return whether the unfinished folder of a path exists and contains a checkpoint."""
     manifest = _manifest_of(place.part)
     return manifest is not None and not manifest.is_finished and (place.part / CHECKPOINT).is_file()
 

@@ -115,7 +115,7 @@ RECIPES = {
     for name, config in NAMED.items()
     for dataset, classes in HELD_OUT.items()
 } | {("digits", "default"): DIGITS, ("digits", "fast"): FAST_DIGITS}
-"""The settings of all recipes; the keys are the names of a data set and of a recipe."""
+"""The settings of all recipes; each key has the name of a data set and the name of a recipe."""
 
 NAMES = tuple(NAMED)
 

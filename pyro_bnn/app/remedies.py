@@ -1,4 +1,4 @@
-"""Advice on what to type after a failed run. `train`, `report` and the page give the same advice."""
+"""Advice on what to type after a failed run. `train`, `report` and the report's page give the same advice."""
 
 import math
 from pathlib import Path
@@ -41,5 +41,5 @@ def longer_chains(config: RunConfig, seconds: float | None) -> str:
 
 
 def longer_limit(config: RunConfig, seconds: float | None) -> float:
-    """Return a longer time limit for chains that were too short; 0 if neither their limit nor their time is known."""
+    """Return a longer limit for chains that were too short; 0 if neither the old limit nor the fit's time is known."""
     return MORE * config.time_limit or 10.0 * round(MORE * (seconds or 0.0) / 10)

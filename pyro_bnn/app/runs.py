@@ -61,10 +61,10 @@ def fit(
     deadline: Deadline | None = None,
     device: str = "cpu",
 ) -> tuple[BayesianModel, RunPosterior]:
-    """Train a model, and write its files to the folder. If the folder has a checkpoint, the training continues from it.
+    """Train a model, and write a run to the folder. If the folder has a checkpoint, the training continues from it.
 
-    The method "auto" chooses the settings that are not named in `given`, and writes them into the configuration.
-    Without `deadline`, the time limit of the configuration begins with this call.
+    The method "auto" chooses the settings in `CHOSEN` that are not in `given`, and writes them into the configuration.
+    Without `deadline`, the time limit of the configuration counts from this call.
     """
     deadline = deadline or Deadline.after(config.time_limit or None)
     if config.method == "svi":
@@ -99,9 +99,9 @@ def write_posterior(folder: Folder, model: BayesianModel, posterior: RunPosterio
 def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> RunCalibration | None:
     """Make a conformal calibration of class sets or intervals from held-out rows; None without held-out rows.
 
-    The scores of classes are randomised. Otherwise the least probable class of a row would always have the score 1. If
-    this class were the label of a few calibration rows, the bound for the scores would be 1, and every set would
-    contain all classes.
+    The conformal scores of classes are randomised. Otherwise the least probable class of a row would always have the
+    score 1. If this class were the label of a few calibration rows, the bound for the scores would be 1, and every set
+    would contain all classes.
     """
     if data.held_out is None:
         return None
@@ -251,7 +251,7 @@ def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
 
 
 def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
-    """Raise if the file `out` is one of a run's files, or if the program reads it.
+    """Raise if the file `out` belongs to a run, or if the program reads it.
 
     The program reads `inputs`, and the files with the data and with the user's network that `config` names.
     """

@@ -80,7 +80,7 @@ def make_prior(spec: str) -> pb.Prior:
 
 
 def prior_spec(prior: pb.Prior) -> str:
-    """Return the specification from which :func:`make_prior` makes a prior."""
+    """Return the specification of a prior, from which :func:`make_prior` makes the same prior."""
     name = next(name for name, (make, _) in PRIORS.items() if type(make()) is type(prior))
     return f"{name}:{','.join(f'{number:g}' for number in vars(prior).values())}"
 

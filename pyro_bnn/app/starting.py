@@ -21,7 +21,7 @@ VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.
     "seed",
     "time_limit",
 }
-"""Settings of a variational fit. If the user gives one of them, the run is variational."""
+"""Settings of a variational fit. A run is variational if the user gives such a setting."""
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def _variational(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _completed(config: RunConfig, dataset: str, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
-    """Add the settings that depend on the rows."""
+    """Return the configuration with the settings that depend on the rows, and sentences that explain them."""
     from . import sources  # imported late: loads torch
 
     guesses: dict[str, Any] = {}

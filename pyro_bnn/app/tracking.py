@@ -81,7 +81,7 @@ FEWEST_TIMED = 2  # heuristic: epochs after the first one from which the remaini
 
 
 class FitProgress(AbstractContextManager["FitProgress"]):
-    """A callback of `fit_svi` that shows a progress bar, with the time until the fit or its time limit ends."""
+    """A callback of `fit_svi` that shows a progress bar, with the time until the fit ends or reaches its time limit."""
 
     def __init__(self, config: RunConfig, data: Dataset, deadline: Deadline | None, *, shown: bool) -> None:
         self._deadline, self._epochs, self._shown = deadline, config.epochs, shown

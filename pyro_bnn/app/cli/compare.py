@@ -1,9 +1,9 @@
 """`pyro-bnn compare`.
 
 The JSON of `compare` has `folder`, `num_samples` (draws of each chain), `seed`, `pictures` (file names), `statuses`
-(the status of each fit, by the name of the method), `verdict` (the result in words) and `rows`. Each row describes one
-number. A row has `reference` ("" if the number describes a single method), `method`, `region`, `score`, `value`,
-`standard_error`, `quantile_10` and `quantile_90` (quantiles of a ratio over rows or points).
+(the status of each fit, by the name of the method), `verdict` (the result in words) and `rows`. Each item of `rows`
+describes one number, and has `reference` ("" if the number describes a single method), `method`, `region`, `score`,
+`value`, `standard_error`, `quantile_10` and `quantile_90` (quantiles of a ratio over test rows or points).
 """
 
 from pathlib import Path
@@ -23,8 +23,8 @@ EXAMPLES = (
 
 NUM_STEPS, NUM_SAMPLES, NUM_SAMPLES_OF_RUN, FEWEST_SAMPLES = 3000, 500, 400, 40
 SHORT, LONG, FEWER = 10.0, 120.0, 4
-"""Heuristic: if NUTS takes less than `SHORT` seconds, the command does not say how long, since preparations take most
-of the time. If NUTS takes more than `LONG` seconds, the command suggests to divide the number of draws by `FEWER`."""
+"""Heuristic: if NUTS takes less than `SHORT` seconds, the command says "a few seconds", since preparations take most of
+the time. If NUTS takes more than `LONG` seconds, the command suggests dividing the number of draws by `FEWER`."""
 
 
 def compare(
@@ -33,14 +33,14 @@ def compare(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to write to.", show_default="RUN/compare, without a run pyro-bnn-compare"),
+        typer.Option(help="Folder to write to.", show_default="RUN/compare, or pyro-bnn-compare without a run"),
     ] = None,
     num_samples: Annotated[
         int | None,
         typer.Option(
             help="Number of draws in each of the four NUTS chains. Each warm-up has the same number of draws.",
             min=FEWEST_SAMPLES,
-            show_default=f"{NUM_SAMPLES}, for a run {NUM_SAMPLES_OF_RUN}",
+            show_default=f"{NUM_SAMPLES_OF_RUN}, or {NUM_SAMPLES} without a run",
         ),
     ] = None,
     num_steps: Annotated[
@@ -62,7 +62,7 @@ def compare(
     and what to do if that is too long. The progress bar shows the time that is left.
 
     Without a run, the command compares seven methods with NUTS on a noisy sine with a gap in its data. The command
-    prints how far the predictions of each method are from the predictions of NUTS near the data, in the gap, and
+    prints how far the predictions of each method are from those of NUTS, separately near the data, in the gap, and
     outside the range of the data. This takes some minutes.
 
     The command writes tables, and a picture if there are curves to show. NUTS runs in C if there is a C compiler.
@@ -177,7 +177,7 @@ def compare(
 
 
 def expected_time(seconds: float, num_samples: int) -> str:
-    """Say how long the chains of NUTS take at most and, if that is long, how to make them faster."""
+    """Say how long the chains of NUTS take at most and, if that is long, how to save time."""
     from ..._core.summary import in_time  # imported late: importing takes long
 
     if seconds < SHORT:
@@ -194,5 +194,5 @@ def expected_time(seconds: float, num_samples: int) -> str:
 
 
 def chains_of(count: int) -> str:
-    """Describe the chains of NUTS in words."""
+    """Return the number and the length of the NUTS chains, in words."""
     return f"four chains of {count} draws each (and as many of warm-up)"

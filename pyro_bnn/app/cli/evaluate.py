@@ -11,7 +11,7 @@ item of `ood` describes one score that should detect unknown images, and has `au
 For tables and arrays, metrics.json has `target`, `num_test`, `is_class`, `rows` and `calibration`. Each item of `rows`
 has the `name` and the `scores` of one kind of prediction. Without --calibrate, `calibration` is null. With --calibrate,
 `calibration` is an object with `num_calibration` and another list `rows`. Each item of this second list has `level`,
-`name`, `inside` (a share), `width`, and `thirds` (a share for each third of the test rows).
+`name`, `inside` (the share of the targets inside), `width`, and `thirds` (this share in each third of the test rows).
 """
 
 from . import options
@@ -36,7 +36,7 @@ def evaluate(
     picture_format: options.Format = "png",
     as_json: options.Json = False,
 ) -> None:
-    """Measure how good and how calibrated the predictions on test rows or images are.
+    """Measure the accuracy and the calibration of a run's predictions for its test rows or images.
 
     The command prints the results, and writes metrics and pictures into the run's folder. For tables and arrays, the
     last line says whether the run is usable. For images, `pyro-bnn report` says whether the run is usable.

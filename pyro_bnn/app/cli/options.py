@@ -221,7 +221,7 @@ def check_rows(rows: Path) -> None:
 
 
 def check_columns(table: Path, names: Sequence[str], *, header: bool = True) -> None:
-    """Raise if a table in a text file lacks one of the columns.
+    """Raise if a table in a text file lacks a column in `names`.
 
     The whole table is read only if its first line does not contain all the names.
     """

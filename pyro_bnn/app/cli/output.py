@@ -35,9 +35,9 @@ class Output:
         return sys.stderr if self._as_json or self._only_notes else sys.stdout
 
     def say(self, text: str = "", *, style: str = "", wraps: bool = True, indent: int = 0) -> None:
-        """Write lines of text in one of rich's styles.
+        """Write lines of text in a `style` of the package rich.
 
-        If `wraps` is true, break lines at the width of the terminal, or at the variable `COLUMNS` if it is set.
+        If `wraps` is true, break lines at the width that the variable `COLUMNS` sets, or else at the terminal's width.
         """
         if wraps and (width := self._width()):
             wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
@@ -52,7 +52,7 @@ class Output:
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
-        """Write a text in which empty lines separate tables and notes. Shrink tables that are too wide."""
+        """Write the tables and notes in `text`, which empty lines separate. Shrink tables that are too wide."""
         for number, block in enumerate(text.split("\n\n")):
             if number:
                 self.say()

@@ -70,12 +70,12 @@ def predict(
 ) -> None:
     """Predict new rows, with intervals and the sources of uncertainty.
 
-    A numeric target is predicted by its mean, its standard deviation (sd) and intervals, in the units of the target.
-    The parts of the standard deviation are aleatoric_sd (from the noise) and epistemic_sd (from the uncertainty about
-    the weights). If the target is a class, the prediction has the most probable class, the probability of each class,
-    and the entropy with its two parts, aleatoric and epistemic, in nats. If the run was trained with --calibrate, the
-    intervals are conformal, and each class has a column that says whether the class is in the conformal set (1) or not
-    (0).
+    If the target is a number, the prediction has a mean, a standard deviation (sd) and intervals, in the units of the
+    target. The parts of the standard deviation are aleatoric_sd (from the noise) and epistemic_sd (from the uncertainty
+    about the weights). If the target is a class, the prediction has the most probable class, the probability of each
+    class, and the entropy with its two parts, aleatoric and epistemic, in nats. If the run was trained with
+    --calibrate, the intervals are conformal, and each class has a column that says whether the class is in the
+    conformal set (1) or not (0).
 
     The first column has the row numbers, and rows keep their order. If the file contains the target, the command also
     prints scores. A terminal shows a rounded table, and a file or pipe gets all digits. With --json and without --out,
@@ -161,9 +161,9 @@ def predict(
 
 
 def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPosterior") -> list[str]:
-    """Return a note on the fault of a run, or [] if the run is good.
+    """Return a list with a note on the fault of a run, or [] if the run is good.
 
-    If a verdict on the run is known, the note begins with this verdict.
+    If `evaluate` or `report` has judged the run, the note begins with their verdict.
     """
     from .. import chains, runs  # imported late: importing takes long
 

@@ -2,8 +2,8 @@
 
 The JSON of `prune` has `folder`, `pictures` (file names), `report`, `gains` and `pruned`. For each share of removed
 weights, `report` has the scores, and `gains` has the file size in bytes and the times in seconds, as in pruning.json.
-The first sentence of the output is about one share of the weights. `change` in `gains` has this share, the change of
-the NLL without these weights, and the standard error of this change. `pruned` has the `folder` and the `status` of the
+`change` in `gains` is about the share of removed weights that the first sentence of the output names. It has this
+share, the change of the NLL, and the standard error of this change. `pruned` has the `folder` and the `status` of the
 pruned copy, or is null without --keep.
 """
 
@@ -27,10 +27,10 @@ EXAMPLES = (
 def prune(
     run: options.Run,
     fractions: Annotated[
-        str, typer.Option(help="Shares of the weights to remove. The lowest signal-to-noise ratios are removed first.")
+        str, typer.Option(help="Shares of the weights to remove, those of the lowest signal-to-noise ratios first.")
     ] = "0,.25,.5,.75,.8,.85,.9,.95,.98,.99,1",
     per: Annotated[
-        Literal["network", "layer"], typer.Option(help="Remove this share of all weights, or of each layer's weights.")
+        Literal["network", "layer"], typer.Option(help="Whether a share is of all weights, or of each layer's weights.")
     ] = "network",
     keep: Annotated[
         float | None,
@@ -55,7 +55,7 @@ def prune(
 
     For each share of removed weights, the command prints scores, the file size and the speed. The weights with the
     lowest signal-to-noise ratio |mean| / sd are removed first. Tables and pictures are written into the run's folder.
-    The run keeps all its weights. The run must be variational: trained with `train --method svi`, or on images.
+    The run keeps all its weights. Only runs on images, and runs with `train --method svi`, can be pruned.
     """
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights to keep, and the folder for the copy.")

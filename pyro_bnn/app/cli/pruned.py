@@ -18,7 +18,7 @@ def conclusions_of(report: pruning.PruningReport, gains: PruningGains) -> str:
 
 
 def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
-    """Return two tables with notes, separated by empty lines."""
+    """Return a table of scores and a table of savings, each with a note below, separated by empty lines."""
     first = report.rows[0]
     name, form = ("RMSE", ".4g") if first.accuracy is None else ("accuracy", ".2%")
     heads = [f"{name}, mean", "NLL, mean", f"{name}, draws", "NLL, draws"]

@@ -87,10 +87,11 @@ def train(
     """Train a Bayesian network on images, a table or arrays.
 
     The settings, the history and the posterior are written to a folder. Tables and arrays are fitted with chains by
-    default. After Ctrl-C, nothing is kept of a run with chains; a variational run continues with --resume.
+    default. Ctrl-C stops the training. Then nothing is kept of a run with chains, and --resume continues a variational
+    run.
 
-    For tables and arrays, the network, its prior and the kind of noise are chosen by scores on held-out training rows,
-    unless you give them (see --method). For image sets, settings that you do not give come from a recipe (see
+    For tables and arrays, you may choose the network, its prior and the kind of noise. Scores on held-out training rows
+    choose what you leave out (see --method). For image sets, settings that you leave out come from a recipe (see
     --help-all).
 
     Numbers and dates in a table are standardised, and each category becomes an input. All results are in the units of
@@ -247,7 +248,7 @@ def train(
 
 
 def _what_is_missing(dataset: str | None, out: Path | None, given: Mapping[str, Any]) -> str:
-    """Name the parts of the command that are missing, and complete the command that the user typed by examples."""
+    """Name the missing parts of the command that the user typed, and add examples of them to this command."""
     lacks_target = Path(dataset or "").suffix.lower() in TABLES and "target" not in given
     missing = {"the data set": dataset is None, "--target": lacks_target, "--out": out is None}
     names = in_series([name for name, is_missing in missing.items() if is_missing])

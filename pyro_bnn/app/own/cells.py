@@ -70,7 +70,7 @@ class Cells:
 
     @property
     def labels(self) -> np.ndarray:
-        """The cells as class labels. TRUE and true become True, 1.0e+00 becomes 1, a missing cell an empty text."""
+        """The cells as class labels. TRUE and true become True, 1.0e+00 becomes 1, and a missing cell becomes ""."""
         truth = {"true": "True", "false": "False"}
         texts = [truth.get(text.lower(), text) for text in self.texts.fillna("")]
         return np.array([f"{float(text):.6g}" if re.fullmatch(POWER, text) else text for text in texts], dtype=object)
@@ -80,7 +80,7 @@ class Cells:
         return int(self.texts.index[which.argmax()])
 
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """Return the cells as numbers, and the format of these numbers; None if cells are texts.
+        """Return the cells as numbers, and the format of these numbers; None if most cells are texts.
 
         Missing cells become NaN. The format is a key of `NUMBERS`, or "" for the usual format.
         """
@@ -134,7 +134,10 @@ class Cells:
         )
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """Return dates as days since 1970 (NaN if missing), and their format in `DATES`; None for other cells."""
+        """Return dates as days since 1970, and their format in `DATES`; None if most cells are not dates.
+
+        Missing dates become NaN.
+        """
         present = self.present
         if len(present) and present.str.fullmatch(DATE_LIKE).sum() <= MOSTLY * len(present):
             return None

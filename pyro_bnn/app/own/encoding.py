@@ -27,9 +27,9 @@ LARGEST = 1e9  # heuristic: a larger standardised number is a mistake; squares o
 class Feature:
     """The conversion of a column's cells to inputs. The kind of the column determines the conversion.
 
-    A ``number`` or ``date`` is standardised. A ``category`` has one input for each category of its column. The inputs
-    of a ``text`` are computed from its letters. For a missing cell, all inputs are 0 except one input that marks
-    missing cells.
+    Columns of the kind ``number`` or ``date`` are standardised. A column of the kind ``category`` has one input for
+    each of its categories. For a column of the kind ``text``, inputs are computed from the letters of its cells. For a
+    missing cell, all inputs are 0 except one input that marks missing cells.
     """
 
     name: str  # of the column
@@ -104,7 +104,7 @@ class TableEncoding:
     def inputs(self, table: Table, *, are_new: bool = False) -> Tensor:
         """Encode the rows of a table as inputs of shape (N, D). The inputs of an unknown category are 0.
 
-        A standardised number may not be larger than `LARGEST`. In new rows it becomes `LARGEST`.
+        Raise ValueError if a standardised number is larger than `LARGEST`. In new rows, it becomes `LARGEST` instead.
         """
         table.require(self.names)
         with np.errstate(over="ignore"):  # numbers that are too large are refused below
@@ -122,9 +122,10 @@ class TableEncoding:
         return torch.tensor(inputs, dtype=torch.get_default_dtype())
 
     def check_places(self, table: Table, target: str) -> None:
-        """Raise ValueError if a table without a header lacks columns. Only a target in the last column may be missing.
+        """Raise ValueError unless a table without a header has as many columns as in training.
 
-        Columns are named by their places, so a missing column would change the names of the others.
+        Only a target in the last column may be missing. Columns are named by their places, so another missing column
+        would change the names of the columns after it.
         """
         num_columns = len(table.names)
         lacks_target = num_columns == self.num_columns - 1 and target not in table.names
@@ -136,7 +137,7 @@ class TableEncoding:
             )
 
     def far(self, table: Table, inputs: Tensor) -> tuple[list[str], Tensor]:
-        """Find new rows that are far outside of the training rows. Return a note on each column, and a mask, (N,)."""
+        """Return notes on numbers far outside of the training data, and a mask of the rows with such numbers, (N,)."""
         notes, mask = [], torch.zeros(len(inputs), dtype=torch.bool)
         for name, reach in ((feature.name, feature.reach) for feature in self.features if feature.reach):
             are_far = (inputs[:, self.slices[name]].abs() > FAR * reach).any(1)
@@ -251,7 +252,7 @@ def has_name_of_identifier(name: str) -> bool:
 
 
 def moments(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the scale of each column of `values`, shape (N, P), ignoring NaN. A constant has scale 0."""
+    """Return the mean and the scale of each column of `values`, shape (N, P), ignoring NaN. Constants have scale 0."""
     from sklearn.preprocessing import StandardScaler  # imported late, since this takes long
 
     with np.errstate(over="ignore", invalid="ignore"):

@@ -21,7 +21,7 @@ MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))  # in
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose cells are texts, or None where a value is missing. The index of `frame` has row numbers from 1."""
+    """A table, in which a cell is a text, or None if it is missing. The index of `frame` has row numbers from 1."""
 
     shown: str  # name of the file, for messages
     frame: pd.DataFrame
@@ -42,7 +42,7 @@ class Table:
         return Cells(name, self.shown, self.frame[name], self.separator)
 
     def require(self, names: Sequence[str], *, is_typed: bool = True) -> None:
-        """Raise ValueError if a name is no column of the table. `is_typed` says whether the user typed the names."""
+        """Raise ValueError if `names` are not all columns of the table. `is_typed` says whether the user typed them."""
         missing = [name for name in names if name not in self.frame]
         if missing:
             lower = {name.lower(): name for name in self.names if name not in names}
@@ -60,7 +60,7 @@ class Table:
 
     @property
     def hint_of_header(self) -> str:
-        """A hint if the first line of the file may be a row of the table, and not the names of the columns."""
+        """A hint for the user if the names of the columns look like a row of the table; otherwise an empty text."""
         return " If its first line is data, pass --no-header." if are_numbers(self.names).any() else ""
 
     def rows(self, chosen: np.ndarray) -> "Table":

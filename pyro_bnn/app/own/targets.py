@@ -33,7 +33,7 @@ class Target:
 
     @property
     def size(self) -> int:
-        """Number of classes; for regression, number of predicted values."""
+        """Number of classes; for regression, number of predicted values per row."""
         return len(self.classes) or len(self.mean)
 
     def standardized(self, y: np.ndarray, shown: str, rows: Sequence[int] | None = None) -> Tensor:

@@ -1,1 +1,1 @@
-"""Reports on a training run. Each report measures the run, and writes files into the run's folder."""
+"""Reports on a training run: scores of its predictions, diagnoses of its weights, and the files that show them."""

@@ -56,7 +56,7 @@ class BeforeAndAfter:
 
     @property
     def noun(self) -> str:
-        """The word for the rows of the table: "intervals" or "sets of classes"."""
+        """The word for what was calibrated: "intervals" or "sets of classes"."""
         return "sets of classes" if self.is_class else "intervals"
 
     @property

@@ -1,4 +1,4 @@
-"""Find the columns on which the predictions depend most, and columns that give the target by a linear formula."""
+"""Finds the columns on which the predictions depend most, and columns that give the target by a linear formula."""
 
 import shlex
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ NUM_PERMUTATIONS = 5
 
 @dataclass(frozen=True)
 class Driver:
-    """The predictions of the test rows after the values of a column are shuffled among these rows."""
+    """Scores of predictions for the test rows, after the values of one column are shuffled among these rows."""
 
     name: str  # of the column
     score: float  # the RMSE; for classes, the accuracy
@@ -34,7 +34,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Drivers:
-    """The effects of the columns, the most important column first. Numbers are in units of the target."""
+    """The effects of shuffling each column, the most important column first. RMSE and sd are in the target's units."""
 
     score: float  # before any column is shuffled
     epistemic: float
@@ -54,7 +54,7 @@ def columns_of(run: Trained) -> dict[str, slice]:
 def drivers_of(run: Trained) -> Drivers | None:
     """Measure how much the predictions of the test rows depend on each column; None if there are too many columns.
 
-    The function permutes one column after another (Breiman 2001, https://doi.org/10.1023/A:1010933404324).
+    Each column is permuted while all others stay as they are (Breiman 2001, https://doi.org/10.1023/A:1010933404324).
     """
     columns = columns_of(run)
     if not 0 < len(columns) <= MOST_COLUMNS or len(run.rows.x_test) < 2:
@@ -86,7 +86,7 @@ def drivers_of(run: Trained) -> Drivers | None:
 
 
 def _measured(prediction: Prediction, y: Tensor, scale: Sequence[float]) -> tuple[float, float]:
-    """Return the RMSE or the accuracy, and the mean epistemic sd or mutual information."""
+    """Return the RMSE and the mean epistemic sd; for classes, the accuracy and the mean mutual information."""
     if isinstance(prediction, ClassificationPrediction):
         return float((prediction.labels == y).double().mean()), float(prediction.epistemic.mean())
     found = prediction.as_kind(RegressionPrediction)
@@ -142,7 +142,7 @@ def is_exact(linear: float, guess: float) -> bool:
 
 
 def leak_in_words(leak: Leak | None, ignored: Sequence[str]) -> tuple[str, str]:
-    """Return a clause that names the columns of a leak, and the option that leaves out these columns and `ignored`."""
+    """Return a clause on the columns of a leak, and the option to train without these columns and `ignored`."""
     if leak is None:
         return "a column, or a sum of columns, probably contains the target", "--ignore"
     names, is_one = in_series(leak.columns), len(leak.columns) == 1

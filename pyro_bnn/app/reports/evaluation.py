@@ -76,7 +76,7 @@ class Evaluation:
 
 
 def evaluate_classifier(run: Trained) -> Evaluation:
-    """Measure a classifier on its test rows, and on unknown images if there are any."""
+    """Predict the test rows, and unknown images if there are any, and score the predictions of a classifier."""
     few = run.ensemble(num_samples=NUM_COMPONENTS, keep_draws=True).as_kind(ClassificationPrediction)
     ensemble = run.ensemble().as_kind(ClassificationPrediction)
     name, one = run.single
@@ -98,7 +98,7 @@ def evaluate_classifier(run: Trained) -> Evaluation:
 
 
 def report_evaluation(run: Trained, folder: Folder) -> ClassifierScores:
-    """Measure a classifier of images as :func:`evaluate_classifier` does, and write `metrics.json` and pictures."""
+    """Score a classifier of images by :func:`evaluate_classifier`, and write `metrics.json` and pictures."""
     found, rows = evaluate_classifier(run), run.rows
     folder.write_json("metrics.json", asdict(found.report))
     known, y = found.ensemble, run.test[1]

@@ -50,5 +50,5 @@ def together(text: str) -> str:
 
 
 def in_series(words: Sequence[str]) -> str:
-    """Return words with commas, and an "and" before the last one."""
+    """Join words by commas, with "and" before the last one."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

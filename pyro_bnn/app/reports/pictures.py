@@ -22,7 +22,7 @@ MOST_DRAWN = 100  # largest number of rows in a picture of intervals
 
 
 def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
-    """Give the pictures in `names` the folder's picture format, and return the names that are in the folder."""
+    """Return the names of those pictures in `names` that the folder has, with the ending of its picture format."""
     pictures = [folder.in_format(name) for name in names if name.endswith(PNG)]
     return [name for name in pictures if name in folder]
 
@@ -38,12 +38,12 @@ def save_picture(folder: Folder, name: str, ax: Any) -> str:
 
 
 def panel(height: float = 2.6) -> Any:
-    """Make axes that are `height` inches high and as wide as a column, so that a picture fits on a phone's screen."""
+    """Make axes that are `height` inches high and as wide as a text column, so that they fit on a phone's screen."""
     return panels(1, height)[0]
 
 
 def panels(columns: int, height: float) -> Any:
-    """Make several axes beside each other, which are together as wide as a column."""
+    """Make several axes beside each other, which are together as wide as a text column."""
     with plotting.style():
         return plotting.new_axes(1, columns, size=("column", height))[0]
 
@@ -75,7 +75,7 @@ def observed_against_predicted(
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of matplotlib, given by its axes. Only figures that a page shows are drawn."""
+    """A figure of matplotlib, given by its axes. The figure is drawn only when a page shows it."""
 
     ax: Any
 

@@ -36,7 +36,7 @@ COLUMNS = {
     "crps": "CRPS",
     **{f"coverage_{100 * level:.0f}": f"in {percent(level, 0)}" for level in LEVELS},
 }
-"""Heading of the column of each score, also for the intervals that `pyro-bnn evaluate` measures."""
+"""Heading of each score in tables. The last ones are for the share of the targets that an interval contains."""
 
 LEGENDS = {
     False: "RMSE and CRPS (units of the target) and NLL (negative log-likelihood per row): lower is better. in 90 %: "
@@ -87,7 +87,7 @@ def shown_score(name: str, value: float | None) -> str:
 
 
 def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
-    """Measure a run on its test rows, and write `metrics.json` and pictures."""
+    """Score the predictions of a run for its test rows, and write `metrics.json` and pictures."""
     from ...results import plotting  # imported late: `pyro-bnn predict` needs no pictures
     from .pictures import observed_against_predicted, save_picture
 
@@ -211,7 +211,7 @@ def table_of_predictions(
 
 
 def note_on_unlike_rows(table: pd.DataFrame, target: Target) -> list[str]:
-    """Return a note if some predicted standard deviations are far larger than that of the training targets; else []."""
+    """Return a list with a note if some predicted sds are far larger than the sd of the training targets; else []."""
     if target.is_class:
         return []
     names = [f"sd_{output}" for output in range(target.size)] if target.size > 1 else ["sd"]

@@ -74,7 +74,7 @@ def _by_column(estimator: Any, x: np.ndarray, y: Tensor, x_test: np.ndarray) -> 
 
 
 def _mean_only(mean: Tensor, y: Tensor) -> Prediction:
-    """Make a prediction with unknown variance and thus without a log-density."""
+    """Make a prediction from means alone: its variance is unknown, so it has no log-density."""
     return RegressionPrediction(
         num_samples=1,
         log_density=None,

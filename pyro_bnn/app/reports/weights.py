@@ -30,8 +30,8 @@ from .pictures import save_picture
 WEIGHT_FILES = ("weight.png", "weights.png")  # all that are written
 LEGEND = (
     "weights: their number; removed: how many of them were pruned. The other columns are about the weights that are "
-    "left. SNR: signal-to-noise ratio |mean| / sd of a weight, in decibels (dB), of which 5 %, 50 % and 95 % of the "
-    "weights have less. At 0 dB, mean and sd are equal in size."
+    "left. SNR: signal-to-noise ratio |mean| / sd of a weight, in decibels (dB). 5 %, 50 % and 95 % of the weights "
+    "have a lower ratio than the number shown. At 0 dB, mean and sd are equal in size."
 )
 
 
@@ -156,7 +156,7 @@ class Change:
 
     @classmethod
     def of(cls, fraction: float, rises: Tensor) -> "Change":
-        """Return the mean of `rises` and its standard error. `rises` has the rise of the NLL of each row."""
+        """Return the mean rise of the NLL and its standard error, given the rise for each row."""
         error = float(rises.std()) / math.sqrt(len(rises)) if len(rises) > 1 else math.nan
         return cls(fraction, float(rises.mean()), error)
 
@@ -212,8 +212,8 @@ def report_pruning(
 def judged_share(report: pruning.PruningReport) -> float | None:
     """Return the largest share of the weights that can be removed without loss.
 
-    A rise of the NLL by at most `SMALL_LOSS` is no loss. If the removal of any share is a loss, return the smallest
-    share. Return None if the report has no row for all weights, or no other row.
+    A rise of the NLL by at most `SMALL_LOSS` is no loss. If even the smallest share cannot be removed without loss,
+    return the smallest share. Return None if the report has no scores without pruning, or no other scores.
     """
     whole, *others = sorted(report.rows, key=lambda row: row.fraction)
     kept = [*takewhile(lambda row: row.nll <= whole.nll + SMALL_LOSS, others)] or others[:1]

@@ -37,13 +37,13 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     configuration_section,
     about_section,
 )
-"""The functions that make the sections, in the order of the page. They return None if a section does not apply."""
+"""The functions that make the sections, in the order of the page. Each returns None if its section does not apply."""
 
 ORDER = ("problem", "note", "good")
 
 
 def verdicts_on(subject: Subject) -> tuple[str, list[Verdict], list[Section]]:
-    """Judge a run. Return the first line of the report, the verdicts in order, and the sections."""
+    """Judge a run. Return the first line of the report, the verdicts (problems first), and the sections."""
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     posterior = subject.posterior
     found = [verdict for section in sections for verdict in section.verdicts]

@@ -65,7 +65,7 @@ def _diagram(probs: Tensor, y: Tensor) -> Drawing:
 
 
 def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
-    """Return the calibration error of class probabilities, shape (N, C), and the errors that occur by chance."""
+    """Return the calibration error of `probs`, shape (N, C), and statistics to judge whether it is due to chance."""
     chance = metrics.calibration_error_by_chance(probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed)
     confidence = probs.double().amax(-1)
     return {
@@ -98,7 +98,7 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
         "limit" if is_few else "uncertainty",
         f"Problem: the calibration error exceeds the {percent(LIMIT)} quantile of simulations with calibrated "
         f"probabilities, or the mean confidence is more than {MOST_ERRORS:g} standard errors from the accuracy. Note: "
-        f"so it is, but the error is less than {100 * SMALL_EXCESS:.0f} point above the mean of the simulations.",
+        f"the same, but the error is less than {100 * SMALL_EXCESS:.0f} point above the mean of the simulations.",
         (is_few, "note", "too few rows to judge the calibration", few),
         (is_right, "good", "", good),
         (True, "note" if is_slight else "problem", f"the probabilities are {short} ({numbers})", text),
@@ -107,7 +107,7 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
 
 
 def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
-    """Return two limits. The share of targets inside calibrated intervals lies between them with probability `CHANCE`.
+    """Return limits between which the share of targets in calibrated intervals lies with probability `CHANCE`.
 
     One of the n calibration scores determines the width of the intervals. Let k be the rank of this score. If scores
     are continuous, the coverage has the distribution Beta(k, n + 1 - k), so the number of targets inside has a

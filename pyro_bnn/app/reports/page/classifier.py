@@ -35,7 +35,7 @@ MOST_CLASSES = 20  # of more, only those of lowest recall are listed, without a 
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)  # of the test rows that the network classifies; a human gets the least certain ones
 MISSED, FOUND, BEHIND = 0.5, 0.75, 0.1
 """Heuristic: a class is mostly missed if the 90 % interval of its recall lies below `MISSED`. The recall of a class is
-low if it is below `FOUND`, or if the upper end of this interval is more than `BEHIND` below the accuracy."""
+low if it is below `FOUND`, or if its whole 90 % interval lies more than `BEHIND` below the accuracy."""
 
 FEWEST = 5  # heuristic: wrong rows, and right rows, to judge whether the uncertainty detects errors
 USEFUL, POSSIBLE = 0.7, 0.6  # heuristic: areas under the ROC curve for errors that are detected well, or could be
@@ -123,7 +123,7 @@ def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]
 
 
 def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
-    """For each share in `SHARES`, return the accuracy on this share of the rows, those with the lowest entropy."""
+    """Return the accuracy on the rows with the lowest entropy, for each share of the rows in `SHARES`."""
     ordered, rows = is_right[entropy.argsort()], []
     for share in SHARES:
         surest = ordered[: max(1, round(share * len(ordered)))]
@@ -133,7 +133,7 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _deferred(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """Return a clause that advises to defer the least certain rows; "" if the accuracy on the rest is not higher."""
+    """Return advice to leave the least certain rows to a human; "" if the accuracy on the rest is not higher."""
     if not certainty:
         return ""
     # The human gets the smallest share of rows that is at least the share of wrong predictions, but at most half.
@@ -189,8 +189,8 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
     return judged(
         "predictions",
         f"Problem: the 90 % interval of a class's recall lies below {percent(MISSED, 0)}. Note: such an interval lies "
-        f"more than {100 * BEHIND:.0f} points below the accuracy, or the lowest recall is below {percent(MISSED, 0)}, "
-        f"perhaps by chance, or below {percent(FOUND, 0)}, or such an interval reaches below {percent(MISSED, 0)}.",
+        f"more than {100 * BEHIND:.0f} points below the accuracy, or reaches below {percent(MISSED, 0)}, or the lowest "
+        f"recall is below {percent(FOUND, 0)}.",
         (bool(missed), "problem", f"mostly misses {missed}", f"Mostly missed: {missed}; {numbers}."),
         (bool(behind), "note", f"low recall of {behind}", rarer),
         (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),

@@ -79,7 +79,7 @@ def _short(text: str, most: int) -> str:
 
 
 def _bars(before: Drivers, drivers: Sequence[Driver], labels: tuple[str, str]) -> Drawing:
-    """Draw the score (left) and the epistemic uncertainty (right) after a column is shuffled, and before."""
+    """Draw the score (left) and the epistemic uncertainty (right), before and after each column is shuffled."""
     axes = panels(2, 0.8 + 0.22 * len(drivers))
     names = [_short(driver.name, LONGEST) for driver in drivers]
     for ax, color, kind, label in zip(axes, (0, 1), ("score", "epistemic"), labels, strict=True):

@@ -43,7 +43,7 @@ LOWERED = 0.1  # heuristic: any loss settles if the learning rate falls below th
 SHORT = 0.5  # heuristic: with a lowered learning rate, a training needs this share of the default steps
 FEW_AT_PRIOR = 0.5  # heuristic: a posterior is good if less than this share of the weights is at the prior
 UNSET = {"time_limit": "none", "calibrate": "none", "test_fraction": "none", "features": "all", "split_by": "at random"}
-"""The report's words for settings that are empty or zero, since the user left them out."""
+"""The report's words for settings that are empty or zero because the user left them out."""
 
 GUESSED = ("likelihood", "epochs", "batch_size", "estimator")  # defaults depend on the rows or other settings
 
@@ -276,7 +276,7 @@ def about_section(subject: Subject) -> Section:
 
 
 def command_with(subject: Subject, changes: Mapping[str, Any]) -> str:
-    """Return a command that trains with other settings.
+    """Return the command that trains the run again with `changes` to its settings.
 
     If the run chose its network automatically, the command compares networks again.
     """

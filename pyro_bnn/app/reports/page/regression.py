@@ -90,7 +90,7 @@ def errors_section(subject: Subject) -> Section | None:
 def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
     """Judge whether the network predicts better than the mean of the training targets.
 
-    `squared` and `guessed` are the squared errors of these two predictions, shape (N, O).
+    `squared` and `guessed` are the squared errors of the network and of this mean, shape (N, O).
     """
     root, error = _root(squared.mean(-1))
     guess = math.sqrt(float(guessed.mean()))
@@ -265,7 +265,7 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
 
 
 def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
-    """Judge whether the RMSE of each group of rows is close to its predicted standard deviation."""
+    """Judge whether the RMSE of each group of rows is close to the standard deviation predicted for the group."""
     sides = {
         "large": [group for group in groups if group["ratio"] < group["limits"][0]],
         "small": [group for group in groups if group["ratio"] > group["limits"][1]],

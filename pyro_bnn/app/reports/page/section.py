@@ -27,7 +27,7 @@ Case: TypeAlias = tuple[bool, Level, str, str]  # whether it holds, its level, a
 
 @dataclass(frozen=True)
 class Verdict:
-    """A finding in words. The first line of the report shows `short`, which is empty if the finding is good."""
+    """A finding in words. `short` is for the first line of the report, and is empty if the finding is good."""
 
     level: Level
     about: About
@@ -122,7 +122,7 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
 
 
 def level_of(headline: str) -> Level:
-    """Return how good a run is by the first line of its report. A run with only a few notes below this line is good."""
+    """Return the level of a run, given the first line of its report. The level is good if this line names no fault."""
     if headline.startswith(UNUSABLE):
         return "problem"
     return "good" if headline.startswith(f"{USABLE_RUN}.") else "note"
@@ -152,6 +152,6 @@ def sentence(text: str) -> str:
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:
-    """Return Wilson's interval of a probability, at `LEVEL`."""
+    """Return Wilson's interval, at `LEVEL`, for the probability of a hit."""
     found = binomtest(hits, total).proportion_ci(LEVEL, method="wilson")
     return float(found.low), float(found.high)

@@ -1,4 +1,4 @@
-"""The subject of a report: a run and its measurements."""
+"""The subject of a report: a run, with its predictions of the test rows and what was computed from them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ MOST_ROWS = 8  # test rows in the picture of chains
 
 @dataclass(frozen=True)
 class Classified:
-    """Measurements of a classifier."""
+    """The test rows of a classifier, and predictions of these rows."""
 
     y: Tensor  # labels of the test rows, (N,)
     classes: tuple[str, ...]
@@ -56,7 +56,7 @@ class Classified:
 
 @dataclass(frozen=True)
 class Regressed:
-    """Measurements of a regression, in units of the target. Predictions contain the targets' log-densities."""
+    """The test rows of a regression, and predictions of these rows, in units of the target."""
 
     y: Tensor  # targets of the test rows, (N, O)
     names: tuple[str, ...]  # of the outputs
@@ -88,7 +88,7 @@ class Regressed:
 
 @dataclass(frozen=True)
 class Subject:
-    """The run that a report is about, with the measurements of a classifier or of a regression."""
+    """The run that a report is about. Either `classified` or `regressed` has its predictions."""
 
     run: Path
     title: str
@@ -109,9 +109,9 @@ class Subject:
 
 
 def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: bool = True) -> Subject:
-    """Measure a run and its predictions of the test rows.
+    """Predict the test rows of a run, and compute what its report shows.
 
-    If `has_drivers` is True, also measure the effects of columns.
+    If `has_drivers` is True, also compute how much the predictions depend on each column.
     """
     rows, unknown = found.rows, found.unknown
     target, is_image = rows.facts.target, config.kind == "images"
@@ -177,10 +177,10 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
 
 
 def _by_chain(run: Trained, measured: Classified | Regressed | None) -> tuple[Tensor, Tensor]:
-    """Choose a few test rows, shape (R,). Return them, and what each chain predicts for them, shape (K, R).
+    """Return the indices of a few test rows, shape (R,), and what each chain predicts for these rows, shape (K, R).
 
-    For a regression, a chain predicts the mean of the first output. For a classifier, it predicts the probability of
-    the class that is most probable in the average over all chains.
+    For a regression, this is the mean of the first output. For a classifier, this is the probability of the class that
+    is most probable in the average over all chains.
     """
     assert measured is not None
     assert runs.is_chains(run.posterior)

@@ -62,7 +62,7 @@ def of_baseline(
     """Judge whether a network predicts better than the best baseline.
 
     `own` and `theirs` are the mean log-densities of the network and of the baseline, in nats per row. `points` is
-    a text that compares the errors of the two. `is_nearer` says whether the network has clearly smaller errors. If the
+    a text that compares the errors of both. `is_nearer` says whether the network has clearly smaller errors. If the
     baseline is not clearly better in a second score, `unbeaten` is the name of this score; otherwise it is empty.
     `guess` has the name and the mean log-density of a second baseline, which ignores the inputs.
     """
@@ -110,7 +110,7 @@ def of_ways(
 ) -> list[Verdict]:
     """Judge the ensemble against a baseline and against a single network.
 
-    `lead` has the gain over the baseline in accuracy or mean squared error, and the standard error of this gain.
+    `lead` has the ensemble's gain over the baseline in accuracy or mean squared error, and the gain's standard error.
     """
     ahead, noise = lead[0], NUM_ERRORS * lead[1]
     one, single = found.single
