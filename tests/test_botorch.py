@@ -316,14 +316,14 @@ def test_points_chosen_with_it_are_better_than_points_at_random():
         return -(x - torch.tensor([0.3, 0.7])).square().sum(-1, keepdim=True)
 
     x = points(6)
-    assert bump(points(14)).max() < -0.005
+    assert bump(points(14)).max() < -0.02
     for step in range(4):
         gain = qLogExpectedImprovement(fit_surrogate(x, bump(x), bounds=CUBE, **SHORT, seed=0), bump(x).max())
         torch.manual_seed(step)
         near = {"sample_around_best": True}  # the points of the fit, which the surrogate has
         more, _ = optimize_acqf(gain, CUBE, q=2, num_restarts=4, raw_samples=64, sequential=True, options=near)
         x = torch.cat([x, more])
-    assert bump(x).max() > -0.005
+    assert bump(x).max() > -0.01
 
 
 @pytest.mark.parametrize(
