@@ -128,7 +128,7 @@ def picture(
         expected: The coverage that the theory gives, in per cent, for each data set in the order of the axis.
         lines: The table beside the picture.
     """
-    names = [name.removesuffix("-quality-red") for name in expected]
+    names = [name.replace("wine-quality-red", "red wine") for name in expected]
     with page_style():
         axes = plotting.new_axes(1, len(PANELS), size=("page", 2.7))[0]
         for number, (ax, title) in enumerate(zip(axes, PANELS, strict=True)):

@@ -16,13 +16,13 @@ LIMITS = {
     "yacht": (-2, 1.3),
     "energy": (-1.7, 0.05),
     "concrete": (-3.45, -2.2),
-    "wine": (-1.02, -0.83),
+    "red wine": (-1.02, -0.83),
     "kin8nm": (0.9, 1.56),
     "power-plant": (-2.97, -2.57),
 }
 """Ends of the axes, so that a few far values do not press the others together."""
 
-STEPS = {"yacht": 1, "energy": 1, "concrete": 0.5, "wine": 0.1, "kin8nm": 0.2, "power-plant": 0.2}
+STEPS = {"yacht": 1, "energy": 1, "concrete": 0.5, "red wine": 0.1, "kin8nm": 0.2, "power-plant": 0.2}
 """Distances of the ticks with numbers; there is one without a number in the middle."""
 
 BLUE, VERMILION, *_ = plotting.PALETTE
@@ -38,7 +38,7 @@ LOOKS = {
     PUBLISHED: {"marker": "x", "color": "black"},
     PLAIN: {"marker": "o", "color": GREY},
 }
-COPIES = ("Gaussian process", "wine")
+COPIES = ("Gaussian process", "red wine")
 """A value with a dagger, since many of the test rows are copies of training rows."""
 
 NOT_DRAWN = (
