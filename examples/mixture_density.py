@@ -153,14 +153,14 @@ def draw_parts(
     ax.fill_between(
         x,
         1e-4,
-        10,
+        4,
         where=is_outside,
         color="0.9",
         linewidth=0,
         zorder=0,
         label="no data",
     )
-    ax.set(xlabel="x", ylabel="variance of y", ylim=(1e-4, 10))
+    ax.set(xlabel="x", ylabel="variance of y", ylim=(1e-4, 4))
     ax.set_xlim(float(x[0]), float(x[-1]))
     ax.set_title("the mixture's variance in three parts")
     ax.legend(loc="upper center", ncols=2)
@@ -261,9 +261,7 @@ def main() -> None:
     )
     inside = Y_GRID[(Y_GRID >= 0) & (Y_GRID <= 1)]
     truth = true_log_density(x_cut, inside[:, None]).exp().flatten()
-    at_cut.fill_between(
-        inside, truth, color="0.85", label="the truth", zorder=0
-    )
+    at_cut.plot(inside, truth, color="black", linewidth=0.8, label="the truth")
     at_cut.set(
         xlabel="y",
         ylabel=f"p(y | x = {CUT})",
@@ -283,5 +281,5 @@ if __name__ == "__main__":
 # all, also between the branches; the mixture follows each of them.*
 #
 # *At the cut, the mixture has the three peaks of the true density. Most of its
-# variance comes from the several answers ("between components"), and not from
-# the noise ("within components") or from the unsure weights ("epistemic").*
+# variance comes from the several answers, and not from the noise or from the
+# unsure weights (epistemic).*
