@@ -273,7 +273,7 @@ def main() -> None:
                     factor * options.epochs,
                 )
             spent = time.process_time() - start
-            num_at_prior += "prior-dominated" in str(posterior.status)
+            num_at_prior += "prior-dominated" in str(posterior.status).lower()
             probs = pb.predict(
                 model, posterior, inputs_of(x_test), num_samples=16, seed=0
             ).probs
