@@ -163,7 +163,7 @@ def captions(app: Sphinx, document: nodes.document) -> None:
             waiting.append(node)
         elif is_caption(node) and waiting:
             picture = waiting.pop(0)
-            picture[0]["alt"] = escape(node.astext(), quote=True)
+            picture[0]["alt"] = escape(" ".join(node.astext().split()))
             node.parent.remove(node)
             above = picture.parent
             above.insert(above.index(picture) + 1, node)
