@@ -24,7 +24,7 @@ TRAPS = ("Trap", "Common mistake")
 
 PANELS = {
     "mixture_density": (0.5, 0, 1, 1),
-    "transformer": (0, 0, 0.5, 1),
+    "transformer": (0, 0, 0.5, 0.68),
 }
 """The part of the first picture that the card of a script shows: left, top, right and bottom, from 0 to 1."""
 
