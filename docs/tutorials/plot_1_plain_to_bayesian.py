@@ -89,9 +89,9 @@ model = pb.BayesianModel(
 print("random weights:", ", ".join(model.site_names))
 
 # %%
-# **Trap: num_data.** This is the number of rows in the whole data set, not in a batch. It balances the data against the
-# prior, so if it is too small, the prior has too much influence. ``fit`` refuses a wrong number if you pass all data at
-# once, but in your own loop, with your own loader, nothing checks it.
+# **Common mistake: num_data.** This is the number of rows in the whole data set, not in a batch. It balances the data
+# against the prior, so if it is too small, the prior has too much influence. ``fit`` refuses a wrong number if you pass
+# all data at once, but in your own loop, with your own loader, nothing checks it.
 #
 # A prior over weights is also a prior over *functions*, so look at some of them before you use it. Because the model is
 # a Pyro model, calling it draws weights and returns the network's output.
@@ -118,8 +118,9 @@ plt.show()
 # This picture is the cheapest check of a prior. Here the targets lie between -12 and 12. For standardised targets,
 # start with ``FanInNormalPrior`` (:doc:`/understand/priors`).
 #
-# **Trap: scales.** The effect of a prior scale depends on the scales of the inputs and targets, so standardise both.
-# Here the first layer standardises the inputs, while the targets keep their scale, for which this prior is wide enough.
+# **Common mistake: scales.** The effect of a prior scale depends on the scales of the inputs and targets, so
+# standardise both. Here the first layer standardises the inputs, while the targets keep their scale, for which this
+# prior is wide enough.
 #
 # Fit
 # ---
@@ -209,8 +210,8 @@ plt.show()
 # *At the end, the ELBO no longer rises: the fit was long enough. The pale curves are the values of each epoch, and the
 # lines their moving averages.*
 #
-# **Trap: stopping too early.** The standard deviations converge long after the means. So check these curves before you
-# look at predictions.
+# **Common mistake: stopping too early.** The standard deviations converge long after the means. So check these curves
+# before you look at predictions.
 #
 # Independent Gaussians are only a rough approximation. Compare the uncertainty with that of the chains:
 
@@ -226,8 +227,8 @@ for place in (0.0, 1.0):
 # Mean field ignores how weights depend on each other. Here it is less certain than the chains inside of the data, and
 # more certain outside. The third tutorial measures such differences in a gap between data.
 #
-# **Trap: the KL weight.** Many programs reduce the weight of the divergence, for better accuracy. In the extreme case,
-# the weight is 0:
+# **Common mistake: the KL weight.** Many programs reduce the weight of the divergence, for better accuracy. In the
+# extreme case, the weight is 0:
 
 point = pb.fit_svi(
     model,

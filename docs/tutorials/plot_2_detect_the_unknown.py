@@ -50,8 +50,8 @@ plt.show()
 #
 # We use no unknown image for training, nor for choosing a setting.
 #
-# **Trap:** a detector that was tuned on its unknown test images is only a classifier with one more class, and will not
-# detect another kind of unknown images.
+# **Common mistake: tuning on unknown images.** A detector that was tuned on its unknown test images is only a
+# classifier with one more class, and will not detect another kind of unknown images.
 #
 # A plain network, for comparison
 # -------------------------------
@@ -251,12 +251,12 @@ plt.show()
 # *The six unknown images with the smallest epistemic uncertainty. The drawn networks agree on most of them, because
 # they resemble a known kind.*
 #
-# **Trap: the KL weight.** If it is below 1, the posterior is narrower than Bayes' rule says. Such cold posteriors
-# classify better, but detect less. So measure accuracy, calibration and detection for *one* posterior, instead of
-# reporting the best of each from different settings.
+# **Common mistake: the KL weight.** If it is below 1, the posterior is narrower than Bayes' rule says. Such cold
+# posteriors classify better, but detect less. So measure accuracy, calibration and detection for *one* posterior,
+# instead of reporting the best of each from different settings.
 #
-# **Trap: easy unknown images.** Images of pure noise are easy to detect, so a good result proves little. Test with
-# unknown images like those that you expect.
+# **Common mistake: easy unknown images.** Images of pure noise are easy to detect, so a good result proves little. Test
+# with unknown images like those that you expect.
 #
 # Exercises
 # ---------

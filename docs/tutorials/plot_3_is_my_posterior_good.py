@@ -64,8 +64,9 @@ print(fitted.status)
 print(default.diagnose(model, grid))
 
 # %%
-# **Trap: R-hat of weights.** Hidden units can swap places without changing the function, and each chain has its own
-# order. So R-hat of single weights is bad for many networks, but this does not matter: look at R-hat of *predictions*.
+# **Common mistake: R-hat of weights.** Hidden units can swap places without changing the function, and each chain has
+# its own order. So R-hat of single weights is bad for many networks, but this does not matter: look at R-hat of
+# *predictions*.
 #
 # The status of the variational fit says that the objective no longer rises. This is not enough, because the objective
 # may be wrong. So look at the weights too, site by site.
@@ -147,8 +148,8 @@ for name, guide in (("at the start", start), ("at the end", fitted)):
 # Local reparameterisation has less noise, so the fit can come closer to the optimum. By default, a variational ``fit``
 # chooses it, as the status said.
 #
-# **Trap:** a small signal shows convergence only if the objective no longer rises. If the learning rate is too high, a
-# fit moves around the optimum, and if it is too low, the fit does not reach it.
+# **Common mistake: a small signal alone.** A small signal shows convergence only if the objective no longer rises. If
+# the learning rate is too high, a fit moves around the optimum, and if it is too low, the fit does not reach it.
 #
 # Check 3: compare with NUTS
 # --------------------------
@@ -223,7 +224,8 @@ plt.show()
 # - For decisions that depend on the gap, use the default of ``fit``, or NUTS if it is fast enough.
 # - Keep a small comparison of this kind with your code, and run it when the model changes.
 #
-# **Trap:** a larger ELBO does not mean a better posterior in every region. The ELBO depends on the regions with data.
+# **Common mistake: the ELBO as a score.** A larger ELBO does not mean a better posterior in every region. The ELBO
+# depends on the regions with data.
 #
 # Exercises
 # ---------

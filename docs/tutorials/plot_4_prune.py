@@ -95,8 +95,9 @@ plt.show()
 #
 # How many weights can be removed?
 # --------------------------------
-# **Trap: choose the share by its effect.** ``snr_report`` tries several shares, with the mean weights and with an
-# ensemble. In real work use validation data for this, because the result is too optimistic with the test set.
+# **Common mistake: a share chosen without a test.** Choose the share by its effect: ``snr_report`` tries several
+# shares, with the mean weights and with an ensemble. In real work use validation data for this, because the result is
+# too optimistic with the test set.
 
 fractions = (0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 report = pruning.snr_report(
@@ -145,8 +146,8 @@ for fraction in (0.98, 0.95):
 # Further training greatly improves the network that keeps 2 % of its weights, and the one that keeps 5 % is about as
 # good as the whole network. The ELBO is far higher, because a removed weight adds no divergence.
 #
-# **Trap:** the two ELBOs are bounds for different models, so the difference does not show that the small model is
-# better. It does show that weights without use lower the ELBO of the large one.
+# **Common mistake: comparing ELBOs.** The two ELBOs are bounds for different models, so the difference does not show
+# that the small model is better. It does show that weights without use lower the ELBO of the large one.
 #
 # A plain sparse network
 # ----------------------
@@ -163,8 +164,9 @@ print(f"accuracy of the sparse network {accuracy:.1%}")
 # This network is small and fast, but has no epistemic uncertainty. If you need it, use the pruned posterior:
 # ``pb.save_posterior(small, "small.posterior", model)`` writes a file that is smaller the fewer weights are left.
 #
-# **Trap: the prior determines how many weights can be removed.** If many small weights matter *together*, each has a
-# low ratio, and accuracy falls early in the report. Then change the prior, or fit for longer.
+# **Common mistake: an unsuitable prior.** The prior determines how many weights can be removed. If many small weights
+# matter *together*, each has a low ratio, and accuracy falls early in the report. Then change the prior, or fit for
+# longer.
 #
 # Exercises
 # ---------
