@@ -196,7 +196,7 @@ axes[1, 1].set(xlim=(0, 0.4), ylim=(0.6, 1.01))
 axes[1, 0].set_ylabel("share of inputs below")
 titles = [*known_scores, "ROC curves, upper left part"]
 for ax, title in zip(axes.ravel(), titles, strict=True):
-    ax.set_title(title)
+    ax.set_title(title, size=8)
 for ax in axes.ravel()[:3]:
     ax.set_xlabel("score (nats)")
 axes[1, 1].set(
@@ -211,9 +211,9 @@ plt.show()
 #
 # The area below a whole ROC curve, the AUROC, is the probability that a random unknown image has a larger score than a
 # random known one (0.5 is guessing, 1 perfect). On these small digits, the scores of the Bayesian network detect a
-# little better than that of the plain one. On larger images, the choice of score matters. With garments as the known
-# and handwritten digits as the unknown images, the AUROC of a Bayesian network is 0.91 with the entropy, and 0.96 with
-# the mutual information
+# little better than that of the plain one (AUROC 0.985 instead of 0.971, each with a standard error of about 0.005). On
+# larger images, the choice of score matters. With garments as the known and handwritten digits as the unknown images,
+# the AUROC of a Bayesian network is 0.91 with the entropy, and 0.96 with the mutual information
 # (:doc:`/results/dense_networks`).
 #
 # Choose a threshold
@@ -248,8 +248,8 @@ plotting.vote_histograms(
 plt.show()
 
 # %%
-# *The six unknown images with the smallest epistemic uncertainty. The drawn networks agree on most of them, because
-# they resemble a known kind.*
+# *The six unknown images with the smallest epistemic uncertainty. Most of the drawn networks agree, because these
+# images resemble a known kind.*
 #
 # **Common mistake: the KL weight.** If it is below 1, the posterior is narrower than Bayes' rule says. Such cold
 # posteriors classify better, but detect less. So measure accuracy, calibration and detection for *one* posterior,

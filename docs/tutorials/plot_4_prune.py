@@ -55,8 +55,6 @@ plotting.signal_to_noise(
 for ax in axes:
     ax.set_xticks(range(-40, 11, 10), ["≤ -40", "-30", "-20", "-10", "0", "10"])
     ax.set_xlabel("signal-to-noise ratio (dB)")
-axes[0].set_title("density of the ratios of all weights")
-axes[1].set_title("share of the weights below a ratio")
 plt.show()
 
 # %%
