@@ -46,19 +46,6 @@ def test_the_end_of_a_loss_curve_can_be_read(start, is_cut):
     assert ax.get_xlabel() == (f"epoch (from {len(elbos) - len(shown) + 1} on)" if is_cut else "epoch")
 
 
-@pytest.mark.parametrize("last_kl", [5.0, float("inf")])
-def test_loss_curves_begin_at_the_same_epoch_and_have_moving_averages(last_kl):
-    kls = [5.0] * 399 + [last_kl]
-    records = [EpochRecord(e, -100 * 0.9**e - kl, -100 * 0.9**e, kl, 1.0, 0.01, 0.0) for e, kl in enumerate(kls)]
-    axes = plotting.loss_curves(History(1, epochs=records))
-    assert len({(ax.get_xlabel(), ax.get_xlim()) for ax in axes}) == 1
-    assert axes[0].get_xlabel().startswith("epoch (from ")
-    raw, smooth = axes[1].lines
-    assert len(raw.get_xdata()) == 400
-    place = list(smooth.get_xdata()).index(100)
-    np.testing.assert_allclose(smooth.get_ydata()[place], np.mean(raw.get_ydata()[94:105]))
-
-
 def test_histograms_have_fewer_bins_than_weights_and_bars_of_possible_values():
     mean, scale = {"one": torch.tensor([0.3]), "many": torch.randn(61)}, {"one": torch.tensor([0.03])}
     axes = plotting.weight_histograms(mean, scale | {"many": torch.rand(61) + 0.1})
