@@ -59,7 +59,7 @@ TUTORIALS = {
     ),
     "plot_3_is_my_posterior_good.py": (
         {"num_samples=600": "num_samples=100", "num_samples=50": "num_samples=20"},
-        r"(?s)No sign of.*\nprior-dominated: .*\ncollapsed: .*; NUTS: 4 ch.*outside, c.*mean-field .* 0\.[2-7]\d* ± 0",
+        r"(?s)No sign of.*\nprior-dominated: .*\ncollapsed: .*; NUTS: 4 ch.*outside, c.*mean field .* 0\.[2-7]\d* ± 0",
     ),
     "plot_4_prune.py": (
         # its default length, since a shorter fit is not yet accurate enough to show what pruning costs
