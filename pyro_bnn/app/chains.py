@@ -78,7 +78,9 @@ def fit_chains(
     found = replace(configs[chosen.name], method="mclmc")
     status, modes = with_verdict(chosen, found), chosen.posterior.modes
     if are_short(modes):
-        status = replace(status, is_slight=are_slightly_short(drift(chosen.model, chosen.posterior, data.x_train), modes))
+        status = replace(
+            status, is_slight=are_slightly_short(drift(chosen.model, chosen.posterior, data.x_train), modes)
+        )
     chosen.posterior.status = status
     made = [name for name in CHOSEN if name not in fixed] if len(configs) > 1 else []
     return found, Choice(chosen.choice, tuple(made)), chosen.model, chosen.posterior
