@@ -92,8 +92,9 @@ def of_calibration(found: Mapping[str, float], *, is_calibrated: bool = False) -
     good = f"The probabilities are calibrated, within chance ({numbers})."
     few = f"Too few rows ({found['rows']}) to judge the calibration: {numbers}."
     is_few = is_right and (found["rows"] < FEWEST or found["limit"] > COARSE)
-    remedy = "" if is_calibrated else " For sets of classes with a promised share, train with --calibrate 0.2."
-    text = f"The probabilities are {off} ({numbers}): they are {direction}.{remedy}"
+    remedy = "For sets of classes with a promised share, train with --calibrate 0.2."
+    remedy = "The calibrated sets of classes hold their shares nevertheless." if is_calibrated else remedy
+    text = f"The probabilities are {off} ({numbers}): they are {direction}. {remedy}"
     verdict = judged(
         "limit" if is_few else "uncertainty",
         f"Problem: the calibration error exceeds the {percent(LIMIT)} quantile of simulations with calibrated "
