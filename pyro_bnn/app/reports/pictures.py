@@ -19,6 +19,7 @@ from .numbers import percent
 
 LARGEST_DRAWING = 120_000  # heuristic: bytes of a vector drawing; a larger one becomes an image of pixels
 MOST_TICKS = 5  # intervals between the ticks of an axis
+NARROW = 0.5  # share of the width of a figure; an axis that is shorter has at most three ticks
 THOUSANDS, MANY = 1e4, 1e5  # ticks of axes that reach these numbers are such as 20,000 and 200k
 MOST_DRAWN = 100  # largest number of rows in a picture of intervals
 
@@ -36,7 +37,8 @@ def readable(ax: Any) -> Any:
             used = type(axis.get_major_locator()).__name__, type(axis.get_major_formatter()).__name__
             if used != ("AutoLocator", "ScalarFormatter"):  # names, or ticks of a logarithmic axis
                 continue
-            each.locator_params(name, nbins=MOST_TICKS)
+            is_narrow = name == "x" and each.get_position().width < NARROW
+            each.locator_params(name, nbins=2 if is_narrow else MOST_TICKS)
             largest = max(map(abs, axis.get_view_interval()))
             if largest >= THOUSANDS:
                 axis.set_major_formatter(_in_thousands if largest >= MANY else "{x:,.0f}")
