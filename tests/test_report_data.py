@@ -27,9 +27,8 @@ def test_the_report_says_how_each_column_is_used(pyro_bnn, tmp_path):  # noqa: F
     assert pyro_bnn("report", run, "--num-samples", 5)[0] == 0
     page = (run / "report.html").read_text(encoding="utf-8")
     table = page.partition('<h2 id="data">')[2].partition("</table>")[0]
-    found = [
-        re.sub("<[^>]+>", "|", row).replace("\xa0", " ") for row in re.findall("<tr><th scope=.row.>.*?</tr>", table)
-    ]
+    rows = re.findall("<tr><th scope=.row.>.*?</tr>", table)
+    found = [re.sub("<[^>]+>", "|", row).replace("\xa0", " ") for row in rows]
     cells = {row[0]: row[1:] for row in ([cell for cell in line.split("|") if cell] for line in found)}
     assert list(cells) == ["id", "sold", "area", "city", "note", "same", "mine", "price"]
     assert cells["id"] == ["number", "0.0 %", "left out: it names or counts the rows"]
@@ -65,7 +64,7 @@ def test_thousands_are_separated():
 
 
 @pytest.mark.parametrize(
-    ("most", "texts"), [(4.0, {"0", "1", "2", "3", "4"}), (4e4, {"10,000", "20,000"}), (1e6, {"200k", "800k", "1M"})]
+    ("most", "texts"), [(4.0, {"0", "1", "2", "3", "4"}), (4e4, {"10,000", "20,000"}), (1e6, {"0", "500k", "1M"})]
 )
 def test_ticks_are_short_and_without_an_offset(most, texts):
     ax = panel()
