@@ -33,7 +33,7 @@ def test_the_report_says_how_each_column_is_used(pyro_bnn, tmp_path):  # noqa: F
     assert list(cells) == ["id", "sold", "area", "city", "note", "same", "mine", "price"]
     assert cells["id"] == ["number", "0.0 %", "left out: it names or counts the rows"]
     assert cells["sold"][0] == "date"
-    assert "inputs: number of days, time of year, time of week" in cells["sold"][2]
+    assert cells["sold"][2] == "5 inputs: number of days, time of year, time of week"
     assert cells["area"][1:] == ["25.0 %", "standardised; missing ones become the mean, and an input marks them"]
     assert cells["city"] == ["category", "0.0 %", "one-hot with 3 values"]
     assert cells["note"] == ["text", "0.0 %", "left out: it names or counts the rows"]

@@ -18,12 +18,7 @@ MARKED = {
     "category": "an input marks missing ones",
     "text": "missing ones become zeros, and an input marks them",
 }
-DATE_PARTS = (
-    "number of days",
-    *("time of year",) * 2,
-    *("time of week",) * 2,
-    *("time of day",) * 2,
-)  # a sine and a cosine of each time
+DATE_PARTS = ("number of days", *("time of year", "time of week", "time of day") * 2)  # the sines, then the cosines
 
 
 @dataclass(frozen=True)
