@@ -190,7 +190,9 @@ def test_probabilities_that_are_all_too_low_fail_although_chance_gives_as_large_
     }
     assert of_calibration(found).level == "problem"
     assert "too low, on average by 13.6" in of_calibration(found).text
-    assert of_calibration({**found, "gap_error": 0.046}).level == "good"
+    untold = of_calibration({**found, "gap_error": 0.046})
+    assert (untold.level, untold.is_untold) == ("note", True)  # chance alone gives an error above 10 %
+    assert of_calibration({**found, "gap_error": 0.046, "error": 0.08, "limit": 0.09}).level == "good"
     coarse = of_calibration({**found, "gap_error": 0.046, "limit": 0.2})
     assert (coarse.level, coarse.short) == ("note", "too few rows to judge the calibration")
 
@@ -271,3 +273,22 @@ def test_the_calibration_error_is_on_the_page_once():
     picture = base64.b64decode(str(section.values["picture"]).partition(",")[2])
     assert b"perfectly calibrated" in picture
     assert b"expected calibration error" not in picture
+
+
+def test_two_classes_have_the_auroc_and_the_average_precision_of_the_rarer_class():
+    generator = torch.Generator().manual_seed(9)
+    rarer = torch.rand(NUM_ROWS, generator=generator).double() * 0.6
+    y = (torch.rand(NUM_ROWS, generator=generator) < rarer).long()
+    probs = torch.stack([1 - rarer, rarer], -1)
+    found = classifier(probs, y, torch.full_like(probs, 0.5))
+    found.classified = replace(found.classified, classes=("no", "yes"))
+    values = accuracy_section(found).values
+    areas, precisions = zip(*values["of_two"]["rows"], strict=True)
+    assert values["of_two"]["class"] == "yes"
+    own = [score["is_main"] for score in values["scores"]].index(True)
+    pairs = (rarer[y == 1][:, None] > rarer[y == 0]).double().mean()
+    assert areas[own] == pytest.approx(float(pairs))
+    assert areas[-1] == pytest.approx(0.5)  # the baseline gives each row the same probability
+    assert precisions[-1] == pytest.approx(float(y.double().mean()))
+    assert precisions[own] > precisions[-1]
+    assert accuracy_section(labelled("good")).values["of_two"] is None  # three classes

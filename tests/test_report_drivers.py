@@ -92,19 +92,21 @@ def test_a_column_with_one_value_in_the_test_rows_has_no_known_effect():
         "input 1": False,
         "input 2": True,
     }
-    values = drivers_section(SimpleNamespace(drivers=found, classified=None)).values
+    values = drivers_section(SimpleNamespace(drivers=found, classified=None, num_columns=2)).values
     assert [ax.get_xlabel() for ax in values["picture"].ax.figure.axes] == ["RMSE", "epistemic sd"]
     assert (values["constant"], values["num_constant"], len(values["shown"])) == ("input 1", 1, 2)
     assert "input 1" not in values["conclusion"]
     constant = replace(found, columns=[driver for driver in found.columns if not driver.varies])
-    assert drivers_section(SimpleNamespace(drivers=constant, classified=None)) is None
+    assert drivers_section(SimpleNamespace(drivers=constant, classified=None, num_columns=2)) is None
 
 
 def test_nothing_for_images_or_many_columns(monkeypatch):
     run = regression()
     monkeypatch.setattr(drivers, "MOST_COLUMNS", 2)
     assert drivers.drivers_of(run) is None
-    assert drivers_section(SimpleNamespace(drivers=None)) is None
+    assert drivers_section(SimpleNamespace(drivers=None, num_columns=0)) is None  # images
+    words = Page(page_of("", "", "", [], [drivers_section(SimpleNamespace(drivers=None, num_columns=51))])).words
+    assert "The data have 51 columns. This section is only for data with at most 50" in words
 
 
 def test_new_combinations_of_equal_columns_raise_the_uncertainty():
@@ -140,7 +142,9 @@ def test_the_drivers_are_concluded_in_words(columns, is_class, words):
 
 def test_the_table_begins_with_the_score_before_and_counts_the_columns():
     found = effects(*[(4.0 - number / 10, 0.5) for number in range(12)])
-    words = Page(page_of("", "", "", [], [drivers_section(SimpleNamespace(drivers=found, classified=None))])).words
+    words = Page(
+        page_of("", "", "", [], [drivers_section(SimpleNamespace(drivers=found, classified=None, num_columns=2))])
+    ).words
     assert "(10 of 12 columns)" in words
     assert "none2.0000.500 a4.0000.500 b3.9000.500" in words
     assert words.index("The other columns") < words.index("k3.000") < words.index("l2.900")

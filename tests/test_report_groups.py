@@ -56,14 +56,16 @@ def few_rows(number, *, scale=1.0):
     return Measured(regressed=replace(found, baselines=baselines, rows=range(number)))
 
 
-@pytest.mark.parametrize("number", [12, 60])
+@pytest.mark.parametrize("number", [12, 150])
 def test_no_check_of_few_rows_is_called_good_that_could_not_fail(number):
     subject = few_rows(number)
     intervals, *others = intervals_section(subject).verdicts
     of_trees = [verdict for verdict in errors_section(subject).verdicts if "trees" in verdict.text]
-    assert (bool(of_trees), bool(others), intervals.level == "good") == (number == 60,) * 3
+    assert (bool(of_trees), bool(others), intervals.level == "good") == (number == 150,) * 3
     if number == 12:
-        assert intervals.text.startswith("Too few rows to judge the intervals: 12 test rows, fewer than 50 ")
+        assert intervals.text.startswith(
+            "Too few rows to judge the intervals: on 12 test rows, chance gives 66.7 % to "
+        )
         assert first_line([intervals], "RMSE 1") == "Usable, but too few rows to judge the intervals. RMSE 1."
 
 

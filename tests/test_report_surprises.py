@@ -42,11 +42,11 @@ def test_a_wrong_entry_comes_first():
     (number, (observed, mean, interval, score)), *others = section.values["rows"]
     assert (number, len(others)) == (108, 9)
     low, high = (float(part[7]) for part in found.interval(0.9))
-    assert float(observed) == pytest.approx(float(y[7]), rel=1e-5)
+    assert float(observed.replace(",", "")) == pytest.approx(float(y[7]), rel=1e-5)
     assert float(mean) == pytest.approx(float(network.mean[7]), abs=0.01)
     assert [float(end) for end in interval.split(" to ")] == pytest.approx([low, high], abs=0.01)
-    assert float(score) == pytest.approx(-float(network.log_density[7]), rel=1e-4)
-    scores = [float(cells[-1]) for _, cells in section.values["rows"]]
+    assert float(score.replace(",", "")) == pytest.approx(-float(network.log_density[7]), rel=1e-4)
+    scores = [float(cells[-1].replace(",", "")) for _, cells in section.values["rows"]]
     assert scores == sorted(scores, reverse=True)
     assert scores == pytest.approx((-network.log_density).sort(descending=True).values[:10].tolist(), rel=1e-3)
     words = Page(page_of("", "", "", [], [section])).words
@@ -62,7 +62,7 @@ def test_of_several_targets_the_one_with_the_largest_error_is_shown():
     network = predicted(found.prediction.mean, found.prediction.aleatoric.sqrt(), y, num_draws=4, epistemic=1e-3)
     section = section_of("arrays", regressed=replace(found, y=y, prediction=network, rows=range(NUM_ROWS)))
     number, (name, observed, *_) = section.values["rows"][0]
-    assert (number, name, float(observed)) == (3, "target 1", pytest.approx(float(y[3, 1]), rel=1e-5))
+    assert (number, name, float(observed.replace(",", ""))) == (3, "target 1", pytest.approx(float(y[3, 1]), rel=1e-5))
     assert "its score covers all targets" in Page(page_of("", "", "", [], [section])).words
 
 
@@ -85,7 +85,7 @@ def test_classes_have_their_probabilities():
     number, (observed, predicted_, own, score) = section.values["rows"][0]
     assert (number, observed) == (worst, "abc"[found.y[worst]])
     assert predicted_.startswith(f"{'abc'[probs[worst].argmax()]} ")
-    assert float(score) == pytest.approx(-float(probs[worst, found.y[worst]].log()), rel=1e-3)
+    assert float(score.replace(",", "")) == pytest.approx(-float(probs[worst, found.y[worst]].log()), rel=1e-3)
     assert float(own.rstrip(" %")) == pytest.approx(100 * float(probs[worst, found.y[worst]]), abs=0.05)
 
 
@@ -148,5 +148,5 @@ def test_the_report_shows_the_rows_of_the_file(pyro_bnn, table):  # noqa: F811
     rows = [shown[at : at + 7] for at in range(start + 2, start + 72, 7)]
     for number, observed, *_, first, second in rows:
         own = cells[int(number)]
-        assert float(observed) == pytest.approx(float(own[2]), rel=1e-4)
+        assert float(observed.replace(",", "")) == pytest.approx(float(own[2]), rel=1e-4)
         assert [float(first), float(second)] == pytest.approx([float(own[place]) for place in places], rel=1e-5)

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -38,7 +38,13 @@ CLOSE_CLASSES, CLOSE_NUMBERS = 0.05, 0.2
 """Heuristic: predictions of classes agree if their total variation distance is at most `CLOSE_CLASSES`. Predictions of
 numbers agree if their means differ by at most `CLOSE_NUMBERS` times the total standard deviation."""
 
+CLOSE_WIDTHS, MOST_WIDTHS = 0.1, 0.25
+"""Heuristic: the widths of intervals agree if they differ by at most `CLOSE_WIDTHS` in the median over rows, and by at
+most `MOST_WIDTHS` in nine of ten rows."""
+
+SLIGHTLY_SHORT = 1.5  # heuristic: above this R-hat, the halves of a chain may agree because both are near its start
 HARDLY = "longer sampling should hardly change the predictions"
+MAY_CHANGE = "intervals may change with longer sampling"
 
 NUM_CHECKED, NUM_DRAWS = 200, 800  # heuristic: rows at which the halves of chains are compared, and most draws for it
 
@@ -72,7 +78,9 @@ def fit_chains(
     found = replace(configs[chosen.name], method="mclmc")
     status, modes = with_verdict(chosen, found), chosen.posterior.modes
     if are_short(modes):
-        status = replace(status, is_slight=is_small(drift(chosen.model, chosen.posterior, data.x_train), data))
+        status = replace(
+            status, is_slight=are_slightly_short(drift(chosen.model, chosen.posterior, data.x_train), modes)
+        )
     chosen.posterior.status = status
     made = [name for name in CHOSEN if name not in fixed] if len(configs) > 1 else []
     return found, Choice(chosen.choice, tuple(made)), chosen.model, chosen.posterior
@@ -143,44 +151,72 @@ def are_short(modes: Modes | None) -> bool:
     return modes is not None and modes.num_unexplored > 0
 
 
-def drift(model: BayesianModel, posterior: MCMCPosterior, x: Tensor) -> float:
-    """Return how much the predictions at rows of `x` change from the first halves of the chains to the second halves.
+@dataclass(frozen=True)
+class Drift:
+    """How much the predictions change from the first halves of the chains to the second halves.
 
-    For numbers, the drift is the root mean square change of the mean, divided by the root mean square of the predicted
-    standard deviation. For classes, the drift is the mean total variation distance between the two predictions.
+    For numbers, `mean` is the root mean square change of the mean, divided by the root mean square of the predicted
+    standard deviation. For classes, it is the mean total variation distance between the two predictions.
     """
+
+    mean: float
+    widths: tuple[float, float] = (0.0, 0.0)  # relative change of the sds of numbers: median and 90 % quantile of rows
+    is_class: bool = False
+
+    @property
+    def is_small(self) -> bool:
+        """Whether neither the predictions nor the widths of their intervals change much."""
+        is_near = self.mean <= (CLOSE_CLASSES if self.is_class else CLOSE_NUMBERS)
+        return is_near and self.widths[0] <= CLOSE_WIDTHS and self.widths[1] <= MOST_WIDTHS
+
+
+def drift(model: BayesianModel, posterior: MCMCPosterior, x: Tensor) -> Drift:
+    """Compare the predictions at rows of `x` by the first and by the second halves of the chains."""
     num_draws = min(NUM_DRAWS // posterior.num_chains * posterior.num_chains, posterior.num_stored)
     rows = x[torch.linspace(0, len(x) - 1, min(len(x), NUM_CHECKED)).long()]
     found: Any = predict(model, posterior, rows, num_samples=num_draws, keep_draws=True, seed=0)
-    is_class = isinstance(found, ClassificationPrediction)
-    draws = found.logits if is_class else found.components.mean
-    chains = (draws.double().softmax(-1) if is_class else draws.double()).unflatten(0, (posterior.num_chains, -1))
-    first, second = (half.mean((0, 1)) for half in chains.tensor_split(2, 1))
-    if is_class:
-        return float(0.5 * (first - second).abs().sum(-1).mean())
-    return float((first - second).square().mean().sqrt() / found.total.double().mean().sqrt())
+
+    def halves(draws: Tensor) -> tuple[Tensor, ...]:
+        parts = draws.double().unflatten(0, (posterior.num_chains, -1)).tensor_split(2, 1)
+        return tuple(part.flatten(0, 1) for part in parts)
+
+    if isinstance(found, ClassificationPrediction):
+        first, second = (half.softmax(-1).mean(0) for half in halves(cast("Tensor", found.logits)))
+        return Drift(float(0.5 * (first - second).abs().sum(-1).mean()), is_class=True)
+    means, noises = halves(found.components.mean), halves(found.components.variance.expand_as(found.components.mean))
+    first, second = (half.mean(0) for half in means)
+    change = float((first - second).square().mean().sqrt() / found.total.double().mean().sqrt())
+    sds = [(noise.mean(0) + mean.var(0, correction=0)).sqrt() for noise, mean in zip(noises, means, strict=True)]
+    moved = ((sds[1] / sds[0]).log().abs().expm1()).flatten()  # the larger sd divided by the smaller, minus 1
+    return Drift(change, (float(moved.median()), float(moved.quantile(0.9))))
 
 
-def is_small(change: float, data: Dataset) -> bool:
-    """Return whether a :func:`drift` is so small that longer chains would hardly change the predictions."""
-    return change <= (CLOSE_CLASSES if data.classes else CLOSE_NUMBERS)
+def are_slightly_short(change: Drift, modes: Modes | None) -> bool:
+    """Return whether longer chains would hardly change the predictions and their intervals.
 
-
-def in_plain_words(posterior: MCMCPosterior, change: float, *, is_class: bool = False) -> str:
-    """Say how the fit went and what may improve it, without terms of statistics.
-
-    `change` is the :func:`drift`, which is shown if some chains are too short.
+    Two halves of a very short chain agree because both are near the start, so such chains are never slightly short.
     """
+    return modes is not None and float(modes.within.max()) <= SLIGHTLY_SHORT and change.is_small
+
+
+def need_time(modes: Modes | None, status: Status) -> bool:
+    """Return whether chains are so short that longer sampling may change the predictions and their intervals."""
+    if modes is None or not are_short(modes):
+        return False
+    return not status.is_slight or float(modes.within.max()) > SLIGHTLY_SHORT  # earlier versions had no such limit
+
+
+def in_plain_words(posterior: MCMCPosterior) -> str:
+    """Say how the fit went and what may improve it, without terms of statistics."""
     said = "The network is trained, and the sampler ran long enough."
     if posterior.statistics.has_many_diverging:
         said = "The network is trained, but many steps of the sampler failed."
     elif posterior.modes is None:
         said = "The network is trained, but there are too few draws to check the sampler."
+    elif need_time(posterior.modes, posterior.status):
+        said = f"The network is trained, but the chains are too short: {MAY_CHANGE}."
     elif are_short(posterior.modes):
-        if posterior.status.is_slight:
-            return f"The network is trained. Some chains are short, but {HARDLY}."
-        size = percent(change, 0 if change >= 0.1 else 1) + ("" if is_class else " of their standard deviation")
-        said = f"The network is trained. Longer sampling would change its predictions somewhat (by about {size})."
+        return f"The network is trained. Some chains are short, but {HARDLY}."
     elif posterior.status.remedy:
         said = "The network is trained. The sampler would need longer to be exact."
     return f"{said} {posterior.status.remedy}".rstrip()
@@ -193,8 +229,9 @@ def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good
     if posterior.status:
         return "good", ""
     if posterior.modes is not None and are_short(posterior.modes):
-        slight = f", but {HARDLY}" if posterior.status.is_slight else ""
-        return "note", f"{posterior.modes.unexplored}{slight}"  # no problem, since such chains often predict well
+        # no problem, since such chains often predict well
+        doubt = f": {MAY_CHANGE}" if need_time(posterior.modes, posterior.status) else f", but {HARDLY}"
+        return "note", f"{posterior.modes.unexplored}{doubt}"
     return "note", "some chains are too short to explore their modes"
 
 

@@ -129,7 +129,7 @@ def train(
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
-        from ..chains import are_short, drift, has_failed, in_plain_words
+        from ..chains import has_failed, in_plain_words, need_time
         from ..folders import resuming, updating
         from ..manifest import CHECKPOINT
         from ..own.network import own_code
@@ -209,10 +209,8 @@ def train(
                 notes.append(length.text)
             output.say(length.text, style="yellow" if length.level != "good" else "green")
     else:
-        with own_code(config.net):
-            change = drift(model, posterior, known.x_train) if are_short(posterior.modes) else 0.0
-        said = in_plain_words(posterior, change, is_class=bool(known.classes))
-        output.say(said, style="yellow" if has_failed(posterior) else "green")
+        is_doubtful = has_failed(posterior) or need_time(posterior.modes, posterior.status)
+        output.say(in_plain_words(posterior), style="yellow" if is_doubtful else "green")
     if last is not None:
         nll, kl, cost = (value / len(known.x_train) for value in (-last.expected_log_likelihood, last.kl, -last.elbo))
         output.say(

@@ -15,6 +15,11 @@ from .numbers import number, percent
 
 COMPARED = (0.9, 0.95)  # levels of the intervals and sets
 CHANCE = 0.99  # probability of the range of chance; tests of several levels err in less than one in twenty
+COARSE, COARSE_RATIO = 0.1, 0.5
+"""Heuristic: test rows are too few to judge a share, such as that of the targets inside of intervals, if chance may
+move it by more than `COARSE`. They are too few to judge standard deviations if chance may move RMSE / sd from 1 by more
+than `COARSE_RATIO`. A test that only a gross fault can fail has no good result: its verdict says so."""
+
 OWN = "network"  # name of the intervals and sets before calibration
 PARTS = ("smallest", "middle", "largest")  # names of thirds of the rows by their predicted sd, or entropy
 
@@ -78,6 +83,8 @@ class BeforeAndAfter:
         shares = " and ".join(percent(row["inside"]) for row in own)
         said = f"Before calibration, the {self.noun} of {self.levels} held {shares} of the targets"
         if all(self._is_right(row) for row in own):
+            if COMPARED[0] - self._limits(COMPARED[0])[0] / self.num_test > COARSE:
+                return f"{said}. The rows are too few to tell whether calibration was needed."
             return f"{said}. This is right within chance, so calibration was not needed here."
         return f"{said}. At least one of these shares is wrong by more than chance, so calibration was needed."
 
@@ -86,11 +93,16 @@ class BeforeAndAfter:
 
         For sets of classes and for intervals of counts, a share above its level is also accepted.
         """
-        from scipy.stats import binom  # imported late: importing takes long
-
-        low, high = binom.interval(CHANCE, self.num_test, row["level"])
+        low, high = self._limits(row["level"])
         held = row["inside"] * self.num_test
         return bool(held >= low and (self.is_class or self.is_count or held <= high))
+
+    def _limits(self, level: float) -> tuple[float, float]:
+        """Return the numbers of rows between which the number of targets inside lies by chance."""
+        from scipy.stats import binom  # imported late: importing takes long
+
+        low, high = binom.interval(CHANCE, self.num_test, level)
+        return float(low), float(high)
 
     @property
     def levels(self) -> str:

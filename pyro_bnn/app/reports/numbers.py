@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 LARGE, SMALL = 1e7, 1e-4  # numbers of at least the first size, or below the second, are shown as powers of ten
+MOST_WRITTEN = 1e12  # the same for six digits
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -23,7 +24,7 @@ def number(value: float, sign: str = "") -> str:
     """
     if value and not SMALL <= abs(value) < LARGE:
         return f"{value:{sign}.3e}"
-    return f"{value:{sign}.{max(0, (3 if abs(value) >= 1 else 2) - _magnitude(value))}f}"
+    return f"{value:{sign},.{max(0, (3 if abs(value) >= 1 else 2) - _magnitude(value))}f}"
 
 
 def with_error(value: float, error: float, sign: str = "") -> str:
@@ -36,7 +37,15 @@ def with_error(value: float, error: float, sign: str = "") -> str:
     fewest, most = 1 - _magnitude(error), 2 - _magnitude(error)
     digits = max(0, min(max(3 - _magnitude(value), fewest), most))
     value = round(value, digits) + 0.0  # no minus sign before 0
-    return f"{value:{sign}.{digits}f} ± {error:.{digits}f}"
+    return f"{value:{sign},.{digits}f} ± {error:,.{digits}f}"
+
+
+def six_digits(value: float) -> str:
+    """Return a number with at most six significant digits, with commas between thousands, and without end zeros."""
+    if value and not SMALL <= abs(value) < MOST_WRITTEN:
+        return f"{value:.6g}"
+    text = f"{round(value, 5 - _magnitude(value)):,.{max(0, 5 - _magnitude(value))}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _magnitude(value: float) -> int:

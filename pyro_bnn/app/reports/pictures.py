@@ -18,6 +18,9 @@ from ..folders import PNG, Folder
 from .numbers import percent
 
 LARGEST_DRAWING = 120_000  # heuristic: bytes of a vector drawing; a larger one becomes an image of pixels
+MOST_TICKS = 5  # intervals between the ticks of an axis
+NARROW = 0.5  # share of the width of a figure; an axis that is shorter has at most three ticks
+THOUSANDS, MANY = 1e4, 1e5  # ticks of axes that reach these numbers are such as 20,000 and 200k
 MOST_DRAWN = 100  # largest number of rows in a picture of intervals
 
 
@@ -27,11 +30,33 @@ def pictures_of(folder: Folder, names: Sequence[str]) -> list[str]:
     return [name for name in pictures if name in folder]
 
 
+def readable(ax: Any) -> Any:
+    """Give the linear axes of a figure few ticks, without an offset such as 1e6; return `ax`."""
+    for each in ax.figure.axes:
+        for name, axis in (("x", each.xaxis), ("y", each.yaxis)):
+            used = type(axis.get_major_locator()).__name__, type(axis.get_major_formatter()).__name__
+            if used != ("AutoLocator", "ScalarFormatter"):  # names, or ticks of a logarithmic axis
+                continue
+            is_narrow = name == "x" and each.get_position().width < NARROW
+            each.locator_params(name, nbins=2 if is_narrow else MOST_TICKS)
+            largest = max(map(abs, axis.get_view_interval()))
+            if largest >= THOUSANDS:
+                axis.set_major_formatter(_in_thousands if largest >= MANY else "{x:,.0f}")
+    return ax
+
+
+def _in_thousands(value: float, _: int | None = None) -> str:
+    """Return the label of a tick, such as 200k or 1.2M."""
+    if abs(value) >= 1e9:
+        return f"{value:.3g}"
+    return f"{value / 1e6:g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k" if value else "0"
+
+
 def save_picture(folder: Folder, name: str, ax: Any) -> str:
     """Write the figure of `ax` to a file, remove the same picture in other formats, and return the name of the file."""
     new = folder.in_format(name)
     with folder.new(new) as path:
-        plotting.save(ax, path)
+        plotting.save(readable(ax), path)
     for other in {name.replace(PNG, f".{ending}") for ending in PICTURE_FORMATS} - {new}:
         folder.discard(other)
     return new
@@ -81,6 +106,7 @@ class Drawing:
 
     def __str__(self) -> str:
         """Return a data URL that contains a vector drawing, or pixels if the vector drawing is large."""
+        readable(self.ax)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "picture.svg"
             plotting.save(self.ax, path)

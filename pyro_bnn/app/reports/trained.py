@@ -123,6 +123,7 @@ class Trained:
     num_samples: int = 100  # weight draws in each prediction
     seed: int = 0  # of the weight draws
     calibration: runs.RunCalibration | None = None  # of its predictions, if rows were held out for it
+    source: Path | None = None  # file of the rows, if it is not the one that was trained on
     _ensembles: dict[tuple[int, bool], Prediction] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -181,4 +182,4 @@ def load_trained(
             )
     model, posterior = runs.load_run(run, rows, device=device)
     count, calibration = runs.num_draws(posterior, num_samples), runs.calibration_of(run, config)
-    return Trained(model, posterior, rows, unknown, name, count, seed, calibration)
+    return Trained(model, posterior, rows, unknown, name, count, seed, calibration, data)

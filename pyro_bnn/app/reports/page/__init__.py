@@ -13,6 +13,7 @@ from ..numbers import number, percent, together, with_error
 from .calibration import calibrated_section, calibration_section
 from .chains import chains_section
 from .classifier import accuracy_section, examples_section, unknown_section
+from .columns import data_section
 from .drivers import drivers_section, surprises_section
 from .fit import about_section, command_with, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
@@ -22,6 +23,7 @@ from .section import usability as usability
 from .subject import Subject
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
+    data_section,
     accuracy_section,
     calibration_section,
     unknown_section,

@@ -11,7 +11,7 @@ from ....results import plotting
 from ....results.calibration import rank_of
 from ....scores import metrics
 from ...config import LEVEL
-from ..calibrated import CHANCE, BeforeAndAfter, before_and_after
+from ..calibrated import CHANCE, COARSE, BeforeAndAfter, before_and_after
 from ..numbers import percent, with_error
 from ..pictures import Drawing
 from .section import FEWEST, Section, Tile, Verdict, judged
@@ -22,7 +22,6 @@ NUM_BINS, NUM_SIMULATIONS = 15, 1000
 MIN_INPUTS = 20  # heuristic: a bin with fewer rows says little about their accuracy, and is joined with its neighbours
 LIMIT = 0.975  # a calibration error is a fault above this quantile of the errors that calibrated networks have
 SMALL_EXCESS = 0.01  # heuristic: such a fault is slight if the error exceeds the mean of those errors by less than this
-COARSE = 0.16  # heuristic: if chance gives a larger calibration error, no error that matters can be found
 MOST_ERRORS = 3.0  # mean confidence and accuracy may differ by this number of standard errors
 
 
@@ -34,7 +33,7 @@ def calibration_section(subject: Subject) -> Section | None:
     probs = subject.classified.prediction.probs.cpu()
     found = calibration_of(probs, y, seed=subject.seed)
     bins = metrics.calibration_bins(probs, y, num_bins=NUM_BINS).joined(MIN_INPUTS)
-    remark = f"mean gap between confidence and accuracy; {percent(found['usual'])} by chance"
+    remark = f"mean gap between confidence and accuracy; chance gives up to {percent(found['limit'])}"
     columns = zip(*(part.tolist() for part in (bins.counts, bins.confidence, bins.accuracy)), strict=True)
     return Section(
         "Calibration",
@@ -50,7 +49,7 @@ def calibration_section(subject: Subject) -> Section | None:
             "picture": _diagram(probs, y),
             "bins": [*columns],
         },
-        (of_calibration(found),),
+        (of_calibration(found, is_calibrated=subject.classified.calibration is not None),),
         (Tile("Calibration error", percent(found["error"]), remark),),
     )
 
@@ -80,8 +79,8 @@ def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
     }
 
 
-def of_calibration(found: Mapping[str, float]) -> Verdict:
-    """Judge whether a classifier's probabilities are calibrated."""
+def of_calibration(found: Mapping[str, float], *, is_calibrated: bool = False) -> Verdict:
+    """Judge whether a classifier's probabilities are calibrated. `is_calibrated` says whether sets of classes are."""
     error, gap, gap_error = found["error"], found["confidence"] - found["accuracy"], found["gap_error"]
     numbers = f"calibration error {percent(error)}; chance gives up to {percent(found['limit'])}"
     is_even, is_slight = abs(gap) <= NUM_ERRORS * gap_error, error - found["usual"] < SMALL_EXCESS
@@ -93,12 +92,15 @@ def of_calibration(found: Mapping[str, float]) -> Verdict:
     good = f"The probabilities are calibrated, within chance ({numbers})."
     few = f"Too few rows ({found['rows']}) to judge the calibration: {numbers}."
     is_few = is_right and (found["rows"] < FEWEST or found["limit"] > COARSE)
-    text = f"The probabilities are {off} ({numbers}): they are {direction}."
+    remedy = "For sets of classes with a promised share, train with --calibrate 0.2."
+    remedy = "The calibrated sets of classes hold their shares nevertheless." if is_calibrated else remedy
+    text = f"The probabilities are {off} ({numbers}): they are {direction}. {remedy}"
     verdict = judged(
         "limit" if is_few else "uncertainty",
         f"Problem: the calibration error exceeds the {percent(LIMIT)} quantile of simulations with calibrated "
         f"probabilities, or the mean confidence is more than {MOST_ERRORS:g} standard errors from the accuracy. Note: "
-        f"the same, but the error is less than {100 * SMALL_EXCESS:.0f} point above the mean of the simulations.",
+        f"the same, but the error is less than {100 * SMALL_EXCESS:.0f} point above the mean of the simulations; or "
+        f"the quantile is above {percent(COARSE, 0)}, so that the rows are too few to tell.",
         (is_few, "note", "too few rows to judge the calibration", few),
         (is_right, "good", "", good),
         (True, "note" if is_slight else "problem", f"the probabilities are {short} ({numbers})", text),
@@ -144,19 +146,23 @@ def _of_sets(found: BeforeAndAfter) -> Verdict:
     """Judge whether conformal sets contain at least the promised share of the labels."""
     rows = found.rows[1::2]  # after calibration
     lows = [limits_by_chance(row["level"], found.num_calibration, found.num_test)[0] for row in rows]
+    pairs = [*zip(rows, lows, strict=True)]
     numbers = "; ".join(
         f"{percent(row['inside'])} of the labels are in their {percent(row['level'], 0)} set, where chance gives at "
         f"least {percent(low)}, and the mean size is {row['width']:.2f} classes"
-        for row, low in zip(rows, lows, strict=True)
+        for row, low in pairs
     )
-    is_right = all(row["inside"] >= low for row, low in zip(rows, lows, strict=True))
-    few = f"Too few rows to judge the sets: {found.num_test}, fewer than {FEWEST} ({numbers})."
-    is_few = is_right and found.num_test < FEWEST
+    is_right = all(row["inside"] >= low for row, low in pairs)
+    missed = f"The sets miss too many labels ({numbers}). Look whether test rows differ from those that calibrate."
+    counts = f"{found.num_test} test rows, and {found.num_calibration} that calibrate"
+    few = f"Too few rows to judge the sets ({counts}): {numbers}."
+    is_few = is_right and (found.num_test < FEWEST or any(row["level"] - low > COARSE for row, low in pairs))
     return judged(
         "limit" if is_few else "uncertainty",
         f"Problem: the calibrated sets of {found.levels} contain a smaller share of the labels than correct sets do in "
-        f"{percent((1 + CHANCE) / 2)} of the cases.",
+        f"{percent((1 + CHANCE) / 2)} of the cases. Note: correct sets may miss a promised share by more than "
+        f"{100 * COARSE:.0f} points, so that the rows are too few to tell.",
         (is_few, "note", "too few rows to judge the sets", few),
         (is_right, "good", "", f"The sets contain the promised share of the labels ({numbers})."),
-        (True, "problem", "the sets miss too many labels", f"The sets miss too many labels ({numbers})."),
+        (True, "problem", "the sets miss too many labels", missed),
     )

@@ -8,7 +8,7 @@ import torch
 from ...._core.summary import counted
 from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Modes
 from ....results import plotting
-from ...chains import HARDLY, fault_of, finding_on, has_one_mode
+from ...chains import HARDLY, MAY_CHANGE, SLIGHTLY_SHORT, fault_of, finding_on, has_one_mode, need_time
 from ...config import LEVEL, RunConfig
 from ...remedies import longer_chains, longer_limit
 from ...runs import is_chains
@@ -102,9 +102,10 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
     """Judge whether draws diverged, and whether every chain has explored its mode."""
     rule = (
         f"Problem: more than {percent(MOST_DIVERGING, 0)} of the draws diverged. Note: R-hat between the two halves of "
-        f"a chain is above {LARGEST_WITHIN} for the prediction of some training row, and the predictions of all first "
-        "halves differ from those of all second halves; or R-hat between the chains of a linear model is too large, "
-        "since such a model has one mode. The scores on the test rows tell how well such chains predict."
+        f"a chain is above {LARGEST_WITHIN} for the prediction of some training row. Longer sampling should change "
+        f"little if this R-hat is at most {SLIGHTLY_SHORT}, and all first halves together give almost the same "
+        "predictions and widths of intervals as all second halves. Another note: R-hat between the chains of a linear "
+        "model is too large, since such a model has one mode."
     )
     count, share = counted(posterior.num_chains, "chain"), posterior.statistics.share_diverging
     diverged = "the sampler does not report divergences" if share is None else f"{percent(share)} of the draws diverged"
@@ -113,6 +114,7 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
     between = "" if modes is None else f" (R-hat between chains is {modes.between:.2f})"
     few = "" if modes is None else modes.unexplored
     unknown = "too few draws to tell whether the chains have explored their modes"
+    is_doubtful = need_time(modes, posterior.status)
     more = (
         "The sampler would need longer to be exact. The scores on test rows tell how good the predictions and "
         "intervals are. "
@@ -123,12 +125,12 @@ def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) 
         rule,
         (level == "problem", "problem", "the chains are in trouble", posterior.status.message),
         (finding == "unknown", "note", unknown, f"{sentence(unknown)}. {more}"),
-        (finding == "short" and posterior.status.is_slight, "note", few, f"{few}, but {HARDLY}."),
-        (finding == "short", "note", few, f"{few}. {more}"),
+        (finding == "short" and not is_doubtful, "note", few, f"{few}, but {HARDLY}."),
+        (finding == "short", "note", f"{few}: {MAY_CHANGE}", f"{few}: {MAY_CHANGE}. {more}"),
         (finding == "disagreeing", "note", apart, f"{sentence(apart)}{between}. {more}"),
         (True, "good", "", f"Of {count}, {diverged}, and every chain has explored its mode."),
     )
-    if verdict.level != "note" or posterior.status.is_slight:
+    if verdict.level != "note" or (finding == "short" and not is_doubtful):
         return verdict
     limit = longer_limit(config, posterior.seconds)
-    return replace(verdict, is_cause=True, changes={"time_limit": limit} if limit else {})
+    return replace(verdict, is_cause=True, is_named=True, changes={"time_limit": limit} if limit else {})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.metrics import confusion_matrix, roc_auc_score
+from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_score
 from torch import Tensor
 
 from ...._core.summary import counted
@@ -21,6 +21,7 @@ from .section import Level, Section, Tile, Verdict, judged, wilson
 from .subject import Classified, Subject
 from .verdicts import (
     IN_A_SENTENCE,
+    NO_BETTER,
     NUM_ERRORS,
     WEAK,
     best_of,
@@ -29,6 +30,7 @@ from .verdicts import (
     of_trees,
     of_ways,
     scores_of_ways,
+    ways_of,
 )
 
 MOST_CLASSES = 20  # of more, only those of lowest recall are listed, without a confusion matrix
@@ -84,6 +86,7 @@ def accuracy_section(subject: Subject) -> Section | None:
         {
             "found": found,
             "scores": scores_of_ways(found),
+            "of_two": _of_two(found),
             "has_trees": TREES in found.baselines,
             "classes": listed,
             "are_all_listed": len(listed) == len(classes),
@@ -103,6 +106,23 @@ def accuracy_section(subject: Subject) -> Section | None:
         usable=f"{percent(accuracy)} right ({IN_A_SENTENCE.get(nearest, nearest)}: {percent(shares[nearest])})"
         f"{_deferred(accuracy, certainty if is_useful else (), found.noun)}",
     )
+
+
+def _of_two(found: Classified) -> dict[str, Any] | None:
+    """Return scores of the order in which each method puts the rows by the probability of the rarer of two classes.
+
+    Return None if there are not two classes among the test rows.
+    """
+    counts = torch.bincount(found.y.cpu(), minlength=len(found.classes)).tolist()
+    if len(counts) != 2 or not all(counts):
+        return None
+    rarer = int(counts[1] <= counts[0])
+    is_rarer = (found.y.cpu() == rarer).numpy()
+    probs = [way.probs[:, rarer].detach().double().cpu().numpy() for way in ways_of(found).values()]
+    return {
+        "class": found.classes[rarer],
+        "rows": [(float(roc_auc_score(is_rarer, p)), float(average_precision_score(is_rarer, p))) for p in probs],
+    }
 
 
 def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]]:
@@ -159,10 +179,10 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
     chance = f"{text}: the difference may be chance."
     return judged(
         "unclear" if low <= guess < accuracy else "predictions",
-        "Problem: the accuracy is not above the share of the most frequent class. Note: it is above, but its 95 % "
+        "Problem: the accuracy is not above the share of the most frequent class. Note: it is above, but its 90 % "
         f"interval reaches down to this share, or the network avoids less than {percent(WEAK, 0)} of the mistakes that "
         "one makes by always saying this class.",
-        (accuracy <= guess, "problem", no_better, f"{text}: the network is no better."),
+        (accuracy <= guess, "problem", no_better, f"{text}: the network is no better. {NO_BETTER}"),
         (low <= guess, "note", f"better than always saying “{often}” only within chance", chance),
         (accuracy - guess < WEAK * (1 - guess), "note", "most of a guess's mistakes remain", remain),
         (True, "good", "", f"{text}."),
@@ -185,13 +205,14 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
     often = f"{share} of {name} are missed, and {percent(1 - highest['recall'], 0)} of “{highest['name']}”; {numbers}."
     few = f"Too few rows of {name} to tell whether it is found: {numbers}."
     unsure = f"Too few rows of “{rarest['name']}” ({rarest['rows']}) to tell whether it is found: {numbers}."
+    more = "More training rows of what is missed would help most."
     is_few = wilson(rarest["hits"], rarest["rows"])[0] < MISSED
     return judged(
         "predictions",
         f"Problem: the 90 % interval of a class's recall lies below {percent(MISSED, 0)}. Note: such an interval lies "
         f"more than {100 * BEHIND:.0f} points below the accuracy, or reaches below {percent(MISSED, 0)}, or the lowest "
         f"recall is below {percent(FOUND, 0)}.",
-        (bool(missed), "problem", f"mostly misses {missed}", f"Mostly missed: {missed}; {numbers}."),
+        (bool(missed), "problem", f"mostly misses {missed}", f"Mostly missed: {missed}; {numbers}. {more}"),
         (bool(behind), "note", f"low recall of {behind}", rarer),
         (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),
         (lowest["recall"] < FOUND, "note", f"misses {share} of {name}", often),
@@ -216,7 +237,10 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor, 
     is_unclear = not is_above and not is_short and expected >= POSSIBLE
     few = f"Too few errors ({int((~is_right).sum())}) to tell whether the uncertainty points at them ({numbers})."
     level: Level = "problem" if expected >= POSSIBLE else "note"
-    nowhere = f"The uncertainty does not point at wrong {noun}s ({numbers})."
+    nowhere = (
+        f"The uncertainty does not point at wrong {noun}s ({numbers}). Do not choose {noun}s for a human by it; "
+        "a longer training may mend it."
+    )
     weakly = f"The uncertainty points at wrong {noun}s only weakly ({numbers})."
     return judged(
         "limit" if is_unclear else "uncertainty",
@@ -267,14 +291,15 @@ def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
         "images would be flagged, too"
     )
     text = f"Unknown images ({where}) are {{}}: {numbers}."
+    low = f"{text} Do not rely on the uncertainty to refuse such images."
     is_above, is_low = area - NUM_ERRORS * error > 0.5, area + NUM_ERRORS * error < PARTLY
     few = f"Too few images to tell whether unknown ones ({where}) are noticed: {numbers}."
     return judged(
         "uncertainty" if is_above or is_low else "limit",
         f"Good: an AUROC of {NOTICED:g} or more. Problem: it is below {PARTLY:g} by {NUM_ERRORS:g} standard errors. "
         "Note: all other cases.",
-        (is_low and not is_above, "problem", "unknown images not noticed", text.format("not noticed")),
-        (is_low, "problem", "unknown images hardly noticed", text.format("hardly noticed")),
+        (is_low and not is_above, "problem", "unknown images not noticed", low.format("not noticed")),
+        (is_low, "problem", "unknown images hardly noticed", low.format("hardly noticed")),
         (not is_above, "note", "too few images to tell whether unknown ones are noticed", few),
         (area < NOTICED, "note", "unknown images only partly noticed", text.format("only partly noticed")),
         (True, "good", "", text.format("noticed")),

@@ -8,8 +8,8 @@ import pandas
 
 from ....results import plotting
 from ...config import LEVEL
-from ..drivers import MOST_ROWS, NUM_PERMUTATIONS, Driver, Drivers
-from ..numbers import in_series, number, percent
+from ..drivers import MOST_COLUMNS, MOST_ROWS, NUM_PERMUTATIONS, Driver, Drivers
+from ..numbers import in_series, number, percent, six_digits
 from ..pictures import Drawing, panels
 from .section import Section
 from .subject import Classified, Regressed, Subject
@@ -24,6 +24,9 @@ LONGEST = 20  # largest number of letters of a column's name in the picture
 def drivers_section(subject: Subject) -> Section | None:
     """Make the section on how predictions change if a column is shuffled. Return None if no column varies."""
     found = subject.drivers
+    if subject.num_columns > MOST_COLUMNS:
+        counts = {"num_columns": subject.num_columns, "most": MOST_COLUMNS}
+        return Section("What drives the predictions", "no_drivers.html", counts)
     varying = [] if found is None else [driver for driver in found.columns if driver.varies]
     if found is None or not varying:
         return None
@@ -138,7 +141,7 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
     if subject.inputs is None:
         return []
     cells = [subject.inputs[name].iloc[row] for name in names]
-    texts = ["missing" if pandas.isna(cell) else cell if isinstance(cell, str) else f"{cell:.6g}" for cell in cells]
+    texts = ["missing" if pandas.isna(cell) else cell if isinstance(cell, str) else six_digits(cell) for cell in cells]
     return [_short(_rounded(text), LONGEST_INPUT) for text in texts]
 
 
@@ -146,7 +149,7 @@ def _rounded(text: str) -> str:
     """Round a text with a long decimal number to six digits. Return any other text, such as "1234567", unchanged."""
     if len(text) > LONGEST_NUMBER and not text.isdigit():
         with suppress(ValueError):
-            return f"{float(text):.6g}"
+            return six_digits(float(text))
     return text
 
 
@@ -162,9 +165,9 @@ def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], 
         at = row, outputs[row]
         observed, predicted, lower, upper = (float(part[at]) for part in (y, mean, low, high))
         name = [found.names[outputs[row]]] if len(found.names) > 1 else []
-        form = f".{_decimals(widths[outputs[row]])}f"
+        form = f",.{_decimals(widths[outputs[row]])}f"
         exact = round(observed, 5 - math.floor(math.log10(largest[outputs[row]] or 1)))
-        numbers = [f"{exact:.6g}", f"{predicted:{form}}", f"{lower:{form}} to {upper:{form}}"]
+        numbers = [six_digits(exact), f"{predicted:{form}}", f"{lower:{form}} to {upper:{form}}"]
         cells.append(([*name, *numbers], not lower <= observed <= upper))
     return cells
 

@@ -14,17 +14,18 @@ from ...._core.summary import counted
 from ....results import plotting
 from ....scores import metrics
 from ...config import LEVEL
-from ..calibrated import CHANCE
+from ..calibrated import CHANCE, COARSE, COARSE_RATIO
 from ..numbers import in_series, number, percent, with_error
 from ..pictures import Drawing, observed_against_predicted, panel
 from ..scores import LEVELS
 from ..trained import TREES
 from .calibration import MOST_ERRORS, limits_by_chance
 from .hints import of_bias, of_leak, of_negative
-from .section import FEWEST, Section, Tile, Verdict, judged
+from .section import FEWEST, Section, Tile, Verdict, judged, sentence
 from .subject import Regressed, Subject
 from .verdicts import (
     IN_A_SENTENCE,
+    NO_BETTER,
     NUM_ERRORS,
     WEAK,
     best_of,
@@ -99,7 +100,7 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
     of_mean = f"the mean of the training targets has {number(guess)}"
     text = f"RMSE {with_error(root, error)} on {counted(len(squared), 'test row')}; {of_mean}"
     is_better, little = gain > NUM_ERRORS * gain_error, f"only {percent(explained)} of the variance"
-    no_better = f"{text}: the network predicts no better."
+    no_better = f"{text}: the network predicts no better. {NO_BETTER}"
     name = "the mean of the targets"
     chance = f"{text}: the difference may be chance."
     return judged(
@@ -139,7 +140,7 @@ def intervals_section(subject: Subject) -> Section | None:
     verdicts = [
         _of_intervals(rows, len(found.y), is_calibrated=found.calibration is not None),
         *([] if is_few else [of_ranking(ranking)]),
-        *([] if is_few and of_sds.level == "good" else [of_sds]),
+        *([] if is_few and (of_sds.level == "good" or of_sds.is_untold) else [of_sds]),
         *of_negative(found, LEVEL),
     ]
     headline = next(row for row in rows if row["level"] == LEVEL)
@@ -214,15 +215,21 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], num_rows: int, *, is_calibr
     good = f"The intervals hold the promised shares of the targets, within chance (share inside: {numbers})."
     remedy = "" if is_calibrated else " Train with --calibrate 0.2 to correct the widths with held-out rows."
     text = f"The {levels} intervals are {kind}: the share of the targets inside is {numbers}.{remedy}"
-    few = f"Too few rows to judge the intervals: {num_rows} test rows, fewer than {FEWEST} (share inside: {numbers})."
+    level = next(row for row in rows if row["level"] == LEVEL)
+    is_few = num_rows < FEWEST or level["promised"] - level["limits"][0] > COARSE
+    few = (
+        f"Too few rows to judge the intervals: on {num_rows} test rows, chance gives {percent(level['limits'][0])} to "
+        f"{percent(level['limits'][1])} for {percent(level['promised'], 0)} (share inside: {numbers})."
+    )
     is_cautious = len(wrong) < len(rows) and all(miss > 0 for miss in misses)
     verdict = judged(
-        "uncertainty" if wrong or num_rows >= FEWEST else "limit",
+        "limit" if is_few and not wrong else "uncertainty",
         f"Each of the intervals of {', '.join(percent(row['level'], 0) for row in rows)} is judged. Problem: the "
         f"share of targets in one of them occurs by chance in less than {percent(1 - CHANCE, 0)} of the cases, and "
         f"differs from the promised share by {100 * SMALL_MISS:.0f} points or more. Note: it differs by less, or some "
-        "intervals hold more than they promise and the others are right.",
-        (not wrong and num_rows < FEWEST, "note", "too few rows to judge the intervals", few),
+        "intervals hold more than they promise and the others are right; or chance may move the share in "
+        f"{percent(LEVEL, 0)} intervals by more than {100 * COARSE:.0f} points, so that the rows are too few to tell.",
+        (not wrong and is_few, "note", "too few rows to judge the intervals", few),
         (not wrong, "good", "", good),
         (True, "problem" if is_large and not is_cautious else "note", short, text),
     )
@@ -271,7 +278,9 @@ def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
         "small": [group for group in groups if group["ratio"] > group["limits"][1]],
     }
     ratios = in_series([format(group["ratio"], ".2f") for group in groups])
-    limit = f"; chance gives up to ± {max(group['limits'][1] for group in groups) - 1:.2f}"
+    untold = "too few rows to tell whether the sizes of the predicted sd are right"
+    most = max(group["limits"][1] for group in groups) - 1
+    limit = f"; chance gives up to ± {most:.2f}"
     numbers = f"ratio {ratios}{', from the surest rows to the least sure' if len(groups) > 1 else ''}"
     wrong = " and ".join(f"too {side} in {len(off)} of {len(groups)}" for side, off in sides.items() if off)
     where = f"{wrong} quarters of the rows" if len(groups) > 1 else wrong.removesuffix(" in 1 of 1")
@@ -280,7 +289,14 @@ def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
     return judged(
         "uncertainty",
         f"Note: in some quarter of the rows, RMSE / predicted sd differs from 1 by more than {MOST_ERRORS:g} standard "
-        f"errors, and by more than {SMALL_RATIO:g}.",
+        f"errors, and by more than {SMALL_RATIO:g}; or these standard errors are above {COARSE_RATIO:g}, so "
+        "that the rows are too few to tell.",
+        (
+            not wrong and most > COARSE_RATIO,
+            "note",
+            untold,
+            f"{sentence(untold)}: RMSE / predicted sd has the {numbers}{limit}.",
+        ),
         (
             not wrong,
             "good",
@@ -309,9 +325,10 @@ def of_ranking(found: Mapping[str, float]) -> Verdict:
     by_few = ""
     if found["least_sure"] > found["surest"] and correlation <= error:
         by_few = ": a few large errors can raise RMSE, but the rank correlation counts every row alike"
+    remedy = "Do not choose rows by their sd; more training rows or a longer training may mend it."
     not_ranked = (
         f"The predicted sd does not rank the errors ({ranks}). If it were right, the rank correlation would be about "
-        f"{expected:+.2f}. {groups}{by_few}."
+        f"{expected:+.2f}. {groups}{by_few}. {remedy}"
     )
     unclear = (
         "It cannot be told whether errors are larger where the predicted sd is larger: the test rows are too few, or "
@@ -319,7 +336,7 @@ def of_ranking(found: Mapping[str, float]) -> Verdict:
         f"± {error:.2f}, and correct sds would give only about {expected:+.2f}. {groups}{by_few}."
     )
     mostly = f"The predicted sd ranks most errors, but not the largest ({ranks}). {groups}."
-    reversed_ = f"Errors are smaller where the predicted sd is larger ({ranks}). {groups}{by_few}."
+    reversed_ = f"Errors are smaller where the predicted sd is larger ({ranks}). {groups}{by_few}. {remedy}"
     good = f"Errors are larger where the predicted sd is larger ({ranks}). {groups}."
     weakly = (
         f"Errors are larger where the predicted sd is larger, but only slightly ({ranks}). If it were right, the rank "

@@ -21,6 +21,7 @@ UNUSABLE = "Not usable as it is"
 NEITHER = f"{UNUSABLE}, neither for its predictions nor for its uncertainty"
 UNCLEAR = "Too few rows to tell whether it is usable"
 FEWEST = 50  # test rows for a verdict that finds no fault: with fewer, 90 % intervals may hold all by chance (0.9^50)
+UNTOLD = ("too few rows", "too few errors", "too few images")  # what findings begin with that test rows cannot tell
 ELSEWHERE = "in the report"  # where the first line says that more notes are, unless it is on the page itself
 Case: TypeAlias = tuple[bool, Level, str, str]  # whether it holds, its level, and its finding in brief and in sentences
 
@@ -39,6 +40,11 @@ class Verdict:
     command: str = ""  # the command that trains with the changes of all verdicts, if this one has changes
     is_named: bool = False  # whether the first line of the report names this fault, even if it is a note
     beaten: str = ""  # says in brief which other method predicts better; empty if there is none
+
+    @property
+    def is_untold(self) -> bool:
+        """Whether the test rows are too few to tell. The page shows such notes in grey."""
+        return self.level == "note" and self.short.startswith(UNTOLD)
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
     unclear = [note for note in notes if note.about == "unclear"]
     of_baseline = [verdict for verdict in verdicts if verdict.about == "baseline" and verdict.level != "good"]
     short_fits = [note for note in causes if unsure or note.about == "limit"]
-    named = [note for note in notes if note.is_named]
+    named = [note for note in notes if note.is_named and note not in short_fits]
     limits = [note for note in notes if note.about in ("predictions", "limit") and note not in (*causes, *named)]
     # the last verdict on a baseline is that on trees, which says what to do
     limits = [*leaks, *([] if unsure or unclear else short_fits), *reversed(of_baseline), *limits]

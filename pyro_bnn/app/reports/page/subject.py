@@ -18,7 +18,8 @@ from ... import runs
 from ...chains import Choice
 from ...config import RunConfig
 from ..calibrated import interval_of
-from ..drivers import Drivers, Leak, drivers_of, leak_of
+from ..columns import Column, describe_columns
+from ..drivers import Drivers, Leak, columns_of, drivers_of, leak_of
 from ..evaluation import Evaluation, evaluate_classifier
 from ..scores import in_units
 from ..trained import Trained
@@ -103,6 +104,9 @@ class Subject:
     drivers: Drivers | None = None  # effects of the columns
     history: History | None = None  # of a variational run, in the units of the target
     choice: Choice | None = None  # of the settings of chains
+    num_columns: int = 0  # of the inputs, if their effects were asked for; 0 for images
+    columns: Sequence[Column] = ()  # of the file; empty unless it is a table
+    notes: Sequence[str] = ()  # on how the rows were processed
     inputs: pandas.DataFrame | None = None  # inputs of the test rows as in the file; None for images
     modes: Modes | None = None  # agreement of the predictions of training rows, within and between chains
     by_chain: tuple[Tensor, Tensor] | None = None  # a few test rows (R,), and what each chain predicts there (K, R)
@@ -170,9 +174,12 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
         drivers_of(found) if has_drivers else None,
         history,
         choice,
-        rows.test_inputs,
-        modes,
-        by_chain,
+        num_columns=len(columns_of(found)) if has_drivers else 0,
+        columns=describe_columns(config, rows.facts, found.source) if has_drivers else (),
+        notes=rows.notes,
+        inputs=rows.test_inputs,
+        modes=modes,
+        by_chain=by_chain,
     )
 
 

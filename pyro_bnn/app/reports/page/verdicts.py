@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from ....scores.uncertainty import Prediction
+from ..calibrated import COARSE, COARSE_RATIO
 from ..numbers import number, percent, with_error
 from ..trained import TREES
 from .section import FEWEST, About, Level, Tile, Verdict, judged, sentence
@@ -18,6 +19,7 @@ NUM_ERRORS = 2.0  # standard errors that a difference must exceed, which happens
 SMALL_GAIN = 0.01  # heuristic: a smaller difference in NLL, in nats per row, counts as a tie
 LARGE_LOSS = 0.1  # heuristic: a network is unusable if a baseline's NLL is lower by this, in nats per row
 WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's mistakes or squared errors
+NO_BETTER = "Check the target and the columns; more rows or a longer training may help."  # the remedy
 IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", "shares of the classes")}  # guesses
 SINGLE = {"mean weights": "the mean weights", "one draw": "one of them"}  # in sentences
 
@@ -75,11 +77,15 @@ def of_baseline(
     equal = f"not clearly better than {name} ({scores})"
     if is_nearer:
         equal = f"probabilities not clearly better than those of {name} ({scores}), while the errors are smaller"
-    worse = f"The network has smaller errors than {name}, but its probabilities are worse ({numbers})."
+    worse = (
+        f"The network has smaller errors than {name}, but its probabilities are worse ({numbers}). Train longer "
+        "or on more rows, or use its predictions only."
+    )
     is_beaten = gain < 0 and not is_tied
     where = f" in NLL, not clearly in {unbeaten}" if unbeaten else ""
     lead = f"{sentence(name)} {'has the lower NLL' if unbeaten else 'predicts better'}"
     beats = f"{lead}: NLL {number(-theirs)}, this run {number(-own)} ({difference}; {points})."
+    remedy = f"Use {name}, or train longer or on more rows."
     better, by_guess = [name], f"{number(-own)} against {number(-theirs)}"
     if guess is not None and guess[1] > own:
         better, by_guess = [name, guess[0]], f"{by_guess} and {number(-guess[1])}"
@@ -94,7 +100,7 @@ def of_baseline(
         (is_tied, "note", equal, tied),
         (gain > 0, "good", "", f"The network's probabilities are better than those of {name} ({numbers})."),
         (is_nearer, "problem", f"probabilities worse than those of {' and of '.join(better)} (NLL {by_guess})", worse),
-        (True, "problem", f"beaten by {' and '.join(better)}{where}", beats),
+        (True, "problem", f"beaten by {' and '.join(better)}{where}", f"{beats} {remedy}"),
     )
     return replace(verdict, beaten="" if not is_beaten or is_nearer or unbeaten else verdict.short)
 
@@ -155,7 +161,8 @@ def of_trees(found: Classified | Regressed) -> list[Verdict]:
         score, values = "accuracy", [percent(1 - float(part.mean())) for part in (own, theirs)]
     gain, error = mean_and_error(theirs - own)
     is_tied = not abs(gain) > NUM_ERRORS * error
-    if is_tied and len(own) < FEWEST:
+    clear = COARSE_RATIO * float(theirs.mean()) if isinstance(found, Regressed) else COARSE
+    if is_tied and (len(own) < FEWEST or NUM_ERRORS * error > clear):  # only a gross difference would show
         return []
     numbers = f"{score} {values[0]}, trees {values[1]}"
     better = (
@@ -175,14 +182,18 @@ def of_trees(found: Classified | Regressed) -> list[Verdict]:
     return [replace(verdict, beaten=brief if verdict.level == "note" else "")]
 
 
+def ways_of(found: Classified | Regressed) -> dict[str, Any]:
+    """Return the predictions of a single network, the ensemble and the baselines by their names in tables."""
+    return {
+        found.single[0]: found.single[1],
+        f"ensemble of {found.prediction.num_samples}": found.prediction,
+        **{f"baseline: {name}": way for name, way in found.baselines.items()},
+    }
+
+
 def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
     """Return the names and scores of a single network, the ensemble and the baselines."""
     main = f"ensemble of {found.prediction.num_samples}"
-    ways = {
-        found.single[0]: found.single[1],
-        main: found.prediction,
-        **{f"baseline: {name}": way for name, way in found.baselines.items()},
-    }
     return [
         {
             "name": name,
@@ -190,7 +201,7 @@ def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
             **way.score(),
             **({} if way.log_density is None else {"nll": -_mean_density(way)}),
         }
-        for name, way in ways.items()
+        for name, way in ways_of(found).items()
     ]
 
 

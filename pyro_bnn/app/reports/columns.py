@@ -1,0 +1,93 @@
+"""Describes the columns of a table: their types, their missing values, and how each becomes inputs of the network."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..._core.summary import counted
+from ..config import RunConfig
+from ..datasets import Facts
+from ..own.cells import Cells
+from ..own.encoding import Feature
+from ..own.reading import read_table
+from ..own.targets import Target
+
+MARKED = {
+    "number": "missing ones become the mean, and an input marks them",
+    "date": "missing ones become the mean, and an input marks them",
+    "category": "an input marks missing ones",
+    "text": "missing ones become zeros, and an input marks them",
+}
+DATE_PARTS = ("number of days", *("time of year", "time of week", "time of day") * 2)  # the sines, then the cosines
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, in words for the report."""
+
+    name: str
+    kind: str  # number, date, category or text
+    missing: float  # share of the rows of the file
+    use: str  # how it becomes inputs, or why it is left out
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the network does not use the column."""
+        return self.use.startswith("left out")
+
+
+def describe_columns(config: RunConfig, facts: Facts, path: Path | None = None) -> Sequence[Column]:
+    """Describe each column of a run's table, in the order of the file; return () if the data are not a table."""
+    if facts.table is None:
+        return ()
+    table = read_table(config.dataset if path is None else path, header=config.header)
+    features = {feature.name: feature for feature in facts.table.features}
+    found = []
+    for name in table.names:
+        cells = table.column(name)
+        if name == config.target:
+            kind, use = ("category" if facts.target.is_class else "number"), _target_in_words(facts.target)
+        elif name in features:
+            kind, use = features[name].kind, _use_in_words(features[name])
+        else:
+            kind, use = _kind_of(cells), _why_left_out(config, facts.table.identifiers, cells)
+        by = "; the rows are split by it" if name == config.split_by else ""
+        found.append(Column(name, kind, float(cells.is_missing.mean()), f"{use}{by}"))
+    return found
+
+
+def _target_in_words(target: Target) -> str:
+    if target.is_class:
+        return f"target, {counted(len(target.classes), 'class')}"
+    is_scaled = target.mean != [0.0] or target.scale != [1.0]
+    return "target, standardised" if is_scaled else "target, as it is"
+
+
+def _use_in_words(feature: Feature) -> str:
+    parts = list(dict.fromkeys(DATE_PARTS[part] for part in feature.parts)) if feature.kind == "date" else []
+    width = feature.width - feature.has_missing
+    use = {
+        "number": "standardised",
+        "date": f"{counted(width, 'input')}: {', '.join(parts)}",
+        "category": f"one-hot with {counted(width, 'value')}",
+        "text": f"{width} numbers from its letters",
+    }[feature.kind]
+    if not width:
+        return "an input says whether it is missing"
+    return f"{use}; {MARKED[feature.kind]}" if feature.has_missing else use
+
+
+def _kind_of(cells: Cells) -> str:
+    if cells.is_missing.all():
+        return "none"
+    return "number" if cells.numbers() else "date" if cells.days() else "text"
+
+
+def _why_left_out(config: RunConfig, identifiers: Sequence[str], cells: Cells) -> str:
+    if cells.name in config.ignore:
+        return "left out by --ignore"
+    if config.features and cells.name not in config.features:
+        return "left out, since it is not in --features"
+    if cells.name in identifiers:
+        return "left out: it names or counts the rows"
+    return "left out: it holds no value" if cells.is_missing.all() else "left out: the same in all training rows"
