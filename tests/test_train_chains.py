@@ -357,7 +357,7 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr(choosing._in_time, "slowdown", lambda: 1e6)
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--likelihood", "gaussian", "--time-limit", 0.5)
     assert code == 0
-    assert " s of the time limit are left, but chains need about " in out
+    assert " s of the time limit are left" in out
     assert "\nThe fit is variational, since " in out
     pattern = (
         r" (The time limit ended the training after (\d+) of 3,000 epochs\. "

@@ -18,6 +18,7 @@ from ._base import Likelihood, NumberLikelihood, require_multiple, require_outpu
 from ._numbers import NumbersLikelihood, lifted
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+MIN_SCALE = 1e-6  # for targets of size 1: far below their usual noise, but above rounding errors of single precision
 
 
 class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
@@ -88,9 +89,11 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
     Args:
         max_scale: Largest standard deviation of the noise, in units of the targets. Without a limit, the noise, an
             exponential of the output, can become arbitrarily large for inputs unlike the training inputs.
+        min_scale: Smallest standard deviation of the noise, in units of the targets. The default suits targets of size
+            1. Without this bound, far from the training inputs, the noise could be rounded to 0.
 
     Raises:
-        ValueError: If `max_scale` is not above 0.
+        ValueError: If `min_scale` is not above 0, or `max_scale` is not above `min_scale`.
 
     Example:
         >>> import torch
@@ -102,9 +105,15 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
     """
 
     @explained("HeteroscedasticGaussianLikelihood(max_scale=10.0)")
-    def __init__(self, max_scale: float | None = None) -> None:
+    def __init__(self, max_scale: float | None = None, *, min_scale: float = MIN_SCALE) -> None:
         super().__init__()
         self.max_scale = None if max_scale is None else _checks.positive("max_scale", max_scale)
+        self.min_scale = _checks.positive("min_scale", min_scale)
+        if self.max_scale is not None and self.max_scale <= self.min_scale:
+            raise ValueError(
+                f"`max_scale` must be above `min_scale`, got {self.max_scale:g} and {self.min_scale:g}; for targets "
+                "that are so small, pass a smaller `min_scale`."
+            )
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         require_multiple("HeteroscedasticGaussianLikelihood", output, 2)
@@ -114,9 +123,8 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
     def split(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean and the limited log variance, each (N, O), from an output (N, 2 * O)."""
         mean, log_variance = output.chunk(2, -1)
-        if self.max_scale is not None:
-            log_variance = hardtanh(log_variance, -math.inf, 2 * math.log(self.max_scale))
-        return mean, log_variance
+        largest = math.inf if self.max_scale is None else 2 * math.log(self.max_scale)
+        return mean, hardtanh(log_variance, 2 * math.log(self.min_scale), largest)
 
     def extra_repr(self) -> str:
         limit = "" if self.max_scale is None else f"max_scale={self.max_scale:g}"
@@ -188,7 +196,7 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         torch.Size([5, 2])
     """
 
-    def __init__(self, num_components: int, *, min_scale: float = 1e-6) -> None:
+    def __init__(self, num_components: int, *, min_scale: float = MIN_SCALE) -> None:
         super().__init__()
         self.num_components = _checks.at_least("num_components", num_components, 1)
         self.min_scale = _checks.positive("min_scale", min_scale)
