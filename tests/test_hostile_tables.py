@@ -59,7 +59,11 @@ TABLES = {
     "short line": (text("a,b,price", "1,2,3", "4,5"), (), "has 2 cells, but there are 3 names of columns; correct"),
     "unclosed quote": (text("a,price", '1,"2', "3,4", "5,6"), (), "a quotation mark is opened and never closed"),
     "quote within a cell": (text("a,price", '"1"x,2', "3,4"), (), "is not a table: ',' expected after"),
-    "not UTF-8": ("größe,price\n1,2\n".encode("latin-1"), (), "If it is in Latin-1, this command does so: iconv -f latin1"),
+    "not UTF-8": (
+        "größe,price\n1,2\n".encode("latin-1"),
+        (),
+        "If it is in Latin-1, this command does so: iconv -f latin1",
+    ),
     "UTF-16": ("area,price\n1,2\n".encode("utf-16"), (), "is not text in UTF-8"),
     "binary": (bytes(range(128)) * 4, (), "is not t"),
     "no value of the target": (

@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from . import recipes
-from .config import FIT, RunConfig, kind_of, option_of
+from .config import SVI, RunConfig, kind_of, option_of
 from .config import settings as declared
 from .recipes import OWN
 from .specs import stored
 
 NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000  # heuristic, for tables and arrays
 MOST_COLUMNS = 20  # largest number of columns in an error message
-VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.panel == FIT) - {
-    "method",
-    "seed",
-    "time_limit",
-}
+VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.panel == SVI)
 """Settings of a variational fit. A run is variational if the user gives such a setting."""
 
 

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import recipes, specs
-from ..config import settings
+from ..config import IMAGE_SETS, settings
 from ..reports.numbers import in_series
 from ..specs import TABLES
 from ..starting import check_given, columns_of, new_config
@@ -65,6 +65,7 @@ def train(
             "config.json in the run's folder contains the values of the run.",
             show_default="default",
             autocompletion=options.one_of(*recipes.NAMES),
+            rich_help_panel=IMAGE_SETS,
         ),
     ] = None,
     data: options.Data = None,
@@ -86,9 +87,9 @@ def train(
 ) -> None:
     """Train a Bayesian network on images, a table or arrays.
 
-    The settings, the history and the posterior are written to a folder. Tables and arrays are fitted with chains by
-    default. Ctrl-C stops the training. Then nothing is kept of a run with chains, and --resume continues a variational
-    run.
+    The settings, the history and the posterior are written to a folder. Tables and arrays are fitted by default with
+    chains: Markov chains, each of which draws many networks that agree with the data. Ctrl-C stops the training. Then
+    nothing is kept of a run with chains, and --resume continues a variational run.
 
     For tables and arrays, you may choose the network, its prior and the kind of noise. Scores on held-out training rows
     choose what you leave out (see --method). For image sets, settings that you leave out come from a recipe (see
@@ -220,7 +221,7 @@ def train(
         )
     if trained is not None and (warning := _worse_than_guess(trained)):
         notes.append(warning)
-        output.say(warning, style="yellow")
+        output.say(f"{warning} For what may help: pyro-bnn report {place}", style="yellow")
     output.say(f"Saved in {place}; next: pyro-bnn evaluate {place}")
     curve, pictures = runs.load_accuracy(place), []
     if curve is not None:
@@ -257,7 +258,7 @@ def _worse_than_guess(run: Any) -> str:
     score, sign = ("accuracy", 1) if target.is_class else ("rmse", -1)
     own, other = (sign * scores_of(way, target)[score] for way in (run.ensemble(), guess))
     guessed = "always guessing the most frequent class" if target.is_class else f"the {name}"
-    return f"Do not use this run: it predicts the test rows worse than {guessed}." if own < other else ""
+    return f"The run predicts the test rows worse than {guessed}." if own < other else ""
 
 
 def _what_is_missing(dataset: str | None, out: Path | None, given: Mapping[str, Any]) -> str:

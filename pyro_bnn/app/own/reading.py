@@ -139,9 +139,8 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
         command = f"iconv -f latin1 -t utf8 {shlex.quote(str(path))} > {shlex.quote(converted)}"
         is_wide = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")  # the file is in UTF-16
         hint = "." if is_wide else f". If it is in Latin-1, this command does so: {command}"
-        raise ValueError(
-            f"{path} is not text in UTF-8 (byte {error.object[error.start]:#04x} cannot be read); save it as UTF-8{hint}"
-        ) from error
+        byte = f"byte {error.object[error.start]:#04x} cannot be read"
+        raise ValueError(f"{path} is not text in UTF-8 ({byte}); save it as UTF-8{hint}") from error
     except pd.errors.ParserError as error:
         unclosed = "a quotation mark is opened and never closed"
         said = str(error).strip(". \n").removeprefix("Error tokenizing data. C error: ")

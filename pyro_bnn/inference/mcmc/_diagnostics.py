@@ -231,8 +231,7 @@ class Modes(Shown):
         else:
             number = f"{count} chains whose predictions agree"
         return (
-            f"{number}; {self._r_hats}; "
-            f"{100 * self.share:.0f} % of the variance of predictions lies between {places}"
+            f"{number}; {self._r_hats}; {100 * self.share:.0f} % of the variance of predictions lies between {places}"
         )
 
 

@@ -87,8 +87,8 @@ class TimedChains:
             self.measure()
         self.seconds = time.perf_counter() - begin - self.compile_seconds
 
-    def measure(self, seconds: float = TIMED_SECONDS) -> None:
-        """Set `seconds_of_descent` and `seconds_of_step` to new measurements, each of which takes at least `seconds`."""
+    def measure(self, seconds: float = 0.0) -> None:
+        """Measure `seconds_of_descent` and `seconds_of_step`, each for at least `seconds`."""
 
         def descend() -> int:
             Descent(4)(self._native.value_and_grad, self._z)
@@ -97,7 +97,7 @@ class TimedChains:
         with torch.no_grad(), self._stream:
             self.seconds_of_descent = _seconds_of_step(descend, seconds)
             self.seconds_of_step = self._timed_step(1, seconds)
-            if TIMED_STEPS * len(self._z) * self.seconds_of_step < seconds:
+            if TIMED_STEPS * len(self._z) * self.seconds_of_step < max(seconds, TIMED_SECONDS):
                 self.seconds_of_step = self._timed_step(TIMED_STEPS, seconds)
 
     def _timed_step(self, steps_per_draw: int, seconds: float) -> float:
@@ -155,13 +155,13 @@ def seconds_of_step(model: BayesianModel, data: tuple[Tensor, Tensor], sampler: 
         return _seconds_of_step(take_steps)
 
 
-def _seconds_of_step(take_steps: Callable[[], int], seconds: float = TIMED_SECONDS) -> float:
-    """Return the wall time of a step, measured for at least `seconds`.
+def _seconds_of_step(take_steps: Callable[[], int], seconds: float = 0.0) -> float:
+    """Return the wall time of a step, measured for at least `seconds` and `TIMED_SECONDS`.
 
     The function `take_steps` takes some steps, and returns their number.
     """
     begin = time.perf_counter()
     num_steps = take_steps()  # at least once, since a busy machine may take longer for one call than TIMED_SECONDS
-    while time.perf_counter() < begin + seconds:
+    while time.perf_counter() < begin + max(seconds, TIMED_SECONDS):
         num_steps += take_steps()
     return (time.perf_counter() - begin) / num_steps
