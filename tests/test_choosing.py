@@ -351,8 +351,7 @@ def test_with_little_time_there_are_fewer_chains_and_the_status_says_so(monkeypa
     message = fit_best(
         {"curve": makers()["curve"]}, data, deadline=Deadline.after(300), max_draws=20, seed=0
     ).posterior.status.message
-    assert ". Curve; 2 chains in place of 8, for lack of time" in message
-    assert ". MCLMC: 2 chains of" in message
+    assert ". Curve; 2 chains in place of 8, for lack of time. MCLMC: 2 chains" in message
 
 
 @pytest.mark.usefixtures("idle")

@@ -44,7 +44,6 @@ MOST_STEPS = 50_000  # heuristic: most steps of a chain, separately for the warm
 SEARCH, COMPILED = 0.5, 0.6  # heuristic: shares of the time after which comparisons end, and the compiler is stopped
 RESERVE = 0.03  # heuristic: share of the time for what comes after the chains, besides half the time of a preparation
 LATE = 1.5  # heuristic: the descent ends at this multiple of its planned time, since another program slows it
-TIMED = 0.005  # heuristic: share of the time for each measurement of the speed of the final chains
 FEWEST_CHAINS, FEWEST_TRIAL_STEPS = 2, 300  # heuristic: fewest chains, and fewest steps of a chain in a comparison
 MORE = 1.3  # heuristic: the preparation of a model may take this multiple of the time that the first model took
 NEEDED_SECONDS = 2.6  # heuristic: CPU seconds that C code needs to be of use; loading, recording and compiling take 2
@@ -94,7 +93,6 @@ def fit_in_time(
     if scores and (best := max(scores, key=scores.__getitem__)) != name:
         name, model = best, candidates[best](len(data[0]))
         chains = _prepared(model, data, deadline.left(), seed)
-    chains.measure(TIMED * deadline.seconds)  # once more, since other programs may have slowed the first measurement
     seconds = _time_left(chains, deadline)
     lengths = _lengths(chains, seconds, NUM_CHAINS, most_steps)
     if lengths.num_chains < NUM_CHAINS:

@@ -1,7 +1,5 @@
 """Checks whether chains in C can fit a model, and counts the network's multiplications."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -52,26 +50,10 @@ def require_suitable(model: BayesianModel, x: Tensor) -> None:
     if learned:
         names = ", ".join(learned[:MOST_NAMED]) + (", ..." if len(learned) > MOST_NAMED else "")
         raise UnsuitableError(f"the model learns parameters that have no prior ({names})")
-    with _few_rows(model, x) as few:
-        is_fixed = _is_fixed(model, few)
-    if not is_fixed:
+    if not _is_fixed(model, x[:NUM_TRIED]):
         raise UnsuitableError(
             "the network is random for given weights, or differs in training, as with dropout or batch normalisation"
         )
-
-
-@contextmanager
-def _few_rows(model: BayesianModel, x: Tensor) -> Iterator[Tensor]:
-    """Give the first rows of x, on which the network is tested. If it cannot take them, run it on all rows.
-
-    The message of the error then has the shape of the user's rows.
-    """
-    try:
-        yield x[:NUM_TRIED]
-    except ValueError:
-        with torch.no_grad(), seeded(0, model.device):
-            copied(model).output_given({name: model.initial_value(name) for name in model.site_names}, x.clone())
-        raise
 
 
 def _is_fixed(model: BayesianModel, x: Tensor) -> bool:
@@ -92,15 +74,8 @@ def num_products(model: BayesianModel, x: Tensor) -> int:
     The result is at least the number of weights.
     """
     values = {name: model.initial_value(name) for name in model.site_names}
-    counter = FlopCounterMode(display=False)
-    with (
-        _few_rows(model, x.to(model.device)) as rows,
-        torch.no_grad(),
-        ordinary_attention(),
-        seeded(0, model.device),
-        eval_mode(own := copied(model)),
-        counter,
-    ):
+    rows, counter = x[:NUM_TRIED].to(model.device), FlopCounterMode(display=False)
+    with torch.no_grad(), ordinary_attention(), seeded(0, model.device), eval_mode(own := copied(model)), counter:
         own.output_given(values, rows.clone())
     num_products = counter.get_total_flops() // 2  # torch counts additions, too
     return max(sum(value.numel() for value in values.values()), num_products // len(rows))

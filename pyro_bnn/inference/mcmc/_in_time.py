@@ -26,9 +26,6 @@ from ._traced import UnsupportedError
 NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.05, 1e-3
 """Heuristic: a step is timed with this number of chains, for at least this many seconds, and with this step size."""
 
-TIMED_STEPS = 10
-"""Heuristic: fast steps are timed in groups of this size, as in a run, since threads wait for each other after each."""
-
 
 @dataclass(frozen=True)
 class ChainLengths:
@@ -83,27 +80,18 @@ class TimedChains:
             except UnsupportedError as error:
                 raise NotInCError(str(error)) from error
             self.compile_seconds = self._native.compile_seconds
-            self._z = z
-            self.measure()
+            self._measure(z)
         self.seconds = time.perf_counter() - begin - self.compile_seconds
 
-    def measure(self, seconds: float = 0.0) -> None:
-        """Measure `seconds_of_descent` and `seconds_of_step`, each for at least `seconds`."""
-
+    def _measure(self, z: Tensor) -> None:
         def descend() -> int:
-            Descent(4)(self._native.value_and_grad, self._z)
-            return 4 * len(self._z)
+            Descent(4)(self._native.value_and_grad, z)
+            return 4 * len(z)
 
-        with torch.no_grad(), self._stream:
-            self.seconds_of_descent = _seconds_of_step(descend, seconds)
-            self.seconds_of_step = self._timed_step(1, seconds)
-            if TIMED_STEPS * len(self._z) * self.seconds_of_step < max(seconds, TIMED_SECONDS):
-                self.seconds_of_step = self._timed_step(TIMED_STEPS, seconds)
-
-    def _timed_step(self, steps_per_draw: int, seconds: float) -> float:
-        kernel = NativeMCLMCKernel(self._native, self._z, steps_per_draw, num_threads=torch.get_num_threads())
+        self.seconds_of_descent = _seconds_of_step(descend)
+        kernel = NativeMCLMCKernel(self._native, z, 1, num_threads=torch.get_num_threads())
         kernel.step_size[:], kernel.length[:] = TIMED_STEP, 1.0
-        return _seconds_of_step(lambda: steps_per_draw * int(kernel.draw().finished.sum()), seconds)
+        self.seconds_of_step = _seconds_of_step(lambda: int(kernel.draw().finished.sum()))
 
     def explore(
         self, lengths: ChainLengths, ends: Ends, *, is_judged: bool = True, progress: bool | None = False
@@ -155,13 +143,10 @@ def seconds_of_step(model: BayesianModel, data: tuple[Tensor, Tensor], sampler: 
         return _seconds_of_step(take_steps)
 
 
-def _seconds_of_step(take_steps: Callable[[], int], seconds: float = 0.0) -> float:
-    """Return the wall time of a step, measured for at least `seconds` and `TIMED_SECONDS`.
-
-    The function `take_steps` takes some steps, and returns their number.
-    """
+def _seconds_of_step(take_steps: Callable[[], int]) -> float:
+    """Return the wall time of a step. The function `take_steps` takes some steps, and returns their number."""
     begin = time.perf_counter()
     num_steps = take_steps()  # at least once, since a busy machine may take longer for one call than TIMED_SECONDS
-    while time.perf_counter() < begin + max(seconds, TIMED_SECONDS):
+    while time.perf_counter() < begin + TIMED_SECONDS:
         num_steps += take_steps()
     return (time.perf_counter() - begin) / num_steps

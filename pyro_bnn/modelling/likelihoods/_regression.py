@@ -18,7 +18,7 @@ from ._base import Likelihood, NumberLikelihood, require_multiple, require_outpu
 from ._numbers import NumbersLikelihood, lifted
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
-MIN_SCALE = 1e-6  # for targets of size 1: far below their usual noise, but above rounding errors of single precision
+MIN_SCALE = 1e-15  # of a noise that depends on the inputs, which far from the data could be rounded to 0
 
 
 class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
@@ -89,11 +89,9 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
     Args:
         max_scale: Largest standard deviation of the noise, in units of the targets. Without a limit, the noise, an
             exponential of the output, can become arbitrarily large for inputs unlike the training inputs.
-        min_scale: Smallest standard deviation of the noise, in units of the targets. The default suits targets of size
-            1. Without this bound, far from the training inputs, the noise could be rounded to 0.
 
     Raises:
-        ValueError: If `min_scale` is not above 0, or `max_scale` is not above `min_scale`.
+        ValueError: If `max_scale` is not above 0.
 
     Example:
         >>> import torch
@@ -105,15 +103,9 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
     """
 
     @explained("HeteroscedasticGaussianLikelihood(max_scale=10.0)")
-    def __init__(self, max_scale: float | None = None, *, min_scale: float = MIN_SCALE) -> None:
+    def __init__(self, max_scale: float | None = None) -> None:
         super().__init__()
         self.max_scale = None if max_scale is None else _checks.positive("max_scale", max_scale)
-        self.min_scale = _checks.positive("min_scale", min_scale)
-        if self.max_scale is not None and self.max_scale <= self.min_scale:
-            raise ValueError(
-                f"`max_scale` must be above `min_scale`, got {self.max_scale:g} and {self.min_scale:g}; for targets "
-                "that are so small, pass a smaller `min_scale`."
-            )
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         require_multiple("HeteroscedasticGaussianLikelihood", output, 2)
@@ -124,7 +116,7 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
         """Return the mean and the limited log variance, each (N, O), from an output (N, 2 * O)."""
         mean, log_variance = output.chunk(2, -1)
         largest = math.inf if self.max_scale is None else 2 * math.log(self.max_scale)
-        return mean, hardtanh(log_variance, 2 * math.log(self.min_scale), largest)
+        return mean, hardtanh(log_variance, 2 * math.log(MIN_SCALE), largest)
 
     def extra_repr(self) -> str:
         limit = "" if self.max_scale is None else f"max_scale={self.max_scale:g}"
@@ -196,7 +188,7 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         torch.Size([5, 2])
     """
 
-    def __init__(self, num_components: int, *, min_scale: float = MIN_SCALE) -> None:
+    def __init__(self, num_components: int, *, min_scale: float = 1e-6) -> None:
         super().__init__()
         self.num_components = _checks.at_least("num_components", num_components, 1)
         self.min_scale = _checks.positive("min_scale", min_scale)
