@@ -298,7 +298,7 @@ def test_the_sets_of_a_classifier_contain_the_label():
     assert 0.85 < inside.mean() < 1
     assert found.sum(1).min() >= 1
     assert found.sum(1).mean() < 2.5
-    with pytest.raises(ValueError, match="`calibration_fraction` must be set for `predict_set`"):
+    with pytest.raises(ValueError, match="`predict_set` needs held-out rows, since sets"):
         pb.BNNClassifier(random_state=0, **QUICK).fit(x, y).predict_set(x)
     with pytest.raises(ValueError, match="`calibration_fraction` must be None for `partial_fit`"):
         pb.BNNClassifier(calibration_fraction=0.5, random_state=0, **QUICK).partial_fit(x, y)

@@ -16,7 +16,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.inference.joint import NetworkPotential
-from pyro_bnn.inference.mcmc import ChainStatistics, Convergence, Diagnostics, convergence, judge
+from pyro_bnn.inference.mcmc import ChainStatistics, Convergence, Diagnostics, Modes, convergence, judge
 
 from .cases import small_model, small_net
 from .chains import fit_briefly, quietly
@@ -360,7 +360,16 @@ def test_divergences_are_a_warning_without_arviz_too(monkeypatch):
     samples = {"net.weight": torch.randn(2, 10, 1, 1)}
     assert judge(samples, ChainStatistics(diverging=diverging), "NUTS", None, None).status
     diverging[0, 3] = True
-    with pytest.warns(pb.ConvergenceWarning, match="^1 divergent trajectories: the steps are too long"):
+    with pytest.warns(pb.ConvergenceWarning, match="^1 divergent trajectory: the steps are too long"):
         status = judge(samples, ChainStatistics(diverging=diverging), "NUTS", None, None).status
     assert not status
     assert "were not computed: this needs ArviZ" in status.message
+
+
+@pytest.mark.parametrize(
+    ("within", "said"), [(1.1004, "1.1004, above 1.1"), (1.104, "1.104, above 1.1"), (1.25, "1.25, above 1.1")]
+)
+def test_an_r_hat_above_its_limit_has_digits_that_show_it(within, said):
+    found = Modes(torch.tensor([1.0, within], dtype=torch.float64), 1.0, 0.0)
+    assert said in found.fault
+    assert f"up to {said.partition(',')[0]}, between them 1.00" in found.in_brief

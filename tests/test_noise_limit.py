@@ -22,6 +22,14 @@ def test_only_larger_scales_change():
     assert limited.stddev[2].item() == pytest.approx(2.0)
 
 
+def test_noise_far_from_the_data_is_never_0_and_can_be_scored():
+    output = torch.tensor([[0.0, -1e4], [0.0, -3.0]])
+    found = pb.HeteroscedasticGaussianLikelihood()(output)
+    assert found.stddev[0].item() == pytest.approx(1e-15)
+    assert bool(found.log_prob(torch.ones(2, 1)).isfinite().all())
+    assert_identical(found.stddev[1], torch.tensor([-1.5]).exp())
+
+
 def test_the_curvature_is_the_expected_hessian():
     likelihood, output = pb.HeteroscedasticGaussianLikelihood(2.0), OUTPUT.double()
     noise = torch.randn(4000, 3, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

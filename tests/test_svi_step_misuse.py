@@ -190,3 +190,14 @@ def test_a_guide_of_a_model_with_other_latent_variables_is_refused(make):
         fit(hierarchical, make(plain), x, y)
     with pytest.raises(ValueError, match=r"made for another model: it also draws \['prior"):
         fit(plain, make(hierarchical), x, y)
+
+
+def test_a_step_shows_what_it_fits_and_a_wrong_call_shows_a_right_one():
+    model, guide, x, y = fresh()
+    with pytest.raises(TypeError, match=r"got 4; pass the others by name. Example: with svi_step\(model, guide"):
+        pb.svi_step(model, guide, (x, y), ADAM)
+    with pb.svi_step(model, guide, ADAM) as step:
+        assert repr(step) == "SVIStep(BayesianModel, MeanFieldGuide, before its first batch)"
+        step(x, y)
+        assert repr(step) == "SVIStep(BayesianModel, MeanFieldGuide, direct)"
+    assert repr(step) == "SVIStep(BayesianModel, MeanFieldGuide, closed)"

@@ -56,14 +56,13 @@ def test_new_rows_are_read_as_in_training(pyro_bnn, tmp_path):  # noqa: F811
 def test_a_missing_header_is_noticed(pyro_bnn, tmp_path):  # noqa: F811
     run = tmp_path / "run"
     code, _, err = pyro_bnn("train", headless(tmp_path / "t.data"), "--out", run)
-    assert (code, "its first line holds numbers; put a line of names above it, or train with --no-header." in err) == (
-        2,
-        True,
-    )
+    remedy = "or train with --no-header, which names the columns c1, c2 and so on."
+    assert (code, f"its first line holds numbers; put a line of names above it, {remedy}" in err) == (2, True)
     (tmp_path / "iris.data").write_text("5.1,3.5,setosa\n4.9,3.0,virginica\n")
     for target in ((), ("--target", "species")):
         code, _, err = pyro_bnn("train", tmp_path / "iris.data", *target, "--out", run)
-        assert (code, "If its first line is data, pass --no-header." in err) == (2, True)
+        hint = "If its first line is data, pass --no-header; the columns are then named c1, c2 and so on."
+        assert (code, hint in err) == (2, True)
 
 
 def test_a_short_line_is_named_by_its_place(tmp_path):

@@ -183,6 +183,13 @@ def reshaped(y: Tensor, expected: Sequence[int]) -> str:
     return "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; pass `y[:, None]`, or `y.to_frame()` of a Series"
 
 
+def other_rows(y: Tensor, expected: Sequence[int]) -> str:
+    """If targets and predictions have different numbers of rows, return the likely cause; otherwise ""."""
+    if y.dim() == 0 or len(y) == expected[0]:
+        return ""
+    return f": the prediction has {expected[0]} rows and `y` {len(y)}, so they are probably not of the same data set"
+
+
 def described(value: object) -> str:
     """Return the name of a value's type or, for a class, a text such as "the class Tensor"."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

@@ -66,6 +66,7 @@ def _inputs(spec: str) -> None:
 
 
 NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your own"  # headings in the help
+SVI, IMAGE_SETS = "Variational fit (of images, or with --method svi)", "Image sets"  # further headings
 KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}  # as named in messages
 IMAGES, TABLE, ROWS = ("images",), ("table",), ("table", "arrays")
 Whole = Annotated[int, Ge(0), Lt(2**63)]  # the limit is that of torch's seeds
@@ -118,9 +119,9 @@ class RunConfig:
         choices=tuple(f"{name}:" for name in PRIORS),
         check=make_prior,
     )
-    guide: Literal["mean-field", "auto-normal"] = setting(FIT, "mean-field or auto-normal.")
+    guide: Literal["mean-field", "auto-normal"] = setting(SVI, "mean-field or auto-normal.")
     init: str = setting(
-        FIT,
+        SVI,
         "uniform, normal, network:SCALE, network:FRACTION*prior or network:FRACTION*weight.",
         choices=("uniform", "normal", "network:"),
         check=make_init,
@@ -132,41 +133,41 @@ class RunConfig:
         check=_inputs,
     )
     hidden: tuple[Count, ...] = setting(NETWORK, 'Units of each hidden layer, such as 400,400; "" for a linear model.')
-    epochs: Count = setting(FIT, "Passes over the training set.")
-    batch_size: Count = setting(FIT, "Rows per step.")
+    epochs: Count = setting(SVI, "Passes over the training set.")
+    batch_size: Count = setting(SVI, "Rows per step.")
     lr: Annotated[float, Gt(0), Lt(LARGEST)] = setting(
-        FIT,
+        SVI,
         "Learning rate. With sgd it multiplies the gradient of a batch's loss, which is the summed NLL plus KL / "
         "number of batches.",
     )
     schedule: Literal["constant", "cosine", "warm-cosine"] = setting(
-        FIT,
+        SVI,
         "Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth of --lr, then cosine).",
     )
-    num_particles: Count = setting(FIT, "Weight draws per step.")
+    num_particles: Count = setting(SVI, "Weight draws per step.")
     kl_weight: str = setting(
-        FIT,
+        SVI,
         "Weight of the KL term: a number (1 gives the ELBO, less than 1 a cold posterior), blundell, per-weight or "
         "warmup:EPOCHS[,WEIGHT].",
         choices=("1", "blundell", "per-weight", "warmup:"),
         check=lambda spec: make_kl_weight(spec, 1),
     )
     hold_out: tuple[Whole, ...] = setting(
-        NETWORK,
+        IMAGE_SETS,
         'Classes that are kept out of training, such as 7,8,9, to test whether unknown images are detected; "" for '
         "none.",
         default=(),
         kinds=IMAGES,
     )
     validation: Whole = setting(
-        NETWORK,
+        IMAGE_SETS,
         "Number of training images that are kept out of training. `evaluate` uses them in place of the test images.",
         default=0,
         kinds=IMAGES,
     )
     seed: Whole = setting(FIT, "Seed of initial weights, batch order and weight draws.", default=0)
     optimizer: str = setting(
-        FIT,
+        SVI,
         "adam, sgd (without momentum), natural (natural gradients, which are faster) or natural:DECAY,CLIP. DECAY is "
         "the decay of the averaged Hessian, and CLIP the largest step of a mean, divided by the learning rate.",
         default="adam",
@@ -174,7 +175,7 @@ class RunConfig:
         check=lambda spec: make_optimizer(spec, 1.0, 1),
     )
     accuracy: bool = setting(
-        FIT,
+        SVI,
         "After each epoch, measure the accuracy of the mean weights on training and test images. This takes time.",
         default=False,
         shown="only with the tutorial recipes",
@@ -221,7 +222,7 @@ class RunConfig:
         kinds=ROWS,
     )
     estimator: Literal["weights", "local", "flipout"] = setting(
-        FIT,
+        SVI,
         "Estimator of gradients: weights (draws each weight once in a step), local (draws the outputs of linear layers "
         "in place of their weights) or flipout.",
         default="weights",

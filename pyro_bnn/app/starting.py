@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from . import recipes
-from .config import FIT, RunConfig, kind_of, option_of
+from .config import SVI, RunConfig, kind_of, option_of
 from .config import settings as declared
 from .recipes import OWN
 from .specs import stored
 
 NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000  # heuristic, for tables and arrays
 MOST_COLUMNS = 20  # largest number of columns in an error message
-VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.panel == FIT) - {
-    "method",
-    "seed",
-    "time_limit",
-}
+VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.panel == SVI)
 """Settings of a variational fit. A run is variational if the user gives such a setting."""
 
 
@@ -52,6 +48,8 @@ def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tu
 def _asked(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> RunConfig:
     """Return those settings of a new run that are known before the rows of a table or of arrays are read."""
     settings = dict(given)
+    if settings.get("target") in settings.get("ignore", ()):
+        raise ValueError(f"the target {settings['target']!r} cannot be among --ignore; leave it out.")
     if "net" in settings:
         if "hidden" in settings:
             raise ValueError("--hidden is for the network of fully connected layers; leave it out with --net.")

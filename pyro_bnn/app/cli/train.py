@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import recipes, specs
-from ..config import settings
+from ..config import IMAGE_SETS, settings
 from ..reports.numbers import in_series
 from ..specs import TABLES
 from ..starting import check_given, columns_of, new_config
@@ -65,6 +65,7 @@ def train(
             "config.json in the run's folder contains the values of the run.",
             show_default="default",
             autocompletion=options.one_of(*recipes.NAMES),
+            rich_help_panel=IMAGE_SETS,
         ),
     ] = None,
     data: options.Data = None,
@@ -86,9 +87,9 @@ def train(
 ) -> None:
     """Train a Bayesian network on images, a table or arrays.
 
-    The settings, the history and the posterior are written to a folder. Tables and arrays are fitted with chains by
-    default. Ctrl-C stops the training. Then nothing is kept of a run with chains, and --resume continues a variational
-    run.
+    The settings, the history and the posterior are written to a folder. Tables and arrays are fitted by default with
+    chains: Markov chains, each of which draws many networks that agree with the data. Ctrl-C stops the training. Then
+    nothing is kept of a run with chains, and --resume continues a variational run.
 
     For tables and arrays, you may choose the network, its prior and the kind of noise. Scores on held-out training rows
     choose what you leave out (see --method). For image sets, settings that you leave out come from a recipe (see
@@ -173,10 +174,8 @@ def train(
             if config.method != "svi" and not config.time_limit and facts is None:
                 cores = min(torch.get_num_threads(), MOST_CORES)
                 wait = in_time(round(Budget.of_rows(known.facts.num_train).seconds / cores))
-                otherwise = ". If chains are impossible, the fit is variational" if config.method == "auto" else ""
                 output.say(
-                    f"The fit takes about {wait} on {counted(cores, 'free core')}; --time-limit sets another time"
-                    f"{otherwise}."
+                    f"The fit takes about {wait} on {counted(cores, 'free core')}; --time-limit sets another time."
                 )
         start = time.perf_counter()
         model, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device)
@@ -186,6 +185,7 @@ def train(
     seconds = time.perf_counter() - start
     last = known.facts.in_units(posterior.history).epochs[-1] if isinstance(posterior, GuidePosterior) else None
     output.say(sources.trained_on(config, known))
+    trained = None
     if config.kind != "images" and len(known.x_test):
         from ..reports.drivers import hint_of_leak
         from ..reports.scores import in_brief
@@ -217,6 +217,9 @@ def train(
             f"Last epoch: NLL {nll:.4f} + KL {kl:.4f} = negative ELBO {cost:.4f} nats per "
             f"{'image' if config.kind == 'images' else 'row'}."
         )
+    if trained is not None and (warning := _worse_than_guess(trained)):
+        notes.append(warning)
+        output.say(f"{warning} For what may help: pyro-bnn report {place}", style="yellow")
     output.say(f"Saved in {place}; next: pyro-bnn evaluate {place}")
     curve, pictures = runs.load_accuracy(place), []
     if curve is not None:
@@ -243,6 +246,17 @@ def train(
         accuracy=curve,
         pictures=pictures,
     )
+
+
+def _worse_than_guess(run: Any) -> str:
+    """Return a warning if a run predicts its test rows worse than a guess that ignores the inputs; otherwise ""."""
+    from ..reports.scores import scores_of  # imported late: importing takes long
+
+    target, (name, guess) = run.rows.facts.target, next(iter(run.baselines.items()))
+    score, sign = ("accuracy", 1) if target.is_class else ("rmse", -1)
+    own, other = (sign * scores_of(way, target)[score] for way in (run.ensemble(), guess))
+    guessed = "always guessing the most frequent class" if target.is_class else f"the {name}"
+    return f"The run predicts the test rows worse than {guessed}." if own < other else ""
 
 
 def _what_is_missing(dataset: str | None, out: Path | None, given: Mapping[str, Any]) -> str:

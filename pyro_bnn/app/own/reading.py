@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -61,7 +62,8 @@ class Table:
     @property
     def hint_of_header(self) -> str:
         """A hint for the user if the names of the columns look like a row of the table; otherwise an empty text."""
-        return " If its first line is data, pass --no-header." if are_numbers(self.names).any() else ""
+        hint = " If its first line is data, pass --no-header; the columns are then named c1, c2 and so on."
+        return hint if are_numbers(self.names).any() else ""
 
     def rows(self, chosen: np.ndarray) -> "Table":
         """Return a table with only the rows for which `chosen` is True."""
@@ -133,9 +135,12 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
             engine="c" if separator == WHITE_SPACE else "python",
         )
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not text in UTF-8 (byte {error.object[error.start]:#04x} cannot be read); save it as UTF-8."
-        ) from error
+        converted = path.with_name(f"{path.stem}-utf8{path.suffix}").name
+        command = f"iconv -f latin1 -t utf8 {shlex.quote(str(path))} > {shlex.quote(converted)}"
+        is_wide = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")  # the file is in UTF-16
+        hint = "." if is_wide else f". If it is in Latin-1, this command does so: {command}"
+        byte = f"byte {error.object[error.start]:#04x} cannot be read"
+        raise ValueError(f"{path} is not text in UTF-8 ({byte}); save it as UTF-8{hint}") from error
     except pd.errors.ParserError as error:
         unclosed = "a quotation mark is opened and never closed"
         said = str(error).strip(". \n").removeprefix("Error tokenizing data. C error: ")
@@ -156,7 +161,7 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
     if are_numbers(names).all():
         raise ValueError(
             f"{path} has no names of columns: its first line holds numbers; put a line of names above it, or train "
-            "with --no-header."
+            "with --no-header, which names the columns c1, c2 and so on."
         )
     return names, frame.iloc[1:].reset_index(drop=True), separator
 
@@ -185,8 +190,9 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
     """Return `features`, or all columns except the target if `features` is empty. Leave out the columns in `ignore`."""
     table.require([target, *features, *ignore])
     names = [name for name in features or table.names if name != target and name not in ignore]
-    if target in features:
-        raise ValueError(f"the target {target!r} cannot be among --features; leave it out.")
+    for option, columns in (("--features", features), ("--ignore", ignore)):
+        if target in columns:
+            raise ValueError(f"the target {target!r} cannot be among {option}; leave it out.")
     if not names:
         raise ValueError(
             f"{table.shown} has no column to predict {target!r} from; its columns are {listed(table.names)}."

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from .encoding import LARGEST, MOST_CATEGORIES, moments
 
 SIGN = r"[%$\u00a2-\u00a5\u20a0-\u20cf]"  # currency signs and the per cent sign
 AMOUNT = rf"^(?P<before>{SIGN}?)\s*[+-]?[\d.,' ]*\d\s*(?P<after>{SIGN}?)$"
+WITHIN = r"(?P<before>\D*?)(?P<number>[+-]?\d(?:[\d.,']*\d)?)(?P<after>\D*)"  # a number with text around it
 MOST_GUESSED_CLASSES = 10  # heuristic: so many different whole numbers, or fewer, are guessed to be classes
 
 
@@ -77,8 +80,10 @@ def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
         remedy = "choose another --target"
         if sign := sign_in(cells):
             remedy = f"remove {sign!r}, or choose --likelihood categorical if these are classes"
-        elif cells.days() is not None:
-            remedy = f"{remedy}, or write the dates as numbers, such as days since the first"
+        elif likely := likely_numbers(cells):
+            remedy = f"they {likely}"
+            if cells.present.nunique() <= MOST_CATEGORIES:
+                remedy = remedy.replace("choose another --target", "choose --likelihood categorical")
         elif cells.present.nunique() <= MOST_CATEGORIES:
             remedy = "choose --likelihood categorical"
         raise ValueError(
@@ -93,6 +98,28 @@ def sign_in(cells: Cells) -> str:
     found = cells.present.str.extract(AMOUNT)
     signs = {*(found["before"] + found["after"])} - {""}  # NaN if a cell is no number
     return next(iter(signs)) if len(signs) == 1 and not found.isna().to_numpy().any() else ""
+
+
+def are_dates(cells: Cells) -> bool:
+    """Return whether most cells look like dates."""
+    try:
+        return cells.days() is not None
+    except ValueError:  # they are dates that cannot be read
+        return True
+
+
+def likely_numbers(cells: Cells) -> str:
+    """Say how to turn texts into numbers if they are dates, or numbers within a text; return "" for other texts."""
+    if are_dates(cells):
+        return "look like dates: write them as numbers, such as days since the first, or choose another --target"
+    found = cells.present.str.extract(f"^{WITHIN}$")
+    if found.isna().to_numpy().any() or len(found[["before", "after"]].drop_duplicates()) != 1:
+        return ""
+    with suppress(ValueError):  # the numbers may be written in several ways
+        if numbers := Cells(cells.name, cells.shown, found["number"]).numbers():
+            written = f"{cells.present.iloc[0]!r}: write {numbers[0][0]:.15g}"
+            return f"look like numbers with text around them, such as {written}, or choose another --target"
+    return ""
 
 
 def target_labels(cells: Cells) -> list[str]:
@@ -114,7 +141,8 @@ def guessed(cells: Cells) -> tuple[str, str]:
     if cells.numbers() is None:
         if sign := sign_in(cells):  # reading the numbers fails, and the message says what to do
             return "gaussian", f"Target {cells.name!r} holds numbers with {sign!r}: regression."
-        return "categorical", f"Target {cells.name!r} holds texts ({count}): classification."
+        kind = "dates" if are_dates(cells) else "texts"
+        return "categorical", f"Target {cells.name!r} holds {kind} ({count}): classification."
     if num_values <= MOST_GUESSED_CLASSES and all(text.lstrip("+-").isdecimal() for text in cells.labels if text):
         remedy = "(for numbers: --likelihood gaussian)"
         return "categorical", f"Target {cells.name!r} holds whole numbers with {count}: classification {remedy}."
@@ -131,7 +159,10 @@ def learned_classes(name: str, labels: Sequence[str], shown: str) -> Target:
     if len(classes) > MOST_CATEGORIES:
         are_numbers = all(math.isfinite(_order(label)[0]) for label in classes)
         kind = "" if are_numbers else f", such as {classes[0]!r}"
-        remedy = "choose --likelihood gaussian, since they are numbers" if are_numbers else "choose another --target"
+        likely = likely_numbers(Cells(name, shown, pd.Series(classes, dtype=object)))
+        remedy = f"they {likely}" if likely else "choose another --target"
+        if are_numbers:
+            remedy = "choose --likelihood gaussian, since they are numbers"
         raise ValueError(
             f"the target {name!r} in {shown} has {len(classes)} different values{kind}: too many for classes (at most "
             f"{MOST_CATEGORIES}); {remedy}."

@@ -25,6 +25,7 @@ MOST_COMPARED = 4000  # heuristic: most rows that are fitted in a comparison
 UNKNOWN = "There are too few draws, or there is no ArviZ, to tell whether the chains have explored their modes."
 
 MORE_TIME = "Judge such chains by scores on test rows; with more time (`time_limit=`) they explore further."
+LONGEST = "Judge such chains by scores on test rows; longer chains need `fit_mcmc` with a larger `num_warmup`."
 SMOOTHER = "Many steps diverged: standardise the inputs, or use tighter priors."
 
 Rows = tuple[Tensor, Tensor]
@@ -97,10 +98,12 @@ def chosen_from(
     cuts: Sequence[str],
     num_steps: int,
     seconds: float,
+    is_longest: bool = False,
 ) -> Chosen:
     """Return the chosen model, and give its posterior a status.
 
-    Each text in `cuts` says what was left out or cut short.
+    Each text in `cuts` says what was left out or cut short. `is_longest` says whether the chains are so long that more
+    time would not make them longer.
     """
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
@@ -119,7 +122,8 @@ def chosen_from(
         steps=f"{num_steps} steps of each chain in C, with warm-up, {seconds:.0f} s in all.",
     )
     ok = posterior.status.ok
-    remedy = "" if ok else SMOOTHER if posterior.statistics.has_many_diverging else MORE_TIME
+    too_short = LONGEST if is_longest else MORE_TIME
+    remedy = "" if ok else SMOOTHER if posterior.statistics.has_many_diverging else too_short
     agreement = UNKNOWN if posterior.modes is None else _sentence(posterior.modes.in_brief)
     verdict = UNKNOWN if posterior.modes is None else posterior.modes.fault or "The chains are not reliable."
     posterior.statistics = replace(posterior.statistics, seconds=seconds)

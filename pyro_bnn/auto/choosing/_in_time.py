@@ -63,8 +63,7 @@ def fit_in_time(
     needed, available = NEEDED_SECONDS * slowdown(), deadline.left()
     if needed > available:
         raise UnsuitableError(
-            f"only {max(available, 0):.1f} s of the time limit are left, but chains need about {needed:.0f} s to start "
-            "on this machine at present",
+            f"chains need about {needed:.0f} s to start, and {max(available, 0):.1f} s of the time limit are left",
             lacks_time=True,
         )
     with suppress(ImportError):
@@ -107,7 +106,12 @@ def fit_in_time(
         if done < planned
     ]
     num_steps = lengths.steps_per_draw * (chains.num_warmup + num_draws)
-    return chosen_from(scores, name, model, posterior, cuts=cuts, num_steps=num_steps, seconds=deadline.used)
+    is_longest = max_draws is None and num_steps >= 2 * MOST_STEPS
+    if is_longest:
+        cuts.append(f"chains of {num_steps:,} steps, the most that a fit makes")
+    return chosen_from(
+        scores, name, model, posterior, cuts=cuts, num_steps=num_steps, seconds=deadline.used, is_longest=is_longest
+    )
 
 
 def _first(

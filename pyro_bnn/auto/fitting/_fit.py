@@ -25,7 +25,7 @@ from ..choosing import Deadline, UnsuitableError, fit_best
 from ._ensemble import MakeGuide, fit_ensemble
 from ._variational import TimeLimit, fit_variational
 
-CHAINS = "Markov chains from trained networks, since C code runs this network fast enough"
+CHAINS = "Markov chains from trained networks, because this network is small enough"
 """Part of the status after a fit with chains."""
 
 

@@ -51,8 +51,9 @@ LARGEST_WITHIN = 1.1
 
 
 def _of_divergences(count: int | None, num_tolerated: float = 0) -> list[str]:
+    trajectories = "trajectory" if count == 1 else "trajectories"
     problem = (
-        f"{count} divergent trajectories: the steps are too long for part of the posterior; warm up longer (1000 "
+        f"{count} divergent {trajectories}: the steps are too long for part of the posterior; warm up longer (1000 "
         "draws), raise `target_accept` (0.95) or, with MCLMC, lower its `energy_error`, or use smoother activations or "
         "tighter priors."
     )
@@ -160,6 +161,12 @@ def predictive_moments(observation: Distribution) -> Tensor:
     return torch.cat([observation.mean.flatten(1), observation.stddev.flatten(1)], 1)
 
 
+def told_beside(value: float, limit: float) -> str:
+    """Return a number with at least two decimals, and with as many as show that it is above a limit."""
+    digits = next((n for n in (2, 3, 4) if round(value, n) > limit), 6) if value > limit else 2
+    return f"{value:.{digits}f}"
+
+
 @dataclass(frozen=True, repr=False)
 class Modes(Shown):
     """Agreement of scalar quantities, such as predictions, within and between chains.
@@ -197,14 +204,23 @@ class Modes(Shown):
     def fault(self) -> str:
         """A clause that says how many chains have not explored their modes; empty if all have."""
         bad = self.num_unexplored
-        worst = f"R-hat of a chain's halves up to {self.within.max():.2f}, above {LARGEST_WITHIN}"
+        worst = f"R-hat of a chain's halves up to {self._largest_within}, above {LARGEST_WITHIN}"
         return f"{bad} of {len(self.within)} chains have not explored their modes ({worst})" if bad else ""
+
+    @property
+    def _largest_within(self) -> str:
+        return told_beside(float(self.within.max()), LARGEST_WITHIN)
+
+    @property
+    def _r_hats(self) -> str:
+        between = told_beside(self.between, LARGEST_WITHIN)
+        return f"R-hat within chains up to {self._largest_within}, between them {between}"
 
     @property
     def in_brief(self) -> str:
         """A clause with the verdict on the chains, and R-hat."""
         verdict = self.unexplored if self.num_unexplored else f"each of {len(self.within)} chains has explored its mode"
-        return f"{verdict}; R-hat within chains up to {self.within.max():.2f}, between them {self.between:.2f}"
+        return f"{verdict}; {self._r_hats}"
 
     def __str__(self) -> str:
         count, places = len(self.within), "chains"
@@ -215,8 +231,7 @@ class Modes(Shown):
         else:
             number = f"{count} chains whose predictions agree"
         return (
-            f"{number}; R-hat within chains up to {self.within.max():.2f}, between them {self.between:.2f}; "
-            f"{100 * self.share:.0f} % of the variance of predictions lies between {places}"
+            f"{number}; {self._r_hats}; {100 * self.share:.0f} % of the variance of predictions lies between {places}"
         )
 
 

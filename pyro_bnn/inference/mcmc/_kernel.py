@@ -124,7 +124,7 @@ def in_short(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler
     num_chains, num_draws = next(iter(samples.values())).shape[:2]
     count = statistics.num_diverging
     seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
-    divergences = "divergences not reported" if count is None else f"{count} divergences"
+    divergences = "divergences not reported" if count is None else counted(count, "divergence")
     return f"{sampler}: {counted(num_chains, 'chain')} of {num_draws} draws{seconds}, {divergences}"
 
 

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from ..._core import checks as _checks
 from ..._core.inputs import Arguments, Batch, unwrapped
 from ..._core.scope import EXCLUSIVE, own_parameters, short_errors
+from ..._core.signatures import explained
 from ...modelling.model import BayesianModel, random_paths, rest_frozen
 from ..estimators import ELBOS, Applied, Estimator
 from ..guides import FlatGuide, MeanFieldGuide
@@ -49,6 +50,10 @@ class SVIStep:
         self._is_closed = False
         self.path = ""
         """How gradients are computed: ``"direct"``, or ``"pyro: "`` with the reason."""
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else self.path or "before its first batch"
+        return f"SVIStep({type(self.model).__name__}, {type(self.guide).__name__}, {state})"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise ValueError(
@@ -196,6 +201,14 @@ class SVIStep:
             )
 
 
+@explained(
+    "with svi_step(model, guide, optimizer) as step: step(x, y)",
+    {
+        "data": "pass x and y to the step: `with svi_step(model, guide, optimizer) as step: step(x, y)`",
+        "lr": "pass `functools.partial(torch.optim.Adam, lr=0.01)` as `optimizer`",
+        "loss": "pass the loss as `elbo`",
+    },
+)
 @contextmanager
 def svi_step(
     model: Callable[..., object],

@@ -206,8 +206,9 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
     def predict_set(self, X: ArrayLike, level: float = 0.9) -> NDArray[np.bool_]:
         """Return for each row a set of classes that contains the row's label with a given probability.
 
-        The estimator needs a `calibration_fraction`. Random numbers, always from the same seed, bring the coverage
-        close to the level (see :class:`~pyro_bnn.calibration.ConformalSets`). No set is empty.
+        The estimator needs a `calibration_fraction`, since sets from uncalibrated probabilities have no guarantee.
+        Random numbers, always from the same seed, bring the coverage close to the level (see
+        :class:`~pyro_bnn.calibration.ConformalSets`). No set is empty.
 
         Args:
             X: Inputs, shape (N, D).
@@ -221,7 +222,10 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
         """
         check_is_fitted(self)
         if self._calibration is None:
-            raise ValueError("`calibration_fraction` must be set for `predict_set`, such as 0.2, got None; fit again.")
+            raise ValueError(
+                "`predict_set` needs held-out rows, since sets from uncalibrated probabilities have no guarantee; fit "
+                "again with `calibration_fraction`, such as 0.2."
+            )
         prediction = self._prediction(X, ClassificationPrediction, keep_draws=False)
         found: NDArray[np.bool_] = self._calibration.sets(prediction, level).numpy()
         return found

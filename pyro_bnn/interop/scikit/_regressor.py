@@ -248,6 +248,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
         the probability is at least `level`, and the probabilities below and above may differ. As in MAPIE, the axis of
         the two ends comes last; in ``prediction.interval`` it comes first, as in torch.
 
+        With a `calibration_fraction`, held-out rows correct the intervals, and the probability is guaranteed as long as
+        new rows resemble the old. Without it, the intervals are those of the model, which are right if the model is.
+
         Args:
             X: Inputs, shape (N, D).
             level: The probability.

@@ -18,6 +18,7 @@ from ._base import Likelihood, NumberLikelihood, require_multiple, require_outpu
 from ._numbers import NumbersLikelihood, lifted
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+MIN_SCALE = 1e-15  # of a noise that depends on the inputs, which far from the data could be rounded to 0
 
 
 class GaussianLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):
@@ -114,9 +115,8 @@ class HeteroscedasticGaussianLikelihood(NumberLikelihood):
     def split(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean and the limited log variance, each (N, O), from an output (N, 2 * O)."""
         mean, log_variance = output.chunk(2, -1)
-        if self.max_scale is not None:
-            log_variance = hardtanh(log_variance, -math.inf, 2 * math.log(self.max_scale))
-        return mean, log_variance
+        largest = math.inf if self.max_scale is None else 2 * math.log(self.max_scale)
+        return mean, hardtanh(log_variance, 2 * math.log(MIN_SCALE), largest)
 
     def extra_repr(self) -> str:
         limit = "" if self.max_scale is None else f"max_scale={self.max_scale:g}"

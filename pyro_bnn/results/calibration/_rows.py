@@ -53,7 +53,8 @@ def prediction_labels(prediction: ClassificationPrediction, y: Tensor) -> Tensor
         raise ValueError("`y` must be whole numbers (labels), got other numbers.")
     labels, (num_rows, num_classes) = y.long(), prediction.probs.shape
     if labels.shape != (num_rows,):
-        raise ValueError(f"`y` must have shape ({num_rows},), got {_checks.shape(labels)}.")
+        remedy = _checks.other_rows(labels, (num_rows,))
+        raise ValueError(f"`y` must have shape ({num_rows},), got {_checks.shape(labels)}{remedy}.")
     if bool(((labels < 0) | (labels >= num_classes)).any()):
         raise ValueError(
             f"`y` must be labels from 0 to {num_classes - 1}, got some from {int(labels.min())} to {int(labels.max())}."

@@ -198,7 +198,7 @@ class RegressionPrediction(Prediction):
     def _whole_targets(self, y: Tensor | None) -> Tensor:
         found, expected = self._targets_for_score(y), _checks.shape(self.mean)
         if found.shape != expected:
-            remedy = _checks.reshaped(found, expected)
+            remedy = _checks.reshaped(found, expected) or _checks.other_rows(found, expected)
             raise ValueError(f"`y` must have shape {expected}, got {_checks.shape(found)}{remedy}.")
         return found
 
@@ -223,7 +223,8 @@ class RegressionPrediction(Prediction):
         """
         shape, found = self.mean.shape, _checks.tensor("y", y)
         if found.shape != shape and (found.shape != shape[:1] or shape[1:].numel() != 1):
-            raise ValueError(f"`y` must have shape {tuple(shape)}, got {_checks.shape(found)}.")
+            remedy = _checks.other_rows(found, shape)
+            raise ValueError(f"`y` must have shape {tuple(shape)}, got {_checks.shape(found)}{remedy}.")
         return self._aligned(found.reshape(shape))
 
     def _aligned(self, y: Tensor) -> Tensor:
