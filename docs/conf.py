@@ -16,6 +16,9 @@ from typing import Any
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 
+# read when tqdm is imported: no lines about the progress of fits between the results of scripts
+os.environ["TQDM_DISABLE"] = "1"
+
 import pyro_bnn
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
@@ -165,13 +168,21 @@ def setup(app: Sphinx) -> None:
     )
     from _gallery import (
         below_title,
+        captions,
         cards,
         mark_traps,
         paragraphs_of_pictures,
     )
-    from _look import add_breaks, join_numbers, mark_blocks, mark_cells
+    from _look import (
+        add_breaks,
+        join_numbers,
+        label_cells,
+        mark_blocks,
+        mark_cells,
+    )
     from _names import Links
     from _notes import add_tooltips
+    from _outputs import check_outputs, wrap_outputs
     from _plain import link_scripts, show_directives
     from _sidebar import add_titles
     from _types import link_types, public_bases, short_types
@@ -185,8 +196,12 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", attributes_first)
     app.connect("doctree-read", mark_traps)
     app.connect("doctree-read", paragraphs_of_pictures)
+    app.connect("doctree-read", captions)
+    app.connect("doctree-read", check_outputs)
+    app.connect("doctree-read", wrap_outputs)
     app.connect("doctree-read", mark_blocks)
     app.connect("doctree-read", mark_cells)
+    app.connect("doctree-read", label_cells)
     links = Links()
     app.connect("env-updated", links.collect)
     app.connect("doctree-resolved", links.add)

@@ -27,6 +27,11 @@ TARGET = dist.MixtureSameFamily(
 )
 
 
+# %%
+# Divergences
+# -----------
+
+
 def as_mixture(q: dist.Normal) -> dist.MixtureSameFamily:
     """Return a Gaussian as a mixture with one component.
 
@@ -44,6 +49,11 @@ def reverse(q: dist.Normal, num_samples: int = 500) -> kl.Divergence:
 
 def forward(q: dist.Normal, num_samples: int = 500) -> kl.Divergence:
     return kl.divergence(TARGET, q, num_samples=num_samples)
+
+
+# %%
+# Fit
+# ---
 
 
 def fit(
@@ -70,6 +80,11 @@ def fit(
     return dist.Normal(loc.detach(), log_scale.detach().exp())
 
 
+# %%
+# Picture
+# -------
+
+
 def show(result: kl.Divergence) -> str:
     return f"{result.value:7.4f} ± {result.standard_error:.4f}"
 
@@ -92,6 +107,11 @@ def picture(fits: dict[str, dist.Normal], path: Path) -> None:
     ax.set(xlabel="w", ylabel="density", ylim=(0, 1.4))
     ax.legend(loc="upper left")
     plotting.save(ax, path)
+
+
+# %%
+# Run
+# ---
 
 
 def main() -> None:
@@ -154,3 +174,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+# %%
+# *By the reverse divergence, q stays at the peak of p (grey) at which it
+# starts. By the forward divergence, q covers both peaks and the gap.*

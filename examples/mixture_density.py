@@ -6,8 +6,8 @@ log-likelihood of a single Gaussian, of the mixture and of the true density, and
 
 y is uniform in [0, 1], and x = y + 0.3 sin(2 pi y) + Gaussian noise of scale 0.05. For x near 0.5 three values of y are
 likely. A single Gaussian is so wide that it covers all three, and a mixture shows three separate peaks. Both networks
-are Bayesian, fitted by SVI with KL weight 1. The picture `mixture_density.png` shows the predictive densities, a cut at
-x = 0.5, and the three parts of the mixture's variance.
+are Bayesian, fitted by SVI with KL weight 1. The picture `mixture_density.png` shows the predictive densities, and
+`mixture_parts.png` a cut at x = 0.5 and the three parts of the mixture's variance.
 """
 
 import argparse
@@ -31,6 +31,11 @@ Y_GRID = torch.linspace(-0.2, 1.2, 281)
 X_GRID = torch.linspace(-0.4, 1.4, 181)[:, None]
 
 Options = argparse.Namespace
+
+
+# %%
+# Data
+# ----
 
 
 def forward_problem(y: Tensor) -> Tensor:
@@ -57,6 +62,11 @@ def true_log_density(x: Tensor, y: Tensor) -> Tensor:
     return log_joint(y) - (
         log_joint(grid).logsumexp(-1, keepdim=True) - math.log(2000)
     )
+
+
+# %%
+# Fit
+# ---
 
 
 def fit(
@@ -98,6 +108,11 @@ def fit(
     return model, posterior
 
 
+# %%
+# Scores and pictures
+# -------------------
+
+
 def modes(density: Tensor) -> list[tuple[float, float]]:
     """Grid points at local maxima of the density, each with its density.
 
@@ -125,24 +140,35 @@ def draw_parts(
     prediction: MixtureDensityPrediction, data: tuple[Tensor, Tensor], ax: Axes
 ) -> None:
     parts = {
-        "within components: noise": prediction.within_components,
-        "between components: several answers": prediction.between_components,
-        "between weight draws: epistemic": prediction.epistemic,
+        "noise": prediction.within_components,
+        "several answers": prediction.between_components,
+        "epistemic": prediction.epistemic,
     }
     for label, variance in parts.items():
         ax.semilogy(
             X_GRID.flatten(), variance.flatten(), label=label, linewidth=1.3
         )
-    ax.axvspan(
-        float(data[0].min()),
-        float(data[0].max()),
-        color="0.92",
+    x = X_GRID.flatten()
+    is_outside = (x < data[0].min()) | (x > data[0].max())
+    ax.fill_between(
+        x,
+        1e-4,
+        4,
+        where=is_outside,
+        color="0.9",
+        linewidth=0,
         zorder=0,
-        label="range of the data",
+        label="no data",
     )
-    ax.set(xlabel="x", ylabel="variance of y", ylim=(1e-4, 60))
+    ax.set(xlabel="x", ylabel="variance of y", ylim=(1e-4, 4))
+    ax.set_xlim(float(x[0]), float(x[-1]))
     ax.set_title("the mixture's variance in three parts")
-    ax.legend(loc="upper center")
+    ax.legend(loc="upper center", ncols=2)
+
+
+# %%
+# Run
+# ---
 
 
 @plotting.style()
@@ -182,8 +208,9 @@ def main() -> None:
         draw_data(2000, options.seed + 1),
     )
 
-    axes = plotting.new_axes(2, 2, size=("page", 4.8))
-    at_cut, densities = torch.tensor([[CUT]]), {}
+    axes = plotting.new_axes(1, 2, size=(6.2, 2.8))[0]
+    at_cut, parts = plotting.new_axes(1, 2, size=(6.2, 2.8))[0]
+    x_cut, densities = torch.tensor([[CUT]]), {}
     settings = {
         "one Gaussian": (pb.HeteroscedasticGaussianLikelihood(), 2),
         f"mixture of {NUM_COMPONENTS}": (
@@ -193,7 +220,7 @@ def main() -> None:
     }
     print("mean test log-likelihood, in nats:", flush=True)
     for ax, (name, (likelihood, num_outputs)) in zip(
-        axes[0], settings.items(), strict=True
+        axes, settings.items(), strict=True
     ):
         predict = partial(
             pb.predict,
@@ -205,20 +232,20 @@ def main() -> None:
         print(f"{name:14} {with_error(densities[name])}", flush=True)
         prediction = predict(X_GRID, keep_draws=True)
         assert isinstance(prediction, RegressionPrediction)
-        plotting.predictive_density(
-            X_GRID, prediction, Y_GRID, data=data, ax=ax
-        )
+        plotting.predictive_density(X_GRID, prediction, Y_GRID, ax=ax)
+        ax.plot(*data, ".", color="C1", alpha=0.4, ms=2, mew=0, label="data")
+        ax.legend(loc="upper left", markerscale=3)
         ax.set_title(f"predictive density: {name}")
         ax.axvline(CUT, color="black", linestyle=":", linewidth=0.8)
         cut = (
-            predict(at_cut, keep_draws=True)
+            predict(x_cut, keep_draws=True)
             .log_prob(Y_GRID[:, None, None])
             .exp()
             .flatten()
         )
-        axes[1, 0].plot(Y_GRID, cut, label=name, linewidth=1.3)
+        at_cut.plot(Y_GRID, cut, label=name, linewidth=1.3)
         if isinstance(prediction, MixtureDensityPrediction):
-            draw_parts(prediction, data, axes[1, 1])
+            draw_parts(prediction, data, parts)
     gain = densities[f"mixture of {NUM_COMPONENTS}"] - densities["one Gaussian"]
     print(f"{'the truth':14} {with_error(true_log_density(x_test, y_test))}")
     print(
@@ -233,19 +260,26 @@ def main() -> None:
         ),
     )
     inside = Y_GRID[(Y_GRID >= 0) & (Y_GRID <= 1)]
-    truth = true_log_density(at_cut, inside[:, None]).exp().flatten()
-    axes[1, 0].fill_between(
-        inside, truth, color="0.85", label="the truth", zorder=0
-    )
-    axes[1, 0].set(
+    truth = true_log_density(x_cut, inside[:, None]).exp().flatten()
+    at_cut.plot(inside, truth, color="black", linewidth=0.8, label="the truth")
+    at_cut.set(
         xlabel="y",
         ylabel=f"p(y | x = {CUT})",
         title=f"the cut at x = {CUT}",
-        ylim=(0, 4),
+        ylim=(0, 4.2),
     )
-    axes[1, 0].legend(loc="upper right")
-    plotting.save(axes[0, 0], options.out / "mixture_density.png")
+    at_cut.legend(loc="upper right")
+    plotting.save(axes, options.out / "mixture_density.png")
+    plotting.save(at_cut, options.out / "mixture_parts.png")
 
 
 if __name__ == "__main__":
     main()
+
+# %%
+# *Near x = 0.5, the data (dots) have three branches. One Gaussian covers them
+# all, also between the branches; the mixture follows each of them.*
+#
+# *At the cut, the mixture has the three peaks of the true density. Most of its
+# variance comes from the several answers, and not from the noise or from the
+# unsure weights (epistemic).*

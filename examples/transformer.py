@@ -34,6 +34,11 @@ NAMES = {*LIBRARIES, *UNKNOWN, "pytorch", "np", "plt", "mpl", "scikit", "learn"}
 NUM_WORDS, LENGTH = 1500, 32
 
 
+# %%
+# Texts
+# -----
+
+
 def files_of(library: str) -> list[Path]:
     """The source files of a library in an arbitrary but fixed order."""
     spec = (
@@ -130,6 +135,11 @@ def load(
     return *encode(train), *encode(test), encode(unknown)[0]
 
 
+# %%
+# Network
+# -------
+
+
 class Reader(nn.Module):
     """Embeddings of words and positions, two layers of attention, and the mean
     over the words.
@@ -158,6 +168,11 @@ class Reader(nn.Module):
         hidden = self.encoder(hidden, src_key_padding_mask=is_padding)
         present = (~is_padding).unsqueeze(-1).to(hidden)
         return self.head((hidden * present).sum(1) / present.sum(1))
+
+
+# %%
+# Fit
+# ---
 
 
 def fit(
@@ -198,6 +213,11 @@ def fit(
         kl_weight=0.3 if is_bayesian else 1.0,
         seed=seed,
     )
+
+
+# %%
+# Run
+# ---
 
 
 @plotting.style()
@@ -275,8 +295,15 @@ def main() -> None:
         plotting.reliability_diagram(known.probs, y_test, axes=column)
         column[0].set(title=name, xlim=(0, 1))
         column[1].set(xlabel="confidence", xlim=(0, 1))
+    top = max(bar.get_height() for ax in axes[1] for bar in ax.patches)
+    for ax in axes[1]:  # one scale, so that the panels can be compared
+        ax.set(yscale="linear", ylim=(0, 1.05 * top), ylabel="texts")
     plotting.save(axes, options.out / "transformer.png")
 
 
 if __name__ == "__main__":
     main()
+
+# %%
+# *The plain network is sure of most texts, and often wrong: its points lie far
+# below the diagonal. The points of the posterior lie near the diagonal.*

@@ -221,3 +221,57 @@ def test_a_link_to_a_script_leads_to_its_page(file, page):
     part("plain").link_scripts(SimpleNamespace(env=SimpleNamespace(docname="how_to/export")), document)
     assert [link["reftarget"] for link in document.findall(pending_xref)] == ([page] if page else [])
     assert document.astext() == "words"
+
+
+def gallery_page(text):
+    """A page of a script, and a stand-in for the application."""
+    app = SimpleNamespace(env=SimpleNamespace(docname="gallery/tutorials/plot"))
+    return app, publish_doctree(text)
+
+
+def test_a_paragraph_of_emphasis_after_a_picture_is_its_caption_and_its_text():
+    gallery = part("gallery")
+    app, document = gallery_page('Text.\n\n*The "blue" line.*\n\n*The second.*\n\n*Not a caption.*\n')
+    for _ in range(2):
+        document.insert(1, gallery.imgsgnode(alt="plot", **{"class": ["single", "as-drawn"]}))
+    gallery.paragraphs_of_pictures(app, document)
+    gallery.captions(app, document)
+    first, caption, second, other, *_ = document[1:]
+    assert first[0]["class"] == ["single as-drawn"]
+    assert [first[0]["alt"], second[0]["alt"]] == ["The &quot;blue&quot; line.", "The second."]
+    assert [caption.astext(), other.astext()] == ['The "blue" line.', "The second."]
+    assert document[-1].astext() == "Not a caption."
+
+
+@pytest.mark.parametrize(
+    ("line", "is_fault"),
+    [
+        ("/home/me/script.py:3: PosteriorWarning: too short", True),
+        ("saved in /tmp/run/fit.pt", True),
+        ("UserWarning: slow", True),
+        ("2/3 of https://pyro.ai/a/b and docs/how_to/index.md", False),
+    ],
+)
+def test_warnings_and_paths_in_printed_results_are_found(line, is_fault):
+    assert bool(part("outputs").FAULT.search(line)) == is_fault
+
+
+def test_long_sentences_beside_a_printed_table_go_on_in_the_next_line():
+    app, document = gallery_page("")
+    text = "name    mean    sd\nweight  1.000   0.5\n" + " ".join(["words"] * 30)
+    block = nodes.literal_block("", text, classes=["sphx-glr-script-out"])
+    document += block
+    part("outputs").wrap_outputs(app, document)
+    assert max(map(len, block.astext().splitlines())) <= 80
+    assert "sentences" not in block["classes"]
+
+
+def test_a_wide_table_of_words_repeats_the_titles_of_its_columns():
+    bar, cell = "=" * 30, "some words that explain a row"
+    rows = [["a", "b", "c", "d"], ["x", cell, cell, cell]]
+    lines = [" ".join(f"{text:30}" for text in row).rstrip() for row in rows]
+    bars = " ".join([bar] * 4)
+    document = publish_doctree("\n".join([bars, lines[0], bars, lines[1], bars]))
+    part("look").label_cells(None, document)
+    labels = [label.astext() for label in document.findall(nodes.inline) if "label" in label["classes"]]
+    assert labels == ["b: ", "c: ", "d: "]

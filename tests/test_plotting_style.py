@@ -1,4 +1,4 @@
-"""The style of the pictures: settings restored, sizes, colours, fonts."""
+"""The style of the pictures: settings restored, sizes, colours, fonts, common axes."""
 
 import re
 import threading
@@ -11,6 +11,7 @@ from matplotlib.colors import to_rgb
 
 import pyro_bnn as pb
 from pyro_bnn import metrics, plotting
+from pyro_bnn.inference.history import EpochRecord, History
 
 from .cases import small_model
 
@@ -164,3 +165,16 @@ def test_points_of_a_reliability_diagram_have_enough_inputs_and_its_axis_begins_
     assert [bar.get_height() for bar in counts.patches] == metrics.calibration_bins(probs, y).counts.tolist()
     assert len(plotting.reliability_diagram(probs, y, min_inputs=61)[0].containers[0].lines[0].get_xdata()) == 1
     assert plotting.reliability_diagram(torch.eye(2), torch.arange(2))[0].get_xlim() == (0.9, 1)
+
+
+@pytest.mark.parametrize("last_kl", [5.0, float("inf")])
+def test_loss_curves_begin_at_the_same_epoch_and_have_moving_averages(last_kl):
+    kls = [5.0] * 399 + [last_kl]
+    records = [EpochRecord(e, -100 * 0.9**e - kl, -100 * 0.9**e, kl, 1.0, 0.01, 0.0) for e, kl in enumerate(kls)]
+    axes = plotting.loss_curves(History(1, epochs=records))
+    assert len({(ax.get_xlabel(), ax.get_xlim()) for ax in axes}) == 1
+    assert axes[0].get_xlabel().startswith("epoch (from ")
+    raw, smooth = axes[1].lines
+    assert len(raw.get_xdata()) == 400
+    place = list(smooth.get_xdata()).index(100)
+    np.testing.assert_allclose(smooth.get_ydata()[place], np.mean(raw.get_ydata()[94:105]))

@@ -7,6 +7,8 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 from docutils import nodes
+from matplotlib.collections import QuadMesh
+from PIL import Image
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx_gallery.directives import imgsgnode
@@ -14,6 +16,31 @@ from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
 
 DPI = 120
 """Pixels per inch: a figure of 6.2 inches is as wide as the text, and its letters of 7 points have 12 pixels."""
+
+DARK_IS_MUCH = ("Blues", "Greys", "binary", "gray_r")
+"""Colour maps that may be turned to light on dark: they begin with the white of the ground."""
+
+TRAPS = ("Trap", "Common mistake")
+
+PANELS = {
+    "mixture_density": (0.5, 0, 1, 1),
+    "transformer": (0, 0, 0.5, 0.68),
+}
+"""The part of the first picture that the card of a script shows: left, top, right and bottom, from 0 to 1."""
+
+
+def has_colors_of_its_own() -> bool:
+    """Whether an open figure has a map of colours that would be false if the dark theme turned them."""
+    axes = [
+        ax for number in plt.get_fignums() for ax in plt.figure(number).axes
+    ]
+    maps = [
+        shown.get_cmap().name
+        for ax in axes
+        for shown in (*ax.images, *ax.collections)
+        if isinstance(shown, QuadMesh) or shown in ax.images
+    ]
+    return any(name not in DARK_IS_MUCH for name in maps)
 
 
 def pictures(
@@ -37,9 +64,12 @@ def pictures(
         picture.replace(target)
         moved.append(str(target))
     if not moved:
-        return matplotlib_scraper(block, block_vars, gallery_conf, dpi=DPI)
+        mark = " as-drawn" if has_colors_of_its_own() else ""
+        shown = matplotlib_scraper(block, block_vars, gallery_conf, dpi=DPI)
+        return shown.replace("-single-img", f"-single-img{mark}")
     plt.close("all")
-    return figure_rst(moved, gallery_conf["src_dir"])
+    folder = gallery_conf["src_dir"]
+    return "\n".join(figure_rst([picture], folder) for picture in moved)
 
 
 class InOrderOfTheList:
@@ -75,13 +105,13 @@ def below_title(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def mark_traps(app: Sphinx, document: nodes.document) -> None:
-    """Make a warning of each paragraph of a script that begins with "Trap" in bold letters."""
+    """Make a warning of each paragraph of a script that begins with one of `TRAPS` in bold letters."""
     if not app.env.docname.startswith("gallery/"):
         return
     for paragraph in [*document.findall(nodes.paragraph)]:
         first, *rest = paragraph.children
         name = first.astext().rstrip(".:")
-        if isinstance(first, nodes.strong) and name.startswith("Trap"):
+        if isinstance(first, nodes.strong) and name.startswith(TRAPS):
             start = rest[0].astext().lstrip()
             rest[0] = nodes.Text(start[:1].upper() + start[1:])
             paragraph.children = []
@@ -98,7 +128,59 @@ def mark_traps(app: Sphinx, document: nodes.document) -> None:
 def paragraphs_of_pictures(app: Sphinx, document: nodes.document) -> None:
     """Put each picture of a script into a paragraph, as in other pages: the style sheet lets it scroll on a phone."""
     for picture in [*document.findall(imgsgnode)]:
+        # sphinx-gallery writes the first class only
+        picture["class"] = [" ".join(picture["class"] or [])]
         picture.replace_self(nodes.paragraph("", "", picture.deepcopy()))
+
+
+def is_picture(node: nodes.Node) -> bool:
+    """Whether this is a paragraph with a picture of a script."""
+    return isinstance(node, nodes.paragraph) and isinstance(
+        node.next_node(), imgsgnode
+    )
+
+
+def is_caption(node: nodes.Node) -> bool:
+    """Whether this is a paragraph of a single emphasis."""
+    return (
+        isinstance(node, nodes.paragraph)
+        and len(node.children) == 1
+        and isinstance(node[0], nodes.emphasis)
+    )
+
+
+def captions(app: Sphinx, document: nodes.document) -> None:
+    """Put captions below the pictures of a script; what they say is also the text for readers who do not see them.
+
+    Captions are paragraphs of a single emphasis, one for each picture. They follow the pictures, or the code and the
+    output that follow them.
+    """
+    if not app.env.docname.startswith("gallery/"):
+        return
+    waiting: list[nodes.paragraph] = []
+    for node in [*document.findall(nodes.Element)]:
+        if is_picture(node):
+            waiting.append(node)
+        elif is_caption(node) and waiting:
+            picture = waiting.pop(0)
+            picture[0]["alt"] = escape(" ".join(node.astext().split()))
+            node.parent.remove(node)
+            above = picture.parent
+            above.insert(above.index(picture) + 1, node)
+        elif isinstance(node, nodes.title | nodes.paragraph):
+            waiting = []  # only what directly follows is a caption
+
+
+def crop(
+    picture: Path, box: tuple[float, float, float, float], target: Path
+) -> None:
+    """Write a part of a picture, which is given by its edges from 0 to 1."""
+    with Image.open(picture) as opened:
+        sides = (*opened.size, *opened.size)
+        edges = [
+            round(edge * side) for edge, side in zip(box, sides, strict=True)
+        ]
+        opened.crop(edges).save(target)
 
 
 def shown_by(script: Path, thumbnail: nodes.image) -> nodes.Node | None:
@@ -108,8 +190,12 @@ def shown_by(script: Path, thumbnail: nodes.image) -> nodes.Node | None:
         script: The page of the script.
         thumbnail: The small picture that sphinx-gallery made; without a picture of the script, a placeholder.
     """
-    pictures = (script.parent / "images").glob(f"sphx_glr_{script.stem}_0*")
-    if any(pictures):
+    images = script.parent / "images"
+    pictures = sorted(images.glob(f"sphx_glr_{script.stem}_0*"))
+    if pictures:
+        if script.stem in PANELS:
+            small = images / "thumb" / f"sphx_glr_{script.stem}_thumb.png"
+            crop(pictures[0], PANELS[script.stem], small)
         return thumbnail
     printed = re.search(
         r"sphx-glr-script-out\n\n \.\. code-block:: none\n\n((?:    .*\n|\n)+)",

@@ -17,6 +17,8 @@ MARKS = {"✓": "yes", "\N{EN DASH}": "no", "part": "part", "n/a": "no"}
 MARK = re.compile(f"({'|'.join(MARKS)})(?![a-z])")
 WIDE = 90
 LONGEST_PART = 20
+WORDS = 20
+"""Mean number of letters in a cell from which on a table of four or more columns is one of words, not of numbers."""
 
 TOGETHER = re.compile(
     r" ?± ?| \+ (?=\d)| (?=%)|\([A-Z], [\dA-Z][ A-Z]*\)|R-hat|\b\d{4}-\d\d-\d\d\b"
@@ -86,6 +88,25 @@ def join_numbers(app: Sphinx, document: nodes.document, page: str) -> None:
                 joined = MINUS.sub("\N{MINUS SIGN}", joined)
             if joined != text.astext():
                 text.parent.replace(text, nodes.Text(joined))
+
+
+def label_cells(app: Sphinx, document: nodes.document) -> None:
+    """Put the title of its column into each cell of a wide table of words, for a phone, where a row becomes a list."""
+    for table in document.findall(nodes.table):
+        heads = [*table.findall(nodes.thead)]
+        rows = [row for body in table.findall(nodes.tbody) for row in body]
+        cells = [cell for row in rows for cell in row]
+        letters = sum(len(cell.astext()) for cell in cells)
+        if not heads or len(heads[0][0]) < 4 or letters < WORDS * len(cells):
+            continue
+        table["classes"].append("of-words")
+        titles = [without_notes(title) for title in heads[0][0]]
+        for row in rows:
+            for cell, title in zip(row, titles, strict=False):
+                cell["classes"].append("of-words")
+                if title and cell.astext() and cell is not row[0]:
+                    label = nodes.inline("", f"{title}: ", classes=["label"])
+                    cell[0].insert(0, label)
 
 
 def without_notes(title: nodes.entry) -> str:

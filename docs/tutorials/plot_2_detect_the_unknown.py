@@ -15,8 +15,6 @@ The known images are scikit-learn's small digits 0 to 6, and the unknown ones ar
 # Known and unknown
 # -----------------
 
-import functools
-
 import matplotlib.pyplot as plt
 import torch
 from torch import nn
@@ -29,7 +27,7 @@ known_train, known_test = digits.y_train < 7, digits.y_test < 7
 x_train, y_train = digits.x_train[known_train], digits.y_train[known_train]
 x_test, y_test = digits.x_test[known_test], digits.y_test[known_test]
 unknown = digits.x_test[~known_test]
-classes, epochs = digits.classes[:7], 60
+classes = digits.classes[:7]
 
 print(
     f"{len(x_train)} training images of {len(classes)} kinds; "
@@ -48,10 +46,12 @@ for row, (name, images) in zip(
 plt.show()
 
 # %%
+# *The network is trained on images like those of the upper row, and never sees a digit of the lower row.*
+#
 # We use no unknown image for training, nor for choosing a setting.
 #
-# **Trap:** a detector that was tuned on its unknown test images is only a classifier with one more class, and will not
-# detect another kind of unknown images.
+# **Common mistake: tuning on unknown images.** A detector that was tuned on its unknown test images is only a
+# classifier with one more class, and will not detect another kind of unknown images.
 #
 # A plain network, for comparison
 # -------------------------------
@@ -61,12 +61,12 @@ def build_net() -> nn.Module:
     torch.manual_seed(0)
     num_pixels = x_train[0].numel()
     first = [nets.Standardize.of(x_train, floor=0.1), nn.Flatten()]
-    return nets.mlp([num_pixels, 200, len(classes)], first=first)
+    return nets.mlp([num_pixels, 16, len(classes)], first=first)
 
 
 plain = build_net()
 optimizer = torch.optim.Adam(plain.parameters(), lr=1e-3)
-for _ in range(epochs):
+for _ in range(200):
     for rows in torch.randperm(len(x_train)).split(128):
         optimizer.zero_grad()
         nn.functional.cross_entropy(
@@ -94,11 +94,9 @@ print(
 # %%
 # The Bayesian network
 # --------------------
-# The network stays the same, but its weights get a prior. ``NetworkInit(prior_fraction=0.1)`` starts the standard
-# deviations of the guide at a tenth of the prior's.
-#
-# **Trap:** if the standard deviations start tiny and the fit is short, all draws stay practically the same network. Its
-# accuracy is good, but its uncertainty is worthless.
+# The network stays the same, but its weights get a prior. By default, ``fit`` draws Markov chains for a network of this
+# size, in about half a minute on two cores. For a larger network, pass ``method="svi"``
+# (:doc:`/understand/which_method`).
 
 model = pb.BayesianModel(
     build_net(),
@@ -106,21 +104,7 @@ model = pb.BayesianModel(
     likelihood=pb.CategoricalLikelihood(),
     num_data=len(x_train),
 )
-posterior = pb.fit_svi(
-    model,
-    pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.1)),
-    (x_train, y_train),
-    optimizer=pb.optim.scheduled(
-        functools.partial(torch.optim.Adam, lr=1e-2),
-        functools.partial(
-            torch.optim.lr_scheduler.CosineAnnealingLR, T_max=epochs
-        ),
-    ),
-    num_epochs=epochs,
-    batch_size=128,
-    estimator=pb.LocalReparameterization(),
-    seed=0,
-)
+posterior = pb.fit(model, (x_train, y_train), seed=0)
 print(posterior.status)
 
 known_prediction = pb.predict(
@@ -138,8 +122,9 @@ print(
 )
 
 # %%
-# Both networks are equally accurate, but the plain one is more than 90 % sure of about 27 % of the unknown images, and
-# the Bayesian one of about 3 %.
+# The Bayesian network is more than 90 % sure of almost none of the unknown images, while the plain one is of about a
+# quarter. The price: it is more than 90 % sure of about 87 % of the *known* images, instead of 96 %. The accuracy does
+# not suffer.
 #
 # Let each of the 100 drawn networks vote for its most probable class:
 
@@ -156,8 +141,8 @@ plotting.vote_histograms(
 plt.show()
 
 # %%
-# For most known images, nearly all votes go to one class. For most unknown images the networks disagree, because they
-# were not trained on such images.
+# *For the known images, most votes go to one class. For the unknown images, the networks disagree, because they were
+# not trained on such images.*
 #
 # A number for the disagreement
 # -----------------------------
@@ -209,19 +194,26 @@ plotting.detection_curves(known_scores, unknown_scores, axes=axes.ravel())
 # the upper left part of the ROC curves, where they differ
 axes[1, 1].set(xlim=(0, 0.4), ylim=(0.6, 1.01))
 axes[1, 0].set_ylabel("share of inputs below")
+titles = [*known_scores, "ROC curves, upper left part"]
+for ax, title in zip(axes.ravel(), titles, strict=True):
+    ax.set_title(title, size=8)
 for ax in axes.ravel()[:3]:
-    ax.set_xlabel(f"{ax.get_xlabel()} (nats)")
+    ax.set_xlabel("score (nats)")
+axes[1, 1].set(
+    xlabel="share of the known taken for unknown",
+    ylabel="share of the unknown found",
+)
 plt.show()
 
 # %%
-# Each curve shows the share of images with a score below the value on the axis, so a score is better the further apart
-# its two curves are. The last panel shows a part of the ROC curves. The area below a whole curve, the AUROC, is the
-# probability that a random unknown image has a larger score than a random known one (0.5 is guessing, 1 perfect).
+# *The first three panels show the share of images with a score below a value: a score is better the further apart its
+# two curves are. In the last panel, a score is better the closer its curve comes to the upper left corner.*
 #
-# On these small digits, all three scores detect equally well (0.97 to 0.98, with a standard error of 0.01). What the
-# Bayesian network improves is its probabilities: it says that it is unsure where the plain one names a digit with more
-# than 90 %. On larger images, the choice of score matters. With garments as the known and handwritten digits as the
-# unknown images, the AUROC of a Bayesian network is 0.91 with the entropy, and 0.96 with the mutual information
+# The area below a whole ROC curve, the AUROC, is the probability that a random unknown image has a larger score than a
+# random known one (0.5 is guessing, 1 perfect). On these small digits, the scores of the Bayesian network detect a
+# little better than that of the plain one (AUROC 0.985 instead of 0.971, each with a standard error of about 0.005). On
+# larger images, the choice of score matters. With garments as the known and handwritten digits as the unknown images,
+# the AUROC of a Bayesian network is 0.91 with the entropy, and 0.96 with the mutual information
 # (:doc:`/results/dense_networks`).
 #
 # Choose a threshold
@@ -256,18 +248,20 @@ plotting.vote_histograms(
 plt.show()
 
 # %%
-# The drawn networks agree on these images, which resemble a known kind.
+# *The six unknown images with the smallest epistemic uncertainty. Most of the drawn networks agree, because these
+# images resemble a known kind.*
 #
-# **Trap: the KL weight.** If it is below 1, the posterior is narrower than Bayes' rule says. Such cold posteriors
-# classify better, but detect less. So measure accuracy, calibration and detection for *one* posterior, instead of
-# reporting the best of each from different settings.
+# **Common mistake: the KL weight.** If it is below 1, the posterior is narrower than Bayes' rule says. Such cold
+# posteriors classify better, but detect less. So measure accuracy, calibration and detection for *one* posterior,
+# instead of reporting the best of each from different settings.
 #
-# **Trap: easy unknown images.** Images of pure noise are easy to detect, so a good result proves little. Test with
-# unknown images like those that you expect.
+# **Common mistake: easy unknown images.** Images of pure noise are easy to detect, so a good result proves little. Test
+# with unknown images like those that you expect.
 #
 # Exercises
 # ---------
 # 1. Leave out one of the known classes in training, and use it as the unknown. Which class is hardest to detect?
-# 2. Plot AUROC and accuracy for KL weights 0.05, 0.2 and 1. Which weight would you use?
+# 2. Plot AUROC and accuracy for KL weights 0.05, 0.2 and 1, with ``method="svi"`` and
+#    ``kl_weight=``. Which weight would you use?
 # 3. Make a ``pb.EnsemblePosterior`` of five ``pb.DeltaGuide`` fits. Does its mutual information detect as well?
 # 4. Score images of uniform noise, ``torch.rand_like(x_test)``. Are they detected?

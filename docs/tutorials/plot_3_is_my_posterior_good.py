@@ -64,8 +64,9 @@ print(fitted.status)
 print(default.diagnose(model, grid))
 
 # %%
-# **Trap: R-hat of weights.** Hidden units can swap places without changing the function, and each chain has its own
-# order. So R-hat of single weights is bad for many networks, but this does not matter: look at R-hat of *predictions*.
+# **Common mistake: R-hat of weights.** Hidden units can swap places without changing the function, and each chain has
+# its own order. So R-hat of single weights is bad for many networks, but this does not matter: look at R-hat of
+# *predictions*.
 #
 # The status of the variational fit says that the objective no longer rises. This is not enough, because the objective
 # may be wrong. So look at the weights too, site by site.
@@ -115,8 +116,10 @@ with plotting.style():
 plt.show()
 
 # %%
-# In the middle picture, the network has learned nothing, and its bands ignore the data. In the right picture it fits
-# the data, but is certain even in the gap. The messages above name both problems and their remedies.
+# *Only the left fit is sound. In the middle, the bands ignore the data. At the right, the mean follows the data, but
+# the blue epistemic band is too thin to see, even in the gap.*
+#
+# The messages above name both problems and their remedies.
 #
 # Check 2: how noisy are the gradients?
 # -------------------------------------
@@ -145,8 +148,8 @@ for name, guide in (("at the start", start), ("at the end", fitted)):
 # Local reparameterisation has less noise, so the fit can come closer to the optimum. By default, a variational ``fit``
 # chooses it, as the status said.
 #
-# **Trap:** a small signal shows convergence only if the objective no longer rises. If the learning rate is too high, a
-# fit moves around the optimum, and if it is too low, the fit does not reach it.
+# **Common mistake: a small signal alone.** A small signal shows convergence only if the objective no longer rises. If
+# the learning rate is too high, a fit moves around the optimum, and if it is too low, the fit does not reach it.
 #
 # Check 3: compare with NUTS
 # --------------------------
@@ -168,7 +171,7 @@ print(chains.status)
 
 comparison = pb.compare(
     model,
-    {"nuts": chains, "default": default, "mean-field": fitted},
+    {"nuts": chains, "default": default, "mean field": fitted},
     grid,
     regions=regions,
     num_samples=600,
@@ -187,7 +190,7 @@ predictions = {
     for name, posterior in {
         "NUTS": chains,
         "default of fit": default,
-        "mean-field": fitted,
+        "mean field": fitted,
     }.items()
 }
 with plotting.style():
@@ -197,8 +200,9 @@ with plotting.style():
         ax.set(title=name, ylim=(-25, 25))
         ax.get_legend().remove()
         axes[3].plot(grid, prediction.epistemic.sqrt(), label=name)
-    axes[3].axvspan(-0.5, -0.25, color="0.9", label="data")
-    axes[3].axvspan(0.25, 0.5, color="0.9")
+    for start, end in ((-1, -0.5), (-0.25, 0.25), (0.5, 1)):
+        shade = axes[3].axvspan(start, end, color="0.93", zorder=0)
+    shade.set_label("no data")
     axes[3].set(xlabel="x", xlim=(-1, 1), ylabel="epistemic sd", ylim=(0, 7))
     axes[3].legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     entries = axes[0].get_legend_handles_labels()
@@ -206,11 +210,11 @@ with plotting.style():
 plt.show()
 
 # %%
-# The grey stripes show where the data are. The uncertainty of the exact posterior is small in the stripes, and large
-# elsewhere. The default of ``fit`` agrees: in each region, its epistemic standard deviation is within 5 % of that of
-# NUTS.
+# *Where there are no data (grey), the epistemic standard deviation of NUTS is large. The default of fit agrees with
+# NUTS, while the mean-field curve is too flat.*
 #
-# The mean-field curve is flatter: **underconfident where there are data, overconfident elsewhere**. Because mean field
+# In each region, the epistemic standard deviation of the default of ``fit`` is within 5 % of that of NUTS. The
+# mean-field fit is **underconfident where there are data, overconfident elsewhere**. Because mean field
 # ignores correlations, it cannot represent two weights that vary only together. More epochs do not change this, and
 # neither the status nor ``diagnose`` shows it.
 #
@@ -220,7 +224,8 @@ plt.show()
 # - For decisions that depend on the gap, use the default of ``fit``, or NUTS if it is fast enough.
 # - Keep a small comparison of this kind with your code, and run it when the model changes.
 #
-# **Trap:** a larger ELBO does not mean a better posterior in every region. The ELBO depends on the regions with data.
+# **Common mistake: the ELBO as a score.** A larger ELBO does not mean a better posterior in every region. The ELBO
+# depends on the regions with data.
 #
 # Exercises
 # ---------

@@ -2,7 +2,9 @@ r"""Prune: which weights does the network need?
 ===========================================
 
 If you need a smaller network, a posterior shows which weights can be removed: those whose mean is smaller in
-magnitude than their standard deviation.
+magnitude than their standard deviation. This needs a mean and a standard deviation for each weight, and a guide that
+can be trained further. So the fit is variational (``method="svi"``), instead of the Markov chains that ``fit`` draws by
+default.
 
 In this tutorial you train a classifier of scikit-learn's digits, look at the signal-to-noise ratios of its weights,
 remove 95 % of them, train the others further, and make a plain sparse network.
@@ -33,9 +35,6 @@ posterior = pb.fit(model, train, method="svi", seed=0)
 print(posterior.status)
 
 # %%
-# Pruning needs a mean and a standard deviation for each weight, and a guide that can be trained further. So the fit is
-# variational (``method="svi"``), instead of the Markov chains that ``fit`` draws by default.
-#
 # Signal and noise
 # ----------------
 # The signal-to-noise ratio of a weight is ``|mean| / sd``, often given in decibels: 0 dB is a ratio of 1, and 10 dB a
@@ -49,16 +48,21 @@ for site, ratio in ratios.items():
     )
 
 axes = plotting.new_axes(1, 2, size=(6.2, 2.7))[0]
-# cut at -40 dB
+# smaller ratios count as -40 dB
 plotting.signal_to_noise(
     {site: ratio.clamp_min(1e-4) for site, ratio in ratios.items()}, axes
 )
+for ax in axes:
+    ax.set_xticks(range(-40, 11, 10), ["≤ -40", "-30", "-20", "-10", "0", "10"])
+    ax.set_xlabel("signal-to-noise ratio (dB)")
 plt.show()
 
 # %%
-# Most weights of the first layer are below 0 dB: because the data did not need them, they stayed near the prior. Each
-# of the 100 hidden units has 8 x 8 pixels as inputs, so the mean ratio of a pixel over all units shows how much it
-# matters.
+# *Most weights have a mean that is smaller than its standard deviation, so they are left of 0 dB. The first bar holds
+# all ratios of -40 dB and less.*
+#
+# Because the data did not need these weights, they stayed near the prior. Each of the 100 hidden units has 8 x 8 pixels
+# as inputs, so the mean ratio of a pixel over all units shows how much it matters.
 
 first = next(iter(ratios.values()))
 with plotting.style():
@@ -70,7 +74,7 @@ with plotting.style():
         cmap="viridis",
         vmin=-20,
     )
-    right.set(title="weights of each pixel", xticks=[], yticks=[])
+    right.set(title="its weights in the first layer", xticks=[], yticks=[])
     left.spines[:].set_visible(True)
     right.figure.colorbar(
         shown,
@@ -81,12 +85,17 @@ with plotting.style():
 plt.show()
 
 # %%
-# Pixels at the edge are white in all images. They carry no information, so their weights stayed at the prior.
+# *The weights of pixels in the middle have the largest ratios. Those of the left and right edge, where hardly anything
+# is drawn, have the smallest.*
+#
+# Pixels at these edges are the same in nearly all images. They carry no information, so their weights stayed at the
+# prior.
 #
 # How many weights can be removed?
 # --------------------------------
-# **Trap: choose the share by its effect.** ``snr_report`` tries several shares, with the mean weights and with an
-# ensemble. In real work use validation data for this, because the result is too optimistic with the test set.
+# **Common mistake: a share chosen without a test.** Choose the share by its effect: ``snr_report`` tries several
+# shares, with the mean weights and with an ensemble. In real work use validation data for this, because the result is
+# too optimistic with the test set.
 
 fractions = (0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 report = pruning.snr_report(
@@ -99,6 +108,9 @@ plotting.pruning_curve(report, axes)
 plt.show()
 
 # %%
+# *From left to right, more weights are removed. Error and NLL stay about the same until 5 % of the weights are left,
+# and rise steeply after that. Bars are standard errors.*
+#
 # With 90 % of the weights removed, the network is nearly as good. The NLL of the ensemble even *falls* at first,
 # because the removed weights added only noise. With 98 % removed, the network is bad.
 #
@@ -132,8 +144,8 @@ for fraction in (0.98, 0.95):
 # Further training greatly improves the network that keeps 2 % of its weights, and the one that keeps 5 % is about as
 # good as the whole network. The ELBO is far higher, because a removed weight adds no divergence.
 #
-# **Trap:** the two ELBOs are bounds for different models, so the difference does not show that the small model is
-# better. It does show that weights without use lower the ELBO of the large one.
+# **Common mistake: comparing ELBOs.** The two ELBOs are bounds for different models, so the difference does not show
+# that the small model is better. It does show that weights without use lower the ELBO of the large one.
 #
 # A plain sparse network
 # ----------------------
@@ -150,8 +162,9 @@ print(f"accuracy of the sparse network {accuracy:.1%}")
 # This network is small and fast, but has no epistemic uncertainty. If you need it, use the pruned posterior:
 # ``pb.save_posterior(small, "small.posterior", model)`` writes a file that is smaller the fewer weights are left.
 #
-# **Trap: the prior determines how many weights can be removed.** If many small weights matter *together*, each has a
-# low ratio, and accuracy falls early in the report. Then change the prior, or fit for longer.
+# **Common mistake: an unsuitable prior.** The prior determines how many weights can be removed. If many small weights
+# matter *together*, each has a low ratio, and accuracy falls early in the report. Then change the prior, or fit for
+# longer.
 #
 # Exercises
 # ---------

@@ -13,7 +13,10 @@ from ...inference.posterior import EnsemblePosterior, Posterior
 from ._figures import BLACK, BLUE, VERMILION, Width, one_axes, panels, styled
 
 FEW = 40
-"""Curves with fewer epochs have markers."""
+"""Curves with fewer epochs have markers. The others have a moving average."""
+
+SHARE_AVERAGED, PALE = 40, 0.3
+"""The moving average is over one in this many epochs; opacity of the curve behind it. Heuristic."""
 
 FEWEST_CUT, FAR_WIDER = 10, 5
 """Heuristic: the beginning of a curve with this many epochs is left out if the range of the whole curve is this many
@@ -27,8 +30,8 @@ def loss_curves(
 ) -> Sequence[Axes]:
     """Draw the ELBO and its two terms against the epoch, in nats per row of the data.
 
-    If a curve changes far more in the first half of the epochs than in the second, the beginning of the curve is left
-    out, and the label of the axis says so.
+    If a curve changes far more in the first half of the epochs than in the second, the beginning of all curves is left
+    out, and the labels of the axes say so. With many epochs, each curve is pale, and a line shows its moving average.
 
     Args:
         history: The record of a fit, or a posterior that has it.
@@ -58,28 +61,39 @@ def loss_curves(
         raise ValueError("`history` must have at least one epoch, got none; call this function after a fit.")
     is_stacked = axes is None and width == "column"
     axes = panels(axes, 3, width, on_page=2.1, in_column=5.2)
-    epochs = [record.epoch + 1 for record in history.epochs]
+    epochs = np.array([record.epoch + 1 for record in history.epochs])
     per_datum = history.num_data or 1
     weights = {record.kl_weight for record in history.epochs}
     weight = f"{weights.pop():.3g}" if len(weights) == 1 else f"{min(weights):.3g} to {max(weights):.3g}"
     unit = "nats per row" if history.num_data else "nats"
     curves = (
-        ("ELBO", [r.elbo / per_datum for r in history.epochs]),
-        ("data cost (expected NLL)", [-r.expected_log_likelihood / per_datum for r in history.epochs]),
-        ("complexity cost (KL)", [r.kl / per_datum for r in history.epochs]),
+        ("ELBO", np.array([r.elbo / per_datum for r in history.epochs])),
+        ("data cost (expected NLL)", np.array([-r.expected_log_likelihood / per_datum for r in history.epochs])),
+        ("complexity cost (KL)", np.array([r.kl / per_datum for r in history.epochs])),
     )
+    start = max(_start_of_end(values) for _, values in curves)
     for ax, (name, values), color in zip(axes, curves, (BLACK, BLUE, VERMILION), strict=True):
-        ax.plot(epochs, values, linestyle="-", marker="." if len(epochs) < FEW else None, color=color)
+        _draw(ax, epochs, values, color)
         ax.set(xlabel="epoch", ylabel=f"{name}\n{unit}")
         ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        start = _start_of_end(np.asarray(values, dtype=float))
         if start:
-            _show_end(ax, np.asarray(epochs[start:]), np.asarray(values[start:], dtype=float))
-        elif is_stacked and ax is not axes[-1]:
+            _show_end(ax, epochs[start:], values[start:])
+        if is_stacked and ax is not axes[-1]:
             ax.set_xlabel("")
     if weight != "1":
         axes[0].set_title(f"KL weight in training: {weight}")
     return axes
+
+
+def _draw(ax: Axes, epochs: np.ndarray, values: np.ndarray, color: str) -> None:
+    """Draw a curve; if it has many epochs, draw it pale behind its moving average."""
+    if len(epochs) < FEW:
+        ax.plot(epochs, values, linestyle="-", marker=".", color=color)
+        return
+    ax.plot(epochs, values, linestyle="-", color=color, alpha=PALE, linewidth=0.8)
+    half = len(epochs) // (2 * SHARE_AVERAGED)  # on each side of an epoch
+    averages = np.convolve(values, np.full(2 * half + 1, 1 / (2 * half + 1)), "valid")
+    ax.plot(epochs[half : len(epochs) - half], averages, linestyle="-", color=color)
 
 
 def _start_of_end(curve: np.ndarray) -> int:
@@ -102,7 +116,8 @@ def _show_end(ax: Axes, epochs: np.ndarray, values: np.ndarray) -> None:
     """Let both axes begin and end with the given part of the curve."""
     margin, space = 0.03 * np.ptp(epochs), 0.05 * np.ptp(values)
     ax.set_xlim(epochs[0] - margin, epochs[-1] + margin)
-    ax.set_ylim(values.min() - space, values.max() + space)
+    if 0 < space < np.inf:
+        ax.set_ylim(values.min() - space, values.max() + space)
     ax.set_xlabel(f"epoch (from {epochs[0]:,} on)")
 
 
