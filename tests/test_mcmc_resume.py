@@ -58,7 +58,7 @@ WARMUP = 50
 
 def problem_fit(sampler, problem=None, **options):
     problem = problem or Problem()
-    options = {"num_samples": 6, "num_warmup": WARMUP, "num_chains": 2, "seed": 4, **options}
+    options = {"num_samples": 6, "num_warmup": WARMUP, "num_chains": 2, "seed": 4, "compile": False, **options}
     return quietly(pb.fit_mcmc, problem.model, (problem.x, problem.y), sampler=sampler, **options)
 
 
@@ -205,7 +205,7 @@ def changed(**changes):
     x, y = changes.pop("x", problem.x), changes.pop("y", problem.y)
     model = changes.pop("model", problem.model)
     sampler = changes.pop("sampler", pb.NUTS(3))
-    options = {"num_samples": 6, "num_warmup": 5, "num_chains": 2, "seed": 4, **changes}
+    options = {"num_samples": 6, "num_warmup": 5, "num_chains": 2, "seed": 4, "compile": False, **changes}
     return lambda **more: quietly(pb.fit_mcmc, model, (x, y), sampler=sampler, **options, **more)
 
 

@@ -157,9 +157,7 @@ for name, guide in (("at the start", start), ("at the end", fitted)):
 # large the bias of chains without rejection is. If your problem is too large, use a smaller one of the same kind, with
 # fewer rows and units.
 
-chains = pb.fit_nuts(
-    model, (x, y), num_samples=400, num_warmup=300, compile="auto", seed=0
-)
+chains = pb.fit_nuts(model, (x, y), num_samples=400, num_warmup=300, seed=0)
 print(chains.status)
 
 # %%
@@ -167,7 +165,7 @@ print(chains.status)
 # number of independent draws with the same precision, and 400 are enough, a hundred for each chain. Here both are good.
 # If the status ends with a remedy, apply it before you use the draws.
 #
-# With a C compiler, ``compile="auto"`` runs the chains in C, in a few seconds. Otherwise they run in torch.
+# With a C compiler, the chains run in C, in a few seconds. Otherwise they run in torch.
 
 comparison = pb.compare(
     model,

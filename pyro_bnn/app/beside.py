@@ -67,7 +67,6 @@ def compare_with_chains(
         num_samples=num_samples,
         num_chains=NUM_CHAINS,
         num_warmup=num_samples,
-        compile="auto",
         progress=True,
         seed=seed,
     )

@@ -57,9 +57,7 @@ def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
     noise = GaussianLikelihood(LogNormal(0.0, 1.0))
     model = BayesianModel(net, prior=NormalPrior(5.0), likelihood=noise, num_data=len(x))
     with silent_fits():  # a demonstration is short
-        posterior = fit_nuts(
-            model, (x, y), max_tree_depth=7, num_warmup=600, num_samples=400, compile="auto", progress=True, seed=seed
-        )
+        posterior = fit_nuts(model, (x, y), max_tree_depth=7, num_warmup=600, num_samples=400, progress=True, seed=seed)
     grid = torch.linspace(-1, 1, 401)[:, None]
     prediction = predict(model, posterior, grid, seed=seed).as_kind(RegressionPrediction)
 
@@ -134,7 +132,6 @@ class RegressionStudy:
             (self.x, self.y),
             num_samples=self.num_samples,
             num_warmup=self.num_samples,
-            compile="auto",
             progress=True,
             seed=self.seed,
         )

@@ -48,7 +48,7 @@ def fit_mcmc(
     init: Start = "prior",
     target_accept: float = TARGET_ACCEPT,
     dtype: torch.dtype | None = torch.float64,
-    compile: Compile = False,
+    compile: Compile = "auto",
     progress: bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
@@ -84,8 +84,8 @@ def fit_mcmc(
         dtype: Dtype of the computation; with ``None``, that of the model. Draws have the model's dtype. In C, float32
             takes half to two thirds of the time of float64.
         compile: Whether to draw in C, which is several times as fast as torch, and possible for a small network on a
-            CPU. With HMC, only the gradients are computed in C. Where C is not possible, ``compile=True`` raises an
-            error, and ``compile="auto"`` draws in torch. Compiling takes about a second in each process. As many chains
+            CPU. With HMC, only the gradients are computed in C. Where C is not possible, ``"auto"`` draws in torch, and
+            ``compile=True`` raises an error. Compiling takes about a second in each process. As many chains
             run at a time as torch has threads, but the number of threads does not change the draws. NUTS and MCLMC use
             different random numbers in C and in torch, so with ``"auto"`` the draws depend on the machine.
         progress: Whether to show the progress; see :func:`~pyro_bnn.fit_svi`.
@@ -183,7 +183,7 @@ def fit_mcmc(
     )
 
 
-@explained("fit_nuts(model, (x, y), compile=True)")
+@explained("fit_nuts(model, (x, y))")
 def fit_nuts(
     model: Callable[..., object],
     data: tuple[Any, ...],
@@ -195,7 +195,7 @@ def fit_nuts(
     init: Start = "prior",
     target_accept: float = TARGET_ACCEPT,
     dtype: torch.dtype | None = torch.float64,
-    compile: Compile = False,
+    compile: Compile = "auto",
     progress: bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
@@ -217,7 +217,7 @@ def fit_nuts(
         target_accept: Acceptance rate at which warm-up aims when it adapts the step size. A higher rate means smaller
             steps.
         dtype: Dtype of the computation; with ``None``, the dtype of the model.
-        compile: Whether to draw in C, which is several times as fast as torch. ``"auto"`` draws in C where possible.
+        compile: Whether to draw in C, which is several times as fast as torch. ``"auto"`` does so where possible.
         progress: Whether to show the progress; see :func:`~pyro_bnn.fit_svi`.
         checkpoint: File for the state of the run, from which it can be resumed.
         resume: Checkpoint of a run with the same arguments, from which to continue.
@@ -231,7 +231,7 @@ def fit_nuts(
         >>> prior = pb.NormalPrior()
         >>> noise = pb.GaussianLikelihood(0.1)
         >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> posterior = pb.fit_nuts(model, (x, 2 * x), compile="auto", seed=0)
+        >>> posterior = pb.fit_nuts(model, (x, 2 * x), seed=0)
         >>> posterior.chains["net.weight"].mean().round(decimals=1)
         tensor(2.)
     """

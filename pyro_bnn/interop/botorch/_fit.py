@@ -145,7 +145,6 @@ def fit_surrogate(
             num_warmup=num_warmup,
             num_chains=num_chains,
             max_tree_depth=TREE_DEPTH,
-            compile="auto",
             seed=seed,
         )
     return Surrogate(

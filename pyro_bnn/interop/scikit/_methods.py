@@ -230,7 +230,6 @@ def nuts(task: Task) -> Fitted:
             num_chains=task.settings.num_chains,
             max_tree_depth=TREE_DEPTH,
             init=INIT,
-            compile="auto",
             progress=progress_of(task.settings),
             seed=task.seed,
         )
@@ -250,7 +249,6 @@ def mclmc(task: Task) -> Fitted:
             num_samples=draws,
             num_warmup=MODE_WARMUP if task.settings.max_iter is None else draws,
             num_chains=task.settings.num_members,
-            compile="auto",
             progress=progress_of(task.settings),
             seed=task.seed,
         )
