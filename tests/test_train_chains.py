@@ -192,11 +192,7 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
 def brief_of(run):
     """What `train` says of the test rows, from the scores that `evaluate` wrote."""
     rmse = {name.removeprefix("baseline: "): number(each["rmse"]) for name, each in scores_in(run).items()}
-    others = [
-        name
-        for name in rmse
-        if name not in ("one draw (mean of 50)", "mean weights") and not name.startswith("ensemble")
-    ]
+    others = [name for name in rmse if not name.startswith(("one draw", "mean weights", "ensemble"))]
     own = next(rmse[name] for name in rmse if name.startswith("ensemble"))
     compared = ", ".join(f"{name} {rmse[name]}" for name in others)
     assert len(others) == 3
