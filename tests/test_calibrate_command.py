@@ -81,10 +81,10 @@ def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place, monkeypatch
     assert counted.call_count == 1, "the headline uses the predictions that were scored"
     assert "The calibration used 160 rows" in said
     found = json.loads((place / "run" / "metrics.json").read_text())["calibration"]
-    assert [row["level"] for row in found["rows"]] == [0.9, 0.9, 0.95, 0.95]
+    assert [row["level"] for row in found["rows"]] == [0.5, 0.5, 0.9, 0.9, 0.95, 0.95]
     assert "95 %, calibrated" in said
-    assert "held 100.0 % and 100.0 % of the targets. At least one of these shares is wrong by more" in said
-    before, after = found["rows"][:2]
+    assert "held 100.0 %, 100.0 % and 100.0 % of the targets. At least one of these shares is wrong by more" in said
+    before, after = found["rows"][2:4]
     assert (before["name"], after["name"], found["num_calibration"]) == ("network", "calibrated", 160)
     assert before["inside"] == 1
     low, high = limits_by_chance(0.9, 160, 80)
@@ -94,7 +94,7 @@ def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place, monkeypatch
     assert "100.0 %" in said
     code, said, _ = pyro_bnn("report", place / "run")
     assert code == 0
-    assert "The intervals hold the promised shares of the targets" in said
+    assert "The calibrated intervals hold the promised shares of the targets" in said
     page = (place / "run" / "report.html").read_text()
     assert "Before and after calibration" in page
     assert "These are the calibrated intervals" in page
@@ -117,6 +117,26 @@ def test_it_is_said_whether_calibration_was_needed(shares, is_count, is_needed):
     assert f"held {100 * shares[0]:.1f} % and {100 * shares[1]:.1f} % of the targets" in said
     assert ("so calibration was not needed here." in said) == (not is_needed)
     assert ("by more than chance, so calibration was needed." in said) == is_needed
+
+
+@pytest.mark.parametrize(
+    ("after", "width", "said"),
+    [
+        (0.52, 1.4, ""),
+        (0.8, 1.4, "Calibration made the intervals worse (50 %: 56.5 % inside before and 80.0 % after)."),
+        (0.52, 1.9, "Calibration made the intervals worse (50 %: 1.9 times as wide)."),
+    ],
+)
+def test_a_harmful_calibration_is_named_with_a_remedy(after, width, said):
+    rows = [
+        {"level": 0.5, "name": name, "inside": share, "width": size, "thirds": [share] * 3}
+        for name, share, size in (("network", 0.565, 1.0), ("calibrated", after, width))
+    ]
+    found = BeforeAndAfter(20, 200, False, False, rows)
+    assert found.harm == (said and f"{said} Train without --calibrate, or hold out more rows than 20.")
+    assert found.harm in str(found)
+    rows[0]["inside"] = 0.9  # intervals that are wrong may change
+    assert not BeforeAndAfter(20, 200, False, False, rows).harm
 
 
 def test_rows_are_fitted_calibrate_or_test_and_encodings_are_learned_from_those_that_are_fitted(made):
@@ -240,7 +260,7 @@ def test_arrays_a_network_of_ones_own_and_chains_are_calibrated_too(pyro_bnn, tm
     code, said, err = pyro_bnn("train", tmp_path / "data.npz", *options, "--out", tmp_path / "run")
     assert (code, "60 test rows, and 60 rows for calibration." in said) == (0, True), err
     code, said, _ = pyro_bnn("evaluate", tmp_path / "run", "--json")
-    before, after, *_ = json.loads(said)["calibration"]["rows"]
+    _, _, before, after, *_ = json.loads(said)["calibration"]["rows"]
     assert code == 0
     assert 0.75 < after["inside"] < 1
     assert before["width"] != after["width"]

@@ -50,6 +50,7 @@ def test_the_largest_share_without_loss_is_judged(nlls, share):
             0.001,
             "50 % of the weights can be removed: the NLL changes by +0.0020 ± 0.0010 nats per row (",
         ),
+        (-0.00001, 0.0019, "50 % of the weights can be removed: the NLL changes by +0.0000 ± 0.0019"),
         (-0.1, 0.01, "50 % of the weights can be removed: the NLL changes by -0.1000 ± 0.0100 nats per row (the limit"),
         (0.3, 0.1, "No share of the weights in the table can be removed. Without 50 % of the weights, the NLL changes"),
         (0.002, 0.02, "301 rows are too few to say how many weights can be removed. Without 50 % of the weights, the"),

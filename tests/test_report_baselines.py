@@ -1,17 +1,24 @@
 """The baselines that `evaluate` and `report` compare a network with, against scikit-learn and scipy by hand."""
 
+import math
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from scipy.stats import norm, poisson
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor
+from torch.distributions import Normal, Poisson
 
 from pyro_bnn.app.datasets import Dataset, Facts
 from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.reports import scores, trained
+from pyro_bnn.app.reports.calibrated import promised_by
+from pyro_bnn.app.reports.page.verdicts import of_ways
 from pyro_bnn.app.reports.scores import scores_of
-from pyro_bnn.app.reports.trained import TREES, baselines_of
+from pyro_bnn.app.reports.trained import TREES, Alone, baselines_of
+from pyro_bnn.scores.uncertainty import RegressionPrediction
 
 X = np.random.default_rng(0).normal(size=(60, 2))
 TRAIN, TEST = slice(0, 45), slice(45, 60)
@@ -110,11 +117,72 @@ def test_a_linear_method_is_fitted_to_as_many_rows_as_it_can_be_in_seconds(monke
 def test_printed_numbers_have_three_or_four_digits_and_shares_a_space():
     """A last zero is a digit like any other, and the legend names the single network of this run only."""
     shown = {"nll": 2.91, "rmse": 0.004167, "coverage_90": 0.5}
-    printed = str(scores.OwnDataScores("y", 9, [{"name": "one draw", "scores": shown}], is_class=False))
+    printed = str(scores.OwnDataScores("y", 9, [{"name": "one draw (mean of 9)", "scores": shown}], is_class=False))
     head, row, _, legend, _ = printed.splitlines()
     assert head.split()[-3:] == ["in", "90", "%"]
-    assert row.split() == ["one", "draw", "2.910", "0.00417", "50.0", "%"]
-    assert legend.startswith("one draw: a single network; ")
+    assert row.split() == ["one", "draw", "(mean", "of", "9)", "2.910", "0.00417", "50.0", "%"]
+    assert legend.startswith("one draw (mean of 9): scores of single networks; ")
+
+
+def test_an_ece_that_is_an_error_of_rounding_is_shown_as_zero():
+    assert [scores.shown_score("ece", value) for value in (1.665e-16, 0.0, 0.0123)] == ["0.0000", "0.0000", "0.0123"]
+
+
+def test_intervals_of_counts_should_hold_what_whole_numbers_promise():
+    """Of a rate of 2, the interval from 0 to 5 has the probability 98.3 %."""
+    two = torch.full((5, 1), 2.0)
+    likely = RegressionPrediction(
+        num_samples=1,
+        log_density=None,
+        mean=two,
+        aleatoric=two,
+        variance_of_means=None,
+        components=Poisson(two[None], validate_args=False),
+    )
+    assert promised_by(likely, 0 * two, 0 * two + 5, 0.9, is_count=True) == pytest.approx(0.9834, abs=1e-4)
+    assert promised_by(likely, 0 * two, 0 * two + 5, 0.9, is_count=False) == 0.9
+    rows = [{"name": "mean weights", "scores": {"nll": 1.0, "coverage_90": 0.98}}]
+    said = str(scores.OwnDataScores("y", 9, rows, is_class=False, promised=0.9834))
+    assert "90 % intervals should hold 98.3 % of the targets." in said
+    assert "which should be" not in said
+    assert "interval, which should be 90 %." in str(scores.OwnDataScores("y", 9, rows, is_class=False))
+
+
+def test_scores_of_one_draw_are_means_and_never_beat_the_average_of_the_same_draws():
+    """NLL: the mean over draws is at least that of the mixture, by Jensen's inequality."""
+    torch.manual_seed(0)
+    y, draws = torch.randn(40, 1), torch.randn(6, 40, 1)
+
+    def predicted(loc):
+        density = Normal(loc, 1.0).log_prob(y).sum(-1).logsumexp(0) - math.log(len(loc))
+        return RegressionPrediction(
+            num_samples=len(loc),
+            log_density=density,
+            targets=y,
+            mean=loc.mean(0),
+            aleatoric=torch.ones(40, 1),
+            variance_of_means=None,
+            components=Normal(loc, torch.ones_like(loc)),
+        )
+
+    parts = [predicted(loc[None]) for loc in draws]
+    alone, mixture = Alone(parts), predicted(draws)
+    assert alone.name == "one draw (mean of 6)"
+    assert alone.score()["nll"] == pytest.approx(sum(part.nll for part in parts) / 6)
+    assert alone.score()["rmse"] == pytest.approx(sum(part.score()["rmse"] for part in parts) / 6)
+    assert float(-alone.log_density.mean()) == pytest.approx(alone.score()["nll"])
+    assert min(part.nll for part in parts) < alone.score()["nll"]
+    assert mixture.nll < alone.score()["nll"]
+    for single, said in (
+        (alone, "Averaging over 6 weight draws lowers the NLL from "),
+        (Alone([mixture]), ""),
+        (Alone([predicted(y[None])]), ""),  # a few draws that are better by chance
+        (predicted(y[None]), "Averaging over 6 weight draws predicts worse than the mean weights alone"),
+    ):
+        found = SimpleNamespace(single=("", single), prediction=mixture, baselines={})
+        _, *verdicts = of_ways(found, "linear regression", mixture, points="", lead=(0.0, 1.0), score="RMSE")
+        assert len(verdicts) == bool(said)
+        assert not said or verdicts[0].text.startswith(said)
 
 
 def test_a_score_that_trees_lack_is_explained():

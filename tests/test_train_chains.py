@@ -111,9 +111,10 @@ def test_evaluate_measures_a_single_network_and_all_of_them(pyro_bnn, place):  #
     scores = scores_in(place / "run")
     ensemble = next(name for name in scores if name.startswith("ensemble of "))
     baselines = {f"baseline: {name}" for name in ("mean of the targets", "linear regression", "gradient-boosted trees")}
-    assert set(scores) == {"one draw", ensemble, *baselines}
+    assert set(scores) == {"one draw (mean of 50)", ensemble, *baselines}
     assert scores[ensemble]["rmse"] < 0.5 * scores["baseline: mean of the targets"]["rmse"]
     assert scores[ensemble]["nll"] < scores["baseline: mean of the targets"]["nll"]
+    assert scores[ensemble]["nll"] < scores["one draw (mean of 50)"]["nll"]
 
 
 def test_predict_uses_all_chains(pyro_bnn, place):  # noqa: F811
@@ -191,7 +192,7 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
 def brief_of(run):
     """What `train` says of the test rows, from the scores that `evaluate` wrote."""
     rmse = {name.removeprefix("baseline: "): number(each["rmse"]) for name, each in scores_in(run).items()}
-    others = [name for name in rmse if name not in ("one draw", "mean weights") and not name.startswith("ensemble")]
+    others = [name for name in rmse if not name.startswith(("one draw", "mean weights", "ensemble"))]
     own = next(rmse[name] for name in rmse if name.startswith("ensemble"))
     compared = ", ".join(f"{name} {rmse[name]}" for name in others)
     assert len(others) == 3

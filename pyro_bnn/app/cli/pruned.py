@@ -74,8 +74,9 @@ def _can_go(report: pruning.PruningReport, change: Change | None) -> list[str]:
     if change is None:
         return []
     share = f"{100 * change.fraction:.4g} % of the weights"
+    mean = round(change.mean, 4) + 0.0  # no minus sign before 0
     size = (
-        f"the NLL changes by {change.mean:+.4f} ± {change.standard_error:.4f} nats per row (the limit is a rise by "
+        f"the NLL changes by {mean:+.4f} ± {change.standard_error:.4f} nats per row (the limit is a rise by "
         f"{SMALL_LOSS:g}; ± is the standard error over {report.num_data:,} rows)."
     )
     if not abs(change.mean - SMALL_LOSS) > NUM_ERRORS * change.standard_error:

@@ -11,9 +11,11 @@ from torch import Tensor
 from ...results.calibration import ConformalIntervals, ConformalSets
 from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ..runs import RunCalibration
-from .numbers import number, percent
+from .numbers import in_series, number, percent
 
 COMPARED = (0.9, 0.95)  # levels of the intervals and sets
+ALSO_COMPARED = (0.5,)  # levels of the intervals alone
+MUCH_WIDER = 1.5  # heuristic: a calibration harms if right intervals or sets become wider by this factor
 CHANCE = 0.99  # probability of the range of chance; tests of several levels err in less than one in twenty
 COARSE, COARSE_RATIO = 0.1, 0.5
 """Heuristic: test rows are too few to judge a share, such as that of the targets inside of intervals, if chance may
@@ -35,6 +37,13 @@ def interval_of(prediction: RegressionPrediction, level: float, calibration: Run
     return prediction.quantile([(1 - level) / 2, (1 + level) / 2])
 
 
+def promised_by(prediction: RegressionPrediction, low: Tensor, high: Tensor, level: float, *, is_count: bool) -> float:
+    """Return the share of the targets that intervals without calibration promise: for counts, at least the level."""
+    if not is_count:
+        return level
+    return min(1.0, float((prediction.cdf(high) - prediction.cdf(low - 1)).mean()))
+
+
 def sets_of(prediction: ClassificationPrediction, level: float, calibration: RunCalibration | None = None) -> Tensor:
     """Return sets of classes with probability `level`, as a mask of shape (N, C).
 
@@ -51,7 +60,7 @@ def sets_of(prediction: ClassificationPrediction, level: float, calibration: Run
 
 @dataclass(frozen=True)
 class BeforeAndAfter:
-    """The coverage of a network's intervals or sets before and after calibration, for each level in `COMPARED`."""
+    """The coverage of a network's intervals or sets before and after calibration, for each level."""
 
     num_calibration: int  # rows that calibrated
     num_test: int
@@ -73,14 +82,16 @@ class BeforeAndAfter:
     def deviations(self) -> str:
         """A text that says by how much each calibrated share varies by chance, as an approximate standard deviation."""
         rows = 1 / self.num_test + 1 / self.num_calibration
-        points = [f"{100 * math.sqrt(level * (1 - level) * rows):.1f} ({percent(level, 0)})" for level in COMPARED]
-        return f"{' and '.join(points)} points"
+        points = [
+            f"{100 * math.sqrt(level * (1 - level) * rows):.1f} ({percent(level, 0)})" for level in self._compared
+        ]
+        return f"{in_series(points)} points"
 
     @property
     def conclusion(self) -> str:
         """A sentence which says whether the network's own intervals or sets needed the calibration."""
         own = [row for row in self.rows if row["name"] == OWN]
-        shares = " and ".join(percent(row["inside"]) for row in own)
+        shares = in_series([percent(row["inside"]) for row in own])
         said = f"Before calibration, the {self.noun} of {self.levels} held {shares} of the targets"
         if all(self._is_right(row) for row in own):
             if COMPARED[0] - self._limits(COMPARED[0])[0] / self.num_test > COARSE:
@@ -107,7 +118,30 @@ class BeforeAndAfter:
     @property
     def levels(self) -> str:
         """The compared levels in words."""
-        return " and ".join(percent(level, 0) for level in COMPARED)
+        return in_series([percent(level, 0) for level in self._compared])
+
+    @property
+    def _compared(self) -> list[float]:
+        return [row["level"] for row in self.rows if row["name"] == OWN]
+
+    @property
+    def harm(self) -> str:
+        """A text with a remedy if calibration made right intervals or sets wrong or much wider; otherwise empty."""
+        worse = []
+        for own, after in zip(self.rows[::2], self.rows[1::2], strict=True):
+            if not self._is_right(own):
+                continue
+            level, times = percent(own["level"], 0), after["width"] / own["width"] if own["width"] else 1.0
+            if not self._is_right(after):
+                worse.append(f"{level}: {percent(own['inside'])} inside before and {percent(after['inside'])} after")
+            elif times > MUCH_WIDER:
+                worse.append(f"{level}: {times:.1f} times as {'large' if self.is_class else 'wide'}")
+        if not worse:
+            return ""
+        return (
+            f"Calibration made the {self.noun} worse ({'; '.join(worse)}). Train without --calibrate, or hold out more "
+            f"rows than {self.num_calibration}."
+        )
 
     @property
     def headings(self) -> list[str]:
@@ -131,6 +165,7 @@ class BeforeAndAfter:
             f"inside: share of the {targets} in their {place}. The calibration used {self.num_calibration} rows "
             f"outside of the fit.\nThe calibrated share is right on average over all rows, not in each third by "
             f"predicted {self.spread}. By chance, it varies by about {self.deviations}.\n{self.conclusion}"
+            + (f" {self.harm}" if self.harm else "")
         )
         return "\n".join([*lines, "", note])
 
@@ -149,7 +184,8 @@ def before_and_after(
     is_class = isinstance(prediction, ClassificationPrediction)
     order = prediction.total.flatten().argsort(stable=True)
     rows = []
-    for level, (name, used) in product(COMPARED, ((OWN, None), ("calibrated", calibration))):
+    levels = COMPARED if is_class else (*ALSO_COMPARED, *COMPARED)
+    for level, (name, used) in product(levels, ((OWN, None), ("calibrated", calibration))):
         if isinstance(prediction, ClassificationPrediction):
             found = sets_of(prediction, level, used)
             inside, width = found.gather(1, y[:, None]), found.sum(1)

@@ -16,7 +16,7 @@ from ..folders import Folder
 from ..runs import is_chains
 from .numbers import percent
 from .pictures import save_picture
-from .trained import Trained
+from .trained import Alone, Trained
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")  # all that may be written
 SCORES: dict[str, Callable[[ClassificationPrediction], Tensor]] = {
@@ -52,7 +52,7 @@ class ClassifierScores:
         row = "{name:30s} {accuracy:>9s} {nll:8.4f} {ece:8.4f} {brier:8.4f}"
         draws = [scores for scores in self.rows if scores["name"].startswith("component")]
         shown = [scores for scores in self.rows if scores not in draws]
-        if draws:
+        if draws and not shown[0]["name"].startswith("one draw"):
             means = {name: fmean(d[name] for d in draws) for name in ("accuracy", "nll", "ece", "brier")}
             shown.insert(0, {"name": f"one draw (mean of {len(draws)})", **means})
         lines += [row.format(**{**scores, "accuracy": percent(scores["accuracy"], 2)}) for scores in shown]
@@ -70,7 +70,9 @@ class Evaluation:
 
     report: ClassifierScores
     ensemble: ClassificationPrediction  # of the test images, with many draws
-    single: tuple[str, ClassificationPrediction]  # name and test predictions of a single network
+    single: tuple[
+        str, ClassificationPrediction | Alone[ClassificationPrediction]
+    ]  # name, and what one network predicts
     foreign: ClassificationPrediction | None  # of the out-of-domain images; None without any
     scores: dict[str, tuple[Tensor, Tensor]]  # name -> values on test and on out-of-domain images
 
@@ -80,11 +82,12 @@ def evaluate_classifier(run: Trained) -> Evaluation:
     few = run.ensemble(num_samples=NUM_COMPONENTS, keep_draws=True).as_kind(ClassificationPrediction)
     ensemble = run.ensemble().as_kind(ClassificationPrediction)
     name, one = run.single
-    single = name, one.as_kind(ClassificationPrediction)
+    kind = ClassificationPrediction
+    alone = Alone([draw.as_kind(kind) for draw in one.draws]) if isinstance(one, Alone) else one.as_kind(kind)
     assert few.logits is not None
+    ways: dict[str, ClassificationPrediction | Alone[ClassificationPrediction]]
     ways = {f"component {i}": replace(few, probs=logits.exp()) for i, logits in enumerate(few.logits)}
-    ways |= dict([single])
-    ways |= {f"ensemble of {NUM_COMPONENTS}": few, f"ensemble of {run.num_samples}": ensemble}
+    ways |= {name: alone, f"ensemble of {NUM_COMPONENTS}": few, f"ensemble of {run.num_samples}": ensemble}
     rows = [{"name": name, **way.score()} for name, way in ways.items()]
     foreign, scores = None, {}
     if run.unknown is not None and len(run.unknown):
@@ -94,7 +97,7 @@ def evaluate_classifier(run: Trained) -> Evaluation:
         scores = {name: (score(ensemble), score(foreign)) for name, score in SCORES.items()}
     ood = {name: metrics.ood_scores(*pair) for name, pair in scores.items()}
     report = ClassifierScores(rows, ood, len(run.rows.x_test), 0 if run.unknown is None else len(run.unknown))
-    return Evaluation(report, ensemble, single, foreign, scores)
+    return Evaluation(report, ensemble, (name, alone), foreign, scores)
 
 
 def report_evaluation(run: Trained, folder: Folder) -> ClassifierScores:

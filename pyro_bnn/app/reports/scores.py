@@ -21,9 +21,9 @@ from ..folders import Folder
 from ..own.targets import Target
 from ..runs import RunCalibration, RunPosterior, is_chains
 from ..sources import Sample
-from .calibrated import BeforeAndAfter, before_and_after, interval_of, sets_of
-from .numbers import number, percent
-from .trained import Trained
+from .calibrated import BeforeAndAfter, before_and_after, interval_of, promised_by, sets_of
+from .numbers import SMALL, number, percent
+from .trained import Alone, Trained
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "predicted.png")  # all that may be written
 LEVELS = (0.5, 0.9, 0.95)  # of the intervals whose coverage is measured and judged
@@ -40,7 +40,7 @@ COLUMNS = {
 
 LEGENDS = {
     False: "RMSE and CRPS (units of the target) and NLL (negative log-likelihood per row): lower is better. in 90 %: "
-    "share of targets in the 90 % interval, which should be 90 %.",
+    "share of targets in the 90 % interval",
     True: "NLL (negative log-likelihood per row), ECE (calibration error) and Brier score: lower is better.",
 }
 
@@ -54,6 +54,7 @@ class OwnDataScores:
     rows: Sequence[Mapping[str, Any]]  # name and scores of each prediction; baselines come last
     is_class: bool
     calibration: BeforeAndAfter | None = None  # coverage before and after, if rows were held out
+    promised: float | None = None  # share of the targets that 90 % intervals of counts should hold; else None
 
     def __str__(self) -> str:
         names = [name for name in COLUMNS if any(name in row["scores"] for row in self.rows)]
@@ -65,13 +66,23 @@ class OwnDataScores:
             lines.append(f"{row['name']:{width}s}" + "".join(f"{cell:>11s}" for cell in cells))
         compared = [] if self.calibration is None else ["", str(self.calibration)]
         single = self.rows[0]["name"]
-        legend = f"{single}: a single network; ensemble: the Bayesian prediction, a mean over weight draws."
-        notes = [legend, LEGENDS[self.is_class]]
+        alone = "scores of single networks" if single.startswith("one draw") else "a single network"
+        legend = f"{single}: {alone}; ensemble: the Bayesian prediction, a mean over weight draws."
+        rule = f", which should be {percent(LEVEL, 0)}." if self.promised is None else f". {of_counts(self.promised)}"
+        notes = [legend, LEGENDS[self.is_class] + ("" if self.is_class else rule)]
         if self.calibration is not None and not self.is_class:
             notes.append("The shares are those of the network's own intervals, before calibration.")
         if any("nll" not in row["scores"] for row in self.rows):
             notes.append("-: trees predict numbers without an uncertainty.")
         return "\n".join([*lines, "", *notes, *compared])
+
+
+def of_counts(promised: float) -> str:
+    """Say which share of the targets 90 % intervals of counts should hold."""
+    return (
+        f"Intervals of counts end at whole numbers, so they promise more: {percent(LEVEL, 0)} intervals should hold "
+        f"{percent(promised)} of the targets."
+    )
 
 
 def shown_name(name: str) -> str:
@@ -83,6 +94,8 @@ def shown_score(name: str, value: float | None) -> str:
     """Return the text for a score: a share in per cent, any other number with four digits, and "-" for None."""
     if value is None:
         return "-"
+    if name == "ece" and value < SMALL / 2:  # an error of rounding, such as 1e-16
+        return "0.0000"
     return percent(value) if name == "accuracy" or name.startswith("coverage") else number(value)
 
 
@@ -104,11 +117,14 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
         own = in_units(ensemble.as_kind(RegressionPrediction), target)
         assert own.targets is not None
         y = own.targets.to(own.mean)
-    compared = None
+    compared, promised = None, None
+    is_count = isinstance(run.model.likelihood, PoissonLikelihood)
+    if is_count and not isinstance(own, ClassificationPrediction):
+        low, high = interval_of(own, LEVEL)
+        promised = promised_by(own, low, high, LEVEL, is_count=True)
     if run.calibration is not None:
-        is_count = isinstance(run.model.likelihood, PoissonLikelihood)
         compared = before_and_after(own, y, run.calibration, is_count=is_count)
-    report = OwnDataScores(target.name, len(run.rows.x_test), rows, target.is_class, compared)
+    report = OwnDataScores(target.name, len(run.rows.x_test), rows, target.is_class, compared, promised)
     folder.write_json("metrics.json", asdict(report))  # before the pictures, so that a failing one does not cost it
     if isinstance(own, ClassificationPrediction):
         pictures = {"reliability.png": plotting.reliability_diagram(own.probs, y)[0]}
@@ -133,13 +149,15 @@ def in_brief(run: Trained) -> str:
 
 
 def scores_of(
-    prediction: Prediction,
+    prediction: Prediction | Alone[Any],
     target: Target,
     calibration: RunCalibration | None = None,
     *,
     levels: Sequence[float] = LEVELS,
 ) -> dict[str, float]:
     """Score a prediction that has targets, in units of the target. A given `calibration` corrects the intervals."""
+    if isinstance(prediction, Alone):
+        return prediction.mean(lambda draw: scores_of(draw, target, calibration, levels=levels))
     if isinstance(prediction, ClassificationPrediction):
         return prediction.score()
     own = in_units(prediction.as_kind(RegressionPrediction), target)

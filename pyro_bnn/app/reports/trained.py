@@ -1,9 +1,11 @@
 """A trained run with its test rows, and predictions of baselines without a network, for `evaluate` and `report`."""
 
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +20,8 @@ from .. import datasets, runs, sources
 from ..config import RunConfig
 from ..datasets import Dataset
 
+P = TypeVar("P", bound=Prediction)
+MOST_ALONE = 50  # heuristic: draws that are scored alone; the standard error of their mean is a seventh of their sd
 TREES = "gradient-boosted trees"  # a baseline that is compared by its errors only
 LINEAR = "linear regression"  # the linear baseline for numbers
 MOST_NUMBERS = 4_000_000  # heuristic: inputs (rows times columns) to which linear methods are fitted in about a second
@@ -112,6 +116,32 @@ def _predicted(accumulator: Accumulator, observation: Distribution, density: Ten
 
 
 @dataclass(frozen=True)
+class Alone(Generic[P]):
+    """Predictions by single weight draws. Each score is the mean of the scores of the draws."""
+
+    draws: Sequence[P]
+
+    @property
+    def name(self) -> str:
+        """The name of these predictions in tables."""
+        return f"one draw (mean of {len(self.draws)})"
+
+    @property
+    def log_density(self) -> Tensor:
+        """The log-density of each target, averaged over the draws, shape (N,)."""
+        return torch.stack([draw.log_density for draw in self.draws if draw.log_density is not None]).mean(0)
+
+    def score(self) -> dict[str, float]:
+        """Return the mean scores of the draws."""
+        return self.mean(lambda draw: draw.score())
+
+    def mean(self, measure: Callable[[P], dict[str, float]]) -> dict[str, float]:
+        """Return the means of measured scores, by name."""
+        found = [measure(draw) for draw in self.draws]
+        return {name: fmean(scores[name] for scores in found) for name in found[0]}
+
+
+@dataclass(frozen=True)
 class Trained:
     """A trained run, its data, and settings of its predictions."""
 
@@ -142,11 +172,13 @@ class Trained:
         return self._ensembles[count, keep_draws]
 
     @functools.cached_property
-    def single(self) -> tuple[str, Prediction]:
-        """The name and the prediction of a single network, for comparison with the ensemble."""
+    def single(self) -> tuple[str, Prediction | Alone[Prediction]]:
+        """The name and the predictions of single networks, for comparison with the ensemble."""
         x, y = self.test
         if runs.is_chains(self.posterior):  # the mean of several modes would predict poorly
-            return "one draw", predict_point(self.model, next(self.posterior.draws(1)), x, y=y)
+            few = self.posterior.draws(min(MOST_ALONE, self.num_samples))  # evenly spaced, like those of the ensemble
+            alone = Alone([predict_point(self.model, draw, x, y=y) for draw in few])
+            return alone.name, alone
         return "mean weights", predict_point(self.model, self.posterior.median(), x, y=y)
 
     @functools.cached_property

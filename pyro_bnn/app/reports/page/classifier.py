@@ -16,7 +16,7 @@ from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
 from ..numbers import percent, with_error
 from ..pictures import Drawing, panel, pixels
-from ..trained import TREES
+from ..trained import TREES, Alone
 from .section import Level, Section, Tile, Verdict, judged, wilson
 from .subject import Classified, Subject
 from .verdicts import (
@@ -118,11 +118,14 @@ def _of_two(found: Classified) -> dict[str, Any] | None:
         return None
     rarer = int(counts[1] <= counts[0])
     is_rarer = (found.y.cpu() == rarer).numpy()
-    probs = [way.probs[:, rarer].detach().double().cpu().numpy() for way in ways_of(found).values()]
-    return {
-        "class": found.classes[rarer],
-        "rows": [(float(roc_auc_score(is_rarer, p)), float(average_precision_score(is_rarer, p))) for p in probs],
-    }
+
+    def measured(way: ClassificationPrediction) -> dict[str, float]:
+        p = way.probs[:, rarer].detach().double().cpu().numpy()
+        found = float(roc_auc_score(is_rarer, p)), float(average_precision_score(is_rarer, p))
+        return dict(zip(("auroc", "precision"), found, strict=True))
+
+    rows = [way.mean(measured) if isinstance(way, Alone) else measured(way) for way in ways_of(found).values()]
+    return {"class": found.classes[rarer], "rows": [tuple(row.values()) for row in rows]}
 
 
 def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]]:

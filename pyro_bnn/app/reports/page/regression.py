@@ -14,10 +14,10 @@ from ...._core.summary import counted
 from ....results import plotting
 from ....scores import metrics
 from ...config import LEVEL
-from ..calibrated import CHANCE, COARSE, COARSE_RATIO
+from ..calibrated import CHANCE, COARSE, COARSE_RATIO, promised_by
 from ..numbers import in_series, number, percent, with_error
 from ..pictures import Drawing, observed_against_predicted, panel
-from ..scores import LEVELS
+from ..scores import LEVELS, of_counts
 from ..trained import TREES
 from .calibration import MOST_ERRORS, limits_by_chance
 from .hints import of_bias, of_leak, of_negative
@@ -152,7 +152,7 @@ def intervals_section(subject: Subject) -> Section | None:
         {
             "found": found,
             "levels": rows,
-            "asked": ", ".join(percent(level, 0) for level in LEVELS),
+            "of_counts": of_counts(headline["promised"]),
             "chance": CHANCE,
             "groups": groups,
             "most_errors": MOST_ERRORS,
@@ -185,8 +185,7 @@ def _coverage(found: Regressed, level: float) -> dict[str, Any]:
         if found.is_count:
             limits = limits[0], 1.0  # whole numbers have equal scores, so intervals may contain more
     else:
-        if found.is_count:  # intervals of whole numbers have a larger probability than the level
-            promised = min(1.0, float((found.prediction.cdf(high) - found.prediction.cdf(low - 1)).mean()))
+        promised = promised_by(found.prediction, low, high, level, is_count=found.is_count)
         limits = tuple(part / number for part in binom.interval(CHANCE, number, promised))
     return {
         "level": level,
@@ -209,11 +208,17 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], num_rows: int, *, is_calibr
     named = next((row for row in wrong if row["level"] == LEVEL), None)
     worst = named or max(wrong or rows, key=lambda row: abs(row["held"] - row["promised"]))
     held = f"{percent(worst['held'])} of {counted(num_rows, 'target')} inside"
-    mended = "" if is_calibrated else "; to correct them, train with --calibrate 0.2"
-    short = f"the {percent(worst['level'], 0)} intervals are {kind} ({held}{mended})"
-    levels = in_series([percent(row["level"], 0) for row in wrong])
-    good = f"The intervals hold the promised shares of the targets, within chance (share inside: {numbers})."
-    remedy = "" if is_calibrated else " Train with --calibrate 0.2 to correct the widths with held-out rows."
+    mended = (
+        "; hold out more rows, or train without --calibrate"
+        if is_calibrated
+        else "; to correct them, train with --calibrate 0.2"
+    )
+    own = "calibrated " if is_calibrated else ""
+    short = f"the {own}{percent(worst['level'], 0)} intervals are {kind} ({held}{mended})"
+    levels = own + in_series([percent(row["level"], 0) for row in wrong])
+    good = f"The {own}intervals hold the promised shares of the targets, within chance (share inside: {numbers})."
+    remedy = " Train with --calibrate 0.2 to correct the widths with held-out rows."
+    remedy = " Hold out more rows with --calibrate, or train without it." if is_calibrated else remedy
     text = f"The {levels} intervals are {kind}: the share of the targets inside is {numbers}.{remedy}"
     level = next(row for row in rows if row["level"] == LEVEL)
     is_few = num_rows < FEWEST or level["promised"] - level["limits"][0] > COARSE

@@ -22,7 +22,7 @@ from ..columns import Column, describe_columns
 from ..drivers import Drivers, Leak, columns_of, drivers_of, leak_of
 from ..evaluation import Evaluation, evaluate_classifier
 from ..scores import in_units
-from ..trained import Trained
+from ..trained import Alone, Trained
 
 MOST_ROWS = 8  # test rows in the picture of chains
 
@@ -50,8 +50,8 @@ class Classified:
         return self.evaluation.ensemble
 
     @property
-    def single(self) -> tuple[str, ClassificationPrediction]:
-        """The name and the prediction of a single network."""
+    def single(self) -> tuple[str, ClassificationPrediction | Alone[ClassificationPrediction]]:
+        """The name and the predictions of single networks."""
         return self.evaluation.single
 
 
@@ -62,7 +62,7 @@ class Regressed:
     y: Tensor  # targets of the test rows, (N, O)
     names: tuple[str, ...]  # of the outputs
     prediction: RegressionPrediction  # with its components
-    single: tuple[str, RegressionPrediction]  # name and prediction of a single network
+    single: tuple[str, RegressionPrediction | Alone[RegressionPrediction]]  # name, and what one network predicts
     baselines: Mapping[str, RegressionPrediction]  # predictions without a network
     train_mean: Tensor  # mean of the training targets, (O,)
     train_scale: Tensor  # standard deviation of the training targets, (O,)
@@ -210,9 +210,14 @@ def _by_chain(run: Trained, measured: Classified | Regressed | None) -> tuple[Te
 
 def _regressed(run: Trained, ignored: Sequence[str]) -> Regressed:
     target = run.rows.facts.target
-    name, single = run.single
+    name, one = run.single
     ensemble = in_units(run.ensemble(keep_draws=True).as_kind(RegressionPrediction), target)
     assert ensemble.targets is not None
+    alone: RegressionPrediction | Alone[RegressionPrediction]
+    if isinstance(one, Alone):
+        alone = Alone([in_units(draw.as_kind(RegressionPrediction), target) for draw in one.draws])
+    else:
+        alone = in_units(one.as_kind(RegressionPrediction), target)
     y = ensemble.targets.double()
     mean, scale = (torch.tensor(part, dtype=torch.double, device=y.device) for part in (target.mean, target.scale))
     train = mean + scale * run.rows.y_train.to(y.device).double()
@@ -220,7 +225,7 @@ def _regressed(run: Trained, ignored: Sequence[str]) -> Regressed:
         y,
         (target.name,) if target.size == 1 else tuple(f"{target.name} {i + 1}" for i in range(target.size)),
         ensemble,
-        (name, in_units(single.as_kind(RegressionPrediction), target)),
+        (name, alone),
         {name: in_units(way.as_kind(RegressionPrediction), target) for name, way in run.baselines.items()},
         train_mean=train.mean(0),
         train_scale=train.std(0),

@@ -10,7 +10,7 @@ from torch import Tensor
 from ....scores.uncertainty import Prediction
 from ..calibrated import COARSE, COARSE_RATIO
 from ..numbers import number, percent, with_error
-from ..trained import TREES
+from ..trained import TREES, Alone
 from .section import FEWEST, About, Level, Tile, Verdict, judged, sentence
 from .subject import Classified, Regressed
 
@@ -21,16 +21,15 @@ LARGE_LOSS = 0.1  # heuristic: a network is unusable if a baseline's NLL is lowe
 WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's mistakes or squared errors
 NO_BETTER = "Check the target and the columns; more rows or a longer training may help."  # the remedy
 IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", "shares of the classes")}  # guesses
-SINGLE = {"mean weights": "the mean weights", "one draw": "one of them"}  # in sentences
 
 
-def log_density(prediction: Prediction) -> Tensor:
-    """Return the log-density of the target of each row, shape (N,)."""
+def log_density(prediction: Prediction | Alone[Any]) -> Tensor:
+    """Return the log-density of the target of each row, shape (N,). For single draws, it is their mean."""
     assert prediction.log_density is not None
     return prediction.log_density.detach().double().cpu()
 
 
-def _mean_density(prediction: Prediction) -> float:
+def _mean_density(prediction: Prediction | Alone[Any]) -> float:
     return float(log_density(prediction).mean())
 
 
@@ -114,12 +113,12 @@ def of_ways(
     lead: tuple[float, float],
     score: str,
 ) -> list[Verdict]:
-    """Judge the ensemble against a baseline and against a single network.
+    """Judge the ensemble against a baseline, and compare it with single networks.
 
     `lead` has the ensemble's gain over the baseline in accuracy or mean squared error, and the gain's standard error.
     """
     ahead, noise = lead[0], NUM_ERRORS * lead[1]
-    one, single = found.single
+    single = found.single[1]
     own, theirs, alone = (log_density(way) for way in (found.prediction, baseline, single))
     error = mean_and_error(own - theirs)[1]
     guesses = {guess: way for guess, way in found.baselines.items() if IN_A_SENTENCE.get(guess, name) != name}
@@ -136,11 +135,17 @@ def of_ways(
     gain, error = mean_and_error(own - alone)
     if not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN):
         return [beaten]
-    text = (
-        f"Averaging over {found.prediction.num_samples} weight draws predicts {'better' if gain > 0 else 'worse'} than "
-        f"{SINGLE[one]} alone (NLL {number(-float(own.mean()))} against {number(-float(alone.mean()))}, "
-        f"gain {with_error(gain, error, '+')})."
-    )
+    many, gained = f"Averaging over {found.prediction.num_samples} weight draws", f"gain {with_error(gain, error, '+')}"
+    before, after = number(-float(alone.mean())), number(-float(own.mean()))
+    if isinstance(single, Alone):
+        if gain < 0:  # an average of all draws is never worse than they are on average: these few are better by chance
+            return [beaten]
+        text = (
+            f"{many} lowers the NLL from {before}, the mean of {len(single.draws)} single draws, to {after} ({gained})."
+        )
+    else:
+        than = f"predicts {'better' if gain > 0 else 'worse'} than the mean weights alone"
+        text = f"{many} {than} (NLL {after} against {before}, {gained})."
     rule = f"Reported if the difference exceeds {NUM_ERRORS:g} standard errors and {SMALL_GAIN:g} nats per row."
     level: Level = "good" if gain > 0 else "note"
     short = "" if gain > 0 else "averaging over draws predicts worse"
