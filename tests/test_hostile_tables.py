@@ -80,7 +80,7 @@ TABLES = {
     "only names": (
         with_column("id", (f"id{i}" for i in range(20))),
         ("--features", "id", "--ignore", "id"),
-        "has no column to predict",
+        "id is in both --features and --ignore",
     ),
     "infinite class": (
         edited(3, "rooms", "inf"),
