@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .cells import Cells, listed, training_without
+from .cells import Cells, listed, training_without, without_marks
 
 MOST_NAMED = 5  # largest number of rows or columns in a note
 MANY, WARNING = 0.1, "Warning:"  # heuristic: if this share of the rows is left out, the note begins with this word
@@ -49,8 +48,8 @@ class Table:
             lower = {name.lower(): name for name in self.names if name not in names}
             name = missing[0].lower()
             longer = [known for known in lower if known.startswith(name) or name.startswith(known)]
-            plain = {_without_marks(known): known for known in lower}
-            same = [plain[key] for key in (_without_marks(name),) if key in plain]
+            plain = {without_marks(known): known for known in lower}
+            same = [plain[key] for key in (without_marks(name),) if key in plain]
             found = same or get_close_matches(name, lower, n=1, cutoff=0.7) or longer
             if len(missing) == len(found) == 1:
                 near = lower[found[0]]
@@ -162,13 +161,6 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
             "with --no-header."
         )
     return names, frame.iloc[1:].reset_index(drop=True), separator
-
-
-def _without_marks(name: str) -> str:
-    """Return a name in lower case without the marks above its letters, and with "u" in place of "ü" and of "ue"."""
-    letters = unicodedata.normalize("NFKD", name)
-    plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
-    return re.sub("([aou])e", r"\1", plain.replace("ß", "ss"))
 
 
 def are_numbers(names: Sequence[str]) -> np.ndarray:
