@@ -286,9 +286,9 @@ def test_a_pruned_copy_is_calibrated_anew(pyro_bnn, place):  # noqa: F811
             ("--calibrate", 0.02),
             "holds out 6 of 320 training rows, and intervals of 95 % need 19; raise it, or leave it",
         ),
-        (("--calibrate", 0.999), "`--calibrate` must leave a row to calibrate and two to fit, got 0.999 for 320 rows"),
-        (("--calibrate", 1), "`--calibrate` must be below 1, got 1.0."),
-        (("--calibrate", 20), "`--calibrate` must be below 1, got 20.0 (did you mean 0.2?)."),
+        (("--calibrate", 0.999), "--calibrate must leave a row to calibrate and two to fit, got 0.999 for 320 rows"),
+        (("--calibrate", 1), "--calibrate must be below 1, got 1.0."),
+        (("--calibrate", 20), "--calibrate must be below 1, got 20.0 (did you mean 0.2?)."),
     ],
 )
 def test_shares_that_cannot_be_are_refused_before_the_fit(pyro_bnn, place, options, message):  # noqa: F811
@@ -299,7 +299,7 @@ def test_shares_that_cannot_be_are_refused_before_the_fit(pyro_bnn, place, optio
 
 def test_images_and_levels_that_need_more_rows_are_refused(pyro_bnn, place):  # noqa: F811
     code, _, err = pyro_bnn("train", "digits", "--calibrate", 0.2, "--out", place / "x")
-    assert (code, "`--calibrate` goes with tables and arrays only" in err) == (2, True)
+    assert (code, "--calibrate goes with tables and arrays only" in err) == (2, True)
     code, _, err = pyro_bnn("predict", place / "run", place / "houses.csv", "--level", ".999")
     assert (code, "`level` 0.999 needs at least 999 calibration rows, got 160" in err) == (2, True)
 

@@ -95,14 +95,14 @@ EARLY = {
     "train t.csv --target price --split-by dya --out r": "t.csv has no column 'dya'; its columns are 'area', 'price'.",
     "train t.csv": "Missing --target and --out. Its columns are 'area', 'price'. Example: pyro-bnn train t.csv",
     "train t.csv --out r": "t.csv needs --target: the name of the column to predict. Its columns are 'area', 'price'.",
-    "train t.csv --target price --method nuts --out r": "`--method` must be 'auto', 'mclmc' or 'svi', got 'nuts'.",
-    "train t.csv --target price --prior gaussian:1 --out r": "`--prior`: unknown prior 'gaussian:1' (did you mean",
-    "train t.csv --target price --hidden 10,-3 --out r": "`--hidden` must be at least 1, got -3.",
-    "train t.csv --target price --hidden 10,,9 --out r": "`--hidden` must be whole numbers separated by commas,",
-    "train t.csv --target price --optimizer lion --out r": "`--optimizer`: unknown optimizer 'lion'; choose adam,",
+    "train t.csv --target price --method nuts --out r": "--method must be 'auto', 'mclmc' or 'svi', got 'nuts'.",
+    "train t.csv --target price --prior gaussian:1 --out r": "--prior: unknown prior 'gaussian:1' (did you mean",
+    "train t.csv --target price --hidden 10,-3 --out r": "--hidden must be at least 1, got -3.",
+    "train t.csv --target price --hidden 10,,9 --out r": "--hidden must be whole numbers separated by commas,",
+    "train t.csv --target price --optimizer lion --out r": "--optimizer: unknown optimizer 'lion'; choose adam,",
     "train t --target price --out r": "unknown data set 't' (did you mean 't.csv'?); choose fashion-mnist,",
     "train t.xyz --target price --out r": "t.xyz ends in .xyz; rename it to an ending of tables (.csv,",
-    "train digits --method auto --out r": "`--method` goes with tables and arrays only.",
+    "train digits --method auto --out r": "--method goes with tables and arrays only.",
     "report ../early": "../early holds no training run: there is no ../early/manifest.json; make one with",
     "evaluate run/posterior.safetensors": "run/posterior.safetensors is a file; pass the folder: run.",
     "evaluate t.csv": "t.csv is a file; pass a folder that `pyro-bnn train` wrote.",
@@ -299,7 +299,7 @@ def test_the_help_of_train_shows_at_most_a_dozen_options_and_help_all_the_others
 
 def test_the_help_of_train_says_what_is_required(pyro_bnn, wide):
     printed = pyro_bnn("train", "--help")[1]
-    assert "KL weight" not in printed  # this is for image sets; `--help-all` tells it
+    assert "KL weight" not in printed  # this is for image sets; --help-all tells it
     assert "Folder to write to. Required, except with --resume." in printed
     assert "Column to predict. Required for a table." in printed
 

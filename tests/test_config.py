@@ -150,7 +150,7 @@ def test_all_wrong_options_are_named_before_a_folder_is_made(pyro_bnn, tmp_path)
         "train", "digits", "--epochs", 0, "--lr", -1, "--guide", "x", "--seed", -1, "--out", tmp_path / "run"
     )
     assert (code, out) == (2, "")
-    for word in ("`--epochs`", "`--lr`", "`--guide` must be 'mean-field' or 'auto-normal', got 'x'", "`--seed`"):
+    for word in ("--epochs", "--lr", "--guide must be 'mean-field' or 'auto-normal', got 'x'", "--seed"):
         assert word in err
     assert not (tmp_path / "run").exists()
 

@@ -46,7 +46,7 @@ TABLES = {
     "target as feature": (GOOD, ("--features", "price,area"), "the target 'price' cannot be among --features"),
     "target ignored": (GOOD, ("--ignore", "price"), "the target 'price' cannot be among --ignore"),
     "all ignored": (GOOD, ("--ignore", "area,rooms,city,garden"), "has no column to predict 'price' from"),
-    "no target": (GOOD, ("--target", ""), "`--target` must name the column to predict"),
+    "no target": (GOOD, ("--target", ""), "--target must name the column to predict"),
     "two equal names": (text("a,a,price", "1,2,3"), (), "has two columns named 'a'; give them different names"),
     "no name": (text("a,,price", "1,5,3", "1,9,4"), (), "column 2 of"),
     "no header": (text("1,2", "3,4", "5,6"), (), "its first line holds numbers; put a line of names above it"),
@@ -95,7 +95,7 @@ TABLES = {
     "only names": (
         with_column("id", (f"id{i}" for i in range(20))),
         ("--features", "id", "--ignore", "id"),
-        "has no column to predict",
+        "id is in both --features and --ignore",
     ),
     "infinite class": (
         edited(3, "rooms", "inf"),
@@ -116,17 +116,17 @@ TABLES = {
     ),
     "numbers as counts": (GOOD, ("--likelihood", "poisson"), "must hold counts for --likelihood poisson"),
     "no likelihood": (GOOD, ("--likelihood", "cauchy"), "unknown likelihood 'cauchy'"),
-    "a share of one": (GOOD, ("--test-fraction", 1), "`--test-fraction` must be below 1, got 1.0"),
+    "a share of one": (GOOD, ("--test-fraction", 1), "--test-fraction must be below 1, got 1.0"),
     "a recipe": (GOOD, ("--recipe", "article"), "recipes are for image sets; leave out --recipe article"),
-    "held-out classes": (GOOD, ("--hold-out", "7"), "`--hold-out` goes with image sets only"),
+    "held-out classes": (GOOD, ("--hold-out", "7"), "--hold-out goes with image sets only"),
     "a folder of data": (GOOD, ("--data", "."), "--data and --download are for image sets"),
-    "pixels": (GOOD, ("--inputs", "scaled:2"), "`--inputs` of tables and arrays must be standardized or raw"),
-    "accuracy": (GOOD, ("--accuracy",), "`--accuracy` is recorded for classes only"),
-    "estimator": (GOOD, ("--guide", "auto-normal", "--estimator", "local"), "`--estimator` local needs the guide"),
+    "pixels": (GOOD, ("--inputs", "scaled:2"), "--inputs of tables and arrays must be standardized or raw"),
+    "accuracy": (GOOD, ("--accuracy",), "--accuracy is recorded for classes only"),
+    "estimator": (GOOD, ("--guide", "auto-normal", "--estimator", "local"), "--estimator local needs the guide"),
     "natural": (
         GOOD,
         ("--optimizer", "natural", "--guide", "auto-normal"),
-        "`--optimizer` natural needs the guide mean",
+        "--optimizer natural needs the guide mean",
     ),
     "its draws": (GOOD, ("--optimizer", "natural", "--estimator", "local"), "natural needs the estimator weights"),
 }
@@ -174,7 +174,7 @@ def test_a_file_that_is_none_is_refused(pyro_bnn, tmp_path, monkeypatch):  # noq
     code, _, err = pyro_bnn("train", "houses2.csv", "--target", "y", "--out", "run")
     assert (code, "there is no file houses2.csv; its folder holds table.csv: name one of them." in err) == (2, True)
     code, _, err = pyro_bnn("train", "digits", "--target", "y", "--test-fraction", 0.5, "--out", "run")
-    assert (code, "`--target` goes with tables only; `--test-fraction` goes with tables and arrays" in err) == (2, True)
+    assert (code, "--target goes with tables only; --test-fraction goes with tables and arrays" in err) == (2, True)
 
 
 X = np.random.default_rng(0).normal(size=(20, 3))
@@ -216,7 +216,7 @@ ARRAYS = {
         (),
         "must have shape (N,) or (N, 1), as in training, got (20, 2)",
     ),
-    "target": ({"x": X, "y": X[:, 0]}, ("--target", "y"), "`--target` goes with tables only"),
+    "target": ({"x": X, "y": X[:, 0]}, ("--target", "y"), "--target goes with tables only"),
 }
 
 

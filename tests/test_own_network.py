@@ -1,4 +1,4 @@
-"""`--net`: users' networks on the command line."""
+"""--net: users' networks on the command line."""
 
 import sys
 
@@ -123,8 +123,8 @@ def test_whole_numbers_reach_an_embedding_as_they_are(pyro_bnn, nets):  # noqa: 
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        ("own_nets.py", "`--net` must be mlp, FILE.py:FUNCTION or MODULE:FUNCTION, got 'own_nets.py'"),
-        ("own_nets.py:", "`--net` must be mlp, FILE.py:FUNCTION or MODULE:FUNCTION"),
+        ("own_nets.py", "--net must be mlp, FILE.py:FUNCTION or MODULE:FUNCTION, got 'own_nets.py'"),
+        ("own_nets.py:", "--net must be mlp, FILE.py:FUNCTION or MODULE:FUNCTION"),
         ("no_such.py:make", "there is no file"),
         ("no_such_module:make", "importing no_such_module raised ModuleNotFoundError"),
         ("own_nets.py:no_such", "has no function no_such"),

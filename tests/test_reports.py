@@ -109,7 +109,7 @@ def test_weights_shows_one_weight_and_all_layers(pyro_bnn, run):  # noqa: F811
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("prune", "--fractions", "10,50"), "`--fractions` must be numbers from 0 to 1, got '10,50'"),
+        (("prune", "--fractions", "10,50"), "--fractions must be numbers from 0 to 1, got '10,50'"),
         (("prune", "--fractions", "a"), "must be numbers separated by commas"),
         (("prune", "--keep", 0.5), "--keep and --out go together"),
         (("weights", "--site", "net.9.weight"), "there is no site 'net.9.weight'; choose from net.1.weight"),
@@ -136,7 +136,7 @@ def test_the_run_itself_is_not_overwritten_by_its_pruned_copy(pyro_bnn, run):  #
 def test_nothing_is_written_when_a_share_is_wrong(pyro_bnn, run, tmp_path):  # noqa: F811
     code, _, err = pyro_bnn("prune", run, "--keep", 0.5, "--out", tmp_path / "new", "--fractions", "2")
     assert code == 2
-    assert "`--fractions` must be numbers from 0 to 1, got '2'" in err
+    assert "--fractions must be numbers from 0 to 1, got '2'" in err
     assert not (tmp_path / "new").exists()
 
 

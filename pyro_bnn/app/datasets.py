@@ -127,9 +127,7 @@ def load_data(config: RunConfig, *, root: str | Path | None, download: bool = Fa
     images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
     if config.validation:
         if config.validation >= len(images.x_train):
-            raise ValueError(
-                f"`--validation` must lie between 1 and {len(images.x_train) - 1}, got {config.validation}."
-            )
+            raise ValueError(f"--validation must lie between 1 and {len(images.x_train) - 1}, got {config.validation}.")
         order = torch.randperm(len(images.x_train), generator=torch.Generator().manual_seed(0))
         train, validation = order[: -config.validation], order[-config.validation :]
         images = replace(

@@ -34,6 +34,15 @@ def enough_time(config: RunConfig, history: "History") -> float:
     return 10.0 * math.ceil((config.time_limit + seconds) / 10)
 
 
+def time_for_chains(config: RunConfig, num_rows: int) -> int:
+    """Return the time limit that lets chains run on so many rows, after a shorter limit did not; 0 without a limit."""
+    from ..auto.choosing import Budget  # imported late: loads torch
+
+    if not config.time_limit:
+        return 0
+    return 10 * math.ceil(max(MORE * config.time_limit, Budget.of_rows(num_rows).seconds) / 10)
+
+
 def longer_chains(config: RunConfig, seconds: float | None) -> str:
     """Return the remedy for chains that are too short. `seconds` is the time that the fit took, if it is known."""
     limit = longer_limit(config, seconds)

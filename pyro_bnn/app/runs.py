@@ -37,7 +37,7 @@ from .folders import Folder, find_run
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .recipes import CHOSEN
-from .remedies import MORE_EPOCHS, TOO_EARLY, more_time, no_run
+from .remedies import MORE_EPOCHS, TOO_EARLY, more_time, no_run, time_for_chains
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyCurve, AccuracyTracker, FitProgress
 from .validation import parsed
@@ -78,7 +78,9 @@ def fit(
         variational = replace(config, method="svi")
         model, posterior = _fit_svi(variational, data, folder, deadline=deadline, device=device)
         message = posterior.status.message
-        said = f"The fit is variational, since {error}. {message[:1].upper()}{message[1:]}"
+        limit = time_for_chains(config, data.facts.num_train) if error.lacks_time else 0
+        chains = f"; for chains, pass --time-limit {limit}" if limit else ""
+        said = f"The fit is variational, since {error}{chains}. {message[:1].upper()}{message[1:]}"
         posterior.status = replace(posterior.status, message=said)
         return model, posterior
     folder.write_json(CONFIG, found.to_dict())

@@ -13,6 +13,7 @@ from ..results.calibration import fewest_rows, set_aside
 from . import datasets
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
+from .own.amounts import said_of
 from .own.arrays import (
     array_checksum,
     array_labels,
@@ -126,7 +127,7 @@ def without_held_out(
         fitted, held_out = last_rows(replace(cells, texts=cells.texts.iloc[[*training]]), config.calibrate)
     if len(held_out) < FEWEST_HELD_OUT:
         raise ValueError(
-            f"`--calibrate` {config.calibrate:g} holds out {len(held_out)} of {len(training)} training rows, and "
+            f"--calibrate {config.calibrate:g} holds out {len(held_out)} of {len(training)} training rows, and "
             f"intervals of {100 * MOST_CERTAIN:.0f} % need {FEWEST_HELD_OUT}; raise it, or leave it out."
         )
     return [training[row] for row in fitted], [training[row] for row in held_out]
@@ -203,8 +204,7 @@ def _divided(config: RunConfig, table: Table, names: list[str], digest: str, fac
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
     """Return notes on columns whose numbers are not written as in 1234.5. There is one note for each such format."""
     return [
-        f"Numbers in {listed([name for name in written if written[name] == form])} are read as in {form}: {form} is "
-        "1234.5."
+        said_of(form, listed([name for name in written if written[name] == form]))
         for form in sorted({*written.values()} - {""})
     ]
 
@@ -320,7 +320,7 @@ def read_sample(
             "count them as unknown."
         )
     notes += [f"Categories that training did not have count as unknown: {said}."] if unseen else []
-    notes += _on_numbers(encoding.written_otherwise(table))
+    notes += [*_on_numbers(otherwise := encoding.written_otherwise(table)), *encoding.on_units(otherwise)]
     y, has_target, on_targets = _known_targets(facts.target, config.target, table)
     unused = [name for name in table.names if name not in (*encoding.names, config.target)]
     known = {*config.ignore, *encoding.identifiers}

@@ -27,7 +27,7 @@ def _naming_options() -> Iterator[None]:
         yield
     except ValueError as error:
         names = "|".join(declared())
-        said = re.sub(rf"`({names})(\.\d+)?`", lambda found: f"`{option_of(found[1])}`", str(error))
+        said = re.sub(rf"`({names})(\.\d+)?`", lambda found: option_of(found[1]), str(error))
         raise ValueError(said) from error
 
 
@@ -54,6 +54,8 @@ def _asked(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> RunCon
         if "hidden" in settings:
             raise ValueError("--hidden is for the network of fully connected layers; leave it out with --net.")
         settings["net"] = stored(settings["net"]) if settings["net"] != "mlp" else "mlp"
+    if twice := {*settings.get("features", ())} & {*settings.get("ignore", ())}:
+        raise ValueError(f"{min(twice)} is in both --features and --ignore; leave it out of one of them.")
     if not Path(dataset).suffix or kind_of(dataset) == "images":
         return replace(recipes.find_recipe(dataset, recipe or "default"), **settings)
     if recipe is not None:

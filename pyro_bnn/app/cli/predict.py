@@ -85,7 +85,7 @@ def predict(
     if not levels or not all(0 < share < 1 for share in levels):
         percent = bool(levels) and all(1 < share < 100 for share in levels)
         hint = f"; did you mean {','.join(f'{share / 100:g}' for share in levels)}?" if percent else "."
-        raise ValueError(f"`--level` must be probabilities strictly between 0 and 1, got {level!r}{hint}")
+        raise ValueError(f"--level must be probabilities strictly between 0 and 1, got {level!r}{hint}")
     if out != "-":
         options.check_file(Path(out), force=force)
     if run.is_file() and (rows / options.MANIFEST).is_file():

@@ -129,7 +129,8 @@ def _did_you_mean(near: str) -> str:
 
 
 def _fail(message: str, code: int) -> None:
-    Output("", as_json=False, only_notes=True).say(f"error: {' '.join(message.split())}", style="red")
+    message = re.sub(r"(['`])(--[a-z][a-z-]*)\1", r"\2", " ".join(message.split()))  # Typer quotes options
+    Output("", as_json=False, only_notes=True).say(f"error: {message}", style="red")
     sys.exit(code)
 
 

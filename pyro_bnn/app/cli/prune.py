@@ -61,7 +61,7 @@ def prune(
         raise ValueError("--keep and --out go together: the share of weights to keep, and the folder for the copy.")
     shares = options.read_numbers(float, fractions, "--fractions")
     if not shares or not all(0 <= share <= 1 for share in shares):
-        raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")
+        raise ValueError(f"--fractions must be numbers from 0 to 1, got {fractions!r}.")
     options.check_run(run)
     with loading():
         from .. import datasets, runs, sources

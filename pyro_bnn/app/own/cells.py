@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -160,6 +161,13 @@ class Cells:
                 f"{self} holds dates such as {present.iloc[0]!r}, where day and month are ambiguous; {remedy}."
             )
         return days, written
+
+
+def without_marks(name: str) -> str:
+    """Return a name in lower case without the marks above its letters, and with "u" in place of "ü" and of "ue"."""
+    letters = unicodedata.normalize("NFKD", name)
+    plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
+    return re.sub("([aou])e", r"\1", plain.replace("ß", "ss"))
 
 
 def listed(names: Sequence[object], most: int = 8) -> str:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ..._core.summary import counted
+from .amounts import almost, lost_unit, numbers_or_amounts
 from .cells import Cells, listed, training_without
-from .reading import Table
+from .reading import WARNING, Table
 
 MOST_CATEGORIES = 100  # heuristic: columns with more different texts are encoded by the letters of the texts
 FEW = 10  # heuristic: a column with at most so many rows never names or counts the rows
@@ -34,7 +35,7 @@ class Feature:
 
     name: str  # of the column
     kind: str
-    written: str  # format of numbers or dates: a key of `cells.NUMBERS` or `cells.DATES`
+    written: str  # format of numbers (see `numbers_or_amounts`) or dates (a key of `cells.DATES`)
     parts: list[int]  # columns of `_parts` that are used: those that change
     mean: list[float]  # subtracted from each part
     scale: list[float]  # divides each part, above 0
@@ -57,7 +58,8 @@ class Feature:
             letters = HashingVectorizer(analyzer="char_wb", ngram_range=(2, 4), n_features=NUM_HASHED)
             inputs = letters.transform(cells.labels).toarray() * NUM_HASHED**0.5  # makes their mean square 1
         else:
-            found = cells.numbers(self.written) if self.kind == "number" else cells.days(self.written)
+            read = numbers_or_amounts if self.kind == "number" else Cells.days
+            found = read(cells, self.written)
             if found is None:
                 raise ValueError(
                     f"{cells} must hold {self.kind}s, as in training, but holds texts such as {cells.first_text}; "
@@ -159,8 +161,17 @@ class TableEncoding:
 
     def written_otherwise(self, table: Table) -> dict[str, str]:
         """For each column of numbers that had another format in training, return its name and its present format."""
-        read = {name: table.column(name).numbers(written) for name, written in self.written.items()}
+        read = {name: numbers_or_amounts(table.column(name), written) for name, written in self.written.items()}
         return {name: found[1] for name, found in read.items() if found and found[1] != self.written[name]}
+
+    def on_units(self, written: Mapping[str, str]) -> list[str]:
+        """Return notes on columns whose numbers had a sign or a unit in training, but lack it in `written`."""
+        lost = {name: lost_unit(self.written[name], form) for name, form in written.items()}
+        return [
+            f"Numbers in {name!r} lack {unit!r}, which they had in training: they are read as if they had it."
+            for name, unit in lost.items()
+            if unit
+        ]
 
 
 def learned_encoding(
@@ -174,6 +185,8 @@ def learned_encoding(
     features = [feature for feature in found.values() if isinstance(feature, Feature)]
     encoding = TableEncoding(features, [*naming], len(table.names))
     notes = [f"Column {name!r} {reason}: it is left out." for name, reason in left_out.items()]
+    texts = {*naming, *encoding.columns("text"), *encoding.columns("category")}
+    notes += [f"{WARNING} {said}" for name in names if name in texts and (said := almost(table.column(name)))]
     if naming:
         says, it = ("says", "it") if len(naming) == 1 else ("say", "them")
         notes.append(
@@ -198,7 +211,7 @@ def _why_identifier(cells: Cells) -> str:
     """Return the reason to regard a column as an identifier, such as its name "id"; return "" if there is none."""
     if cells.is_missing.all():
         return ""
-    found = cells.numbers()
+    found = numbers_or_amounts(cells)
     if found:
         numbers = found[0]
         are_whole = len(numbers) > FEW and bool((numbers == np.floor(numbers)).all())
@@ -216,7 +229,7 @@ def _learned(cells: Cells, training: Sequence[int]) -> Feature | str:
     told = len({*cells.is_missing[training]}) > 1  # then missing cells may tell something about the target
     if cells.is_missing.all():
         return "holds no value"
-    numbers = cells.numbers()
+    numbers = numbers_or_amounts(cells)
     read = numbers or cells.days()
     if read:
         values, written = read

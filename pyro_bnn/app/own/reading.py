@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .cells import Cells, listed, training_without
+from .cells import Cells, listed, training_without, without_marks
 
 MOST_NAMED = 5  # largest number of rows or columns in a note
 MANY, WARNING = 0.1, "Warning:"  # heuristic: if this share of the rows is left out, the note begins with this word
@@ -49,7 +49,9 @@ class Table:
             lower = {name.lower(): name for name in self.names if name not in names}
             name = missing[0].lower()
             longer = [known for known in lower if known.startswith(name) or name.startswith(known)]
-            found = get_close_matches(name, lower, n=1, cutoff=0.7) or longer
+            plain = {without_marks(known): known for known in lower}
+            same = [plain[key] for key in (without_marks(name),) if key in plain]
+            found = same or get_close_matches(name, lower, n=1, cutoff=0.7) or longer
             if len(missing) == len(found) == 1:
                 near = lower[found[0]]
                 hint = f"did you mean {near!r}?" if is_typed else f"rename the column {near!r} if it is meant."

@@ -17,6 +17,7 @@ SIGN = r"[%$\u00a2-\u00a5\u20a0-\u20cf]"  # currency signs and the per cent sign
 AMOUNT = rf"^(?P<before>{SIGN}?)\s*[+-]?[\d.,' ]*\d\s*(?P<after>{SIGN}?)$"
 WITHIN = r"(?P<before>\D*?)(?P<number>[+-]?\d(?:[\d.,']*\d)?)(?P<after>\D*)"  # a number with text around it
 MOST_GUESSED_CLASSES = 10  # heuristic: so many different whole numbers, or fewer, are guessed to be classes
+FEWEST_COUNTS = 6  # heuristic: with fewer different values from 0 on, counts and classes look alike
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def target_labels(cells: Cells) -> list[str]:
 
 
 def guessed(cells: Cells) -> tuple[str, str]:
-    """Return the likelihood that fits the target, categorical or gaussian, and a sentence with the reason."""
+    """Return the likelihood that fits the target (categorical, gaussian or poisson), and a sentence with the reason."""
     num_values = cells.present.nunique()
     count = f"{num_values} different {'value' if num_values == 1 else 'values'}"
     if cells.numbers() is None:
@@ -144,11 +145,31 @@ def guessed(cells: Cells) -> tuple[str, str]:
         kind = "dates" if are_dates(cells) else "texts"
         return "categorical", f"Target {cells.name!r} holds {kind} ({count}): classification."
     if num_values <= MOST_GUESSED_CLASSES and all(text.lstrip("+-").isdecimal() for text in cells.labels if text):
-        remedy = "(for numbers: --likelihood gaussian)"
+        if are_counts(cells):
+            reason = f"Target {cells.name!r} holds whole numbers from 0 on, the largest of them rarely"
+            return "poisson", f"{reason}: counts (for classes: --likelihood categorical; for other numbers: gaussian)."
+        may_count = num_values > 2 and not cells.present.str.startswith("-").any()
+        remedy = "(for numbers: --likelihood gaussian, or poisson for counts)"
+        remedy = remedy if may_count else "(for numbers: --likelihood gaussian)"
         return "categorical", f"Target {cells.name!r} holds whole numbers with {count}: classification {remedy}."
     few = f" with {count}" if num_values <= MOST_GUESSED_CLASSES else ""
     remedy = " (for classes: --likelihood categorical)" if few else ""
     return "gaussian", f"Target {cells.name!r} holds numbers{few}: regression{remedy}."
+
+
+def are_counts(cells: Cells) -> bool:
+    """Return whether whole numbers are distributed like counts, which classes seldom are.
+
+    They begin at 0. From the most frequent one on, each is rarer than the one before, except by chance, and the largest
+    is at most a tenth as frequent as the most frequent one.
+    """
+    values = np.unique(cells.present.astype(float))
+    if len(values) < FEWEST_COUNTS or values[0] != 0 or values[-1] > 2 * len(values):
+        return False
+    sizes = np.bincount(cells.present.astype(float).astype(int))  # 0 for a number that does not occur
+    tail = sizes[sizes.argmax() :]
+    chance = 2 * np.sqrt(tail[1:] + tail[:-1])  # twice the standard deviation of a difference of two counts
+    return bool((np.diff(tail) <= chance).all() and tail[-1] <= 0.1 * tail[0])
 
 
 def learned_classes(name: str, labels: Sequence[str], shown: str) -> Target:

@@ -155,11 +155,16 @@ def scores_of(
     *,
     levels: Sequence[float] = LEVELS,
 ) -> dict[str, float]:
-    """Score a prediction that has targets, in units of the target. A given `calibration` corrects the intervals."""
+    """Score a prediction with targets, in units of the target. A given `calibration` corrects intervals and sets."""
     if isinstance(prediction, Alone):
         return prediction.mean(lambda draw: scores_of(draw, target, calibration, levels=levels))
     if isinstance(prediction, ClassificationPrediction):
-        return prediction.score()
+        scores = prediction.score()
+        if calibration is not None and prediction.targets is not None:
+            for level in levels:
+                held = sets_of(prediction, level, calibration).gather(1, prediction.targets[:, None])
+                scores[f"coverage_{100 * level:g}"] = float(held.double().mean())
+        return scores
     own = in_units(prediction.as_kind(RegressionPrediction), target)
     assert own.targets is not None
     scores = own.score()
