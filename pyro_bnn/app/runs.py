@@ -79,8 +79,8 @@ def fit(
         model, posterior = _fit_svi(variational, data, folder, deadline=deadline, device=device)
         message = posterior.status.message
         limit = time_for_chains(config, data.facts.num_train) if error.lacks_time else 0
-        chains = f"; for chains, pass --time-limit {limit}" if limit else ""
-        said = f"The fit is variational, since {error}{chains}. {message[:1].upper()}{message[1:]}"
+        remedy = f"; for chains, pass --time-limit {limit}" if limit else ""
+        said = f"The fit is variational, since {error}{remedy}. {message[:1].upper()}{message[1:]}"
         posterior.status = replace(posterior.status, message=said)
         return model, posterior
     folder.write_json(CONFIG, found.to_dict())

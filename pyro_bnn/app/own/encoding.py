@@ -186,7 +186,7 @@ def learned_encoding(
     encoding = TableEncoding(features, [*naming], len(table.names))
     notes = [f"Column {name!r} {reason}: it is left out." for name, reason in left_out.items()]
     texts = {*naming, *encoding.columns("text"), *encoding.columns("category")}
-    notes += [f"{WARNING} {said}" for name in names if name in texts and (said := almost(table.column(name)))]
+    notes += [f"{WARNING} {odd}" for name in names if name in texts and (odd := almost(table.column(name)))]
     if naming:
         says, it = ("says", "it") if len(naming) == 1 else ("say", "them")
         notes.append(
