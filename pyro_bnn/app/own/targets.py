@@ -110,7 +110,7 @@ def are_dates(cells: Cells) -> bool:
 
 
 def likely_numbers(cells: Cells) -> str:
-    """Say how to turn texts into numbers if they are dates, or numbers within a text; return "" for other texts."""
+    """Say how to write dates, or texts such as "12 kg", as numbers; return "" for other texts."""
     if are_dates(cells):
         return "look like dates: write them as numbers, such as days since the first, or choose another --target"
     found = cells.present.str.extract(f"^{WITHIN}$")

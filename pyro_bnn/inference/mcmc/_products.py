@@ -13,7 +13,7 @@ NUM_TERMS = 8
 """Heuristic: number of terms that one loop over the elements of a result adds to each element."""
 
 NUM_SUMS = 10
-"""Heuristic: one loop over the terms of sums computes at most this many sums.
+"""Heuristic: at most this many sums are computed side by side, in one loop over their terms.
 
 A number that several of these sums share is read only once.
 """
