@@ -96,7 +96,7 @@ class FlatMask:
         self._keep = now  # equal masks in other tensors, as after loading a state
 
     def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
-        """In `vector`, which holds the weights in `part`, set the removed ones to `value`."""
+        """Set the removed weights in `vector` to `value`. `part` is the range of weights that `vector` holds."""
         if self._removed is not None:
             vector.masked_fill_(self._removed[part], value)
 
