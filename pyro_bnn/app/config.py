@@ -39,9 +39,9 @@ def kind_of(dataset: str) -> str:
     if ending == ".npz" or ending in TABLES:
         return "arrays" if ending == ".npz" else "table"
     if ending and Path(dataset).is_file():
-        raise ValueError(
-            f"{dataset} ends in {ending}; rename it to an ending of tables ({', '.join(TABLES)}) or arrays (.npz)."
-        )
+        excel = "Excel files are not read: save the sheet as a CSV file" if ending.startswith(".xls") else ""
+        rename = f"rename it to an ending of tables ({', '.join(TABLES)}) or arrays (.npz)"
+        raise ValueError(f"{dataset} ends in {ending}; {excel or rename}.")
     raise unknown_data(dataset)
 
 
