@@ -6,6 +6,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.app.beside import agreement
+from pyro_bnn.app.reports.numbers import number
 from pyro_bnn.inference.posterior import Status
 from pyro_bnn.results.comparison import Comparison, Estimate, Scores
 from pyro_bnn.scores.uncertainty import ClassificationPrediction
@@ -41,14 +42,14 @@ def judged(probability_of_chain, distance, *, is_ok=False):
         (0.51, 0.01, "The run predicts like NUTS.\n"),
         (0.9, 0.01, "The run predicts like all chains of NUTS together, but these chains do not agree yet.\n"),
         (0.51, 0.3, "The run does not predict like NUTS.\n"),
-        (0.9, 0.3, "Not decided: the total variation between the run and NUTS is 0.3000, and a chain of NUTS differs"),
+        (0.9, 0.3, "Not decided: the total variation between the run and NUTS is 0.300, and a chain of NUTS differs"),
     ],
 )
 def test_chains_that_have_not_converged_still_tell_what_is_certain(of_chain, distance, beginning):
     said = judged(of_chain, distance)
     assert said.startswith(beginning)
     assert said.endswith("are too short to compare with.") == said.startswith("Not decided")
-    assert f"{abs(of_chain - 0.5):.4f}" in said  # how far a chain is from the others
+    assert f"{number(abs(of_chain - 0.5))}" in said  # how far a chain is from the others
 
 
 def test_after_convergence_nothing_is_in_doubt():
@@ -82,4 +83,4 @@ def test_the_judgement_of_numbers_has_its_limits_and_the_deviation(total, episte
     said = agreement(result, 4)
     assert said.startswith(beginning)
     limit = 0.2 * float(nuts.total.mean().sqrt())
-    assert f"differ by at most 10 %, on average and at 80 % of the points, and the means by at most {limit:.4f}" in said
+    assert f"differ by at most 10 %, on average and at 80 % of the points, and the means by at most {limit:.3f}" in said

@@ -64,7 +64,7 @@ def test_numbers_have_as_many_digits_as_they_need():
     assert [numbers.percent(share) for share in (0.9721, 0.99996, 1.0)] == ["97.2 %", "99.996 %", "100.0 %"]
     assert numbers.percent(0.5, 0) == "50 %"
     assert numbers.percent(10.02, 0) == "1,002 %"
-    assert [numbers.number(value) for value in (2.91, 123456.0, 5.88e-6)] == ["2.910", "123456", "5.880e-06"]
+    assert [numbers.number(value) for value in (2.91, 123456.0, 5.88e-6)] == ["2.910", "123,456", "5.880e-06"]
     assert numbers.number(0.25, "+") == "+0.250"
     assert numbers.with_error(1.112, 0.113) == "1.112 ± 0.113"
     assert numbers.with_error(-0.00043, 0.00102, "+") == "-0.00043 ± 0.00102"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import string
 from dataclasses import replace
 
 import numpy as np
@@ -288,13 +289,28 @@ def test_messages_on_files_in_the_current_folder_have_short_paths(pyro_bnn, tmp_
     assert (code, err) == (2, "error: t.csv has no column 'pirce'; did you mean 'price'?\n")
 
 
+WORDS = [f"text {first}{second}" for first in "abcde" for second in string.ascii_lowercase][:120]
+
+
 @pytest.mark.parametrize(
     ("cells", "likelihood", "remedy"),
     [
-        ([f"text {number}" for number in range(120)], "categorical", "; choose another --target.\n"),
-        ([f"text {number}" for number in range(120)], "gaussian", "needs numbers; choose another --target.\n"),
+        (
+            WORDS,
+            "categorical",
+            "; choose another --target.\n",
+        ),
+        (
+            WORDS,
+            "gaussian",
+            "needs numbers; choose another --target.\n",
+        ),
         ([str(number) for number in range(120)], "categorical", "choose --likelihood gaussian, since they are numbers"),
-        ([f"20{number:02}-01-01" for number in range(99)], "gaussian", "choose another --target, or write the dates"),
+        (
+            [f"20{number:02}-01-01" for number in range(99)],
+            "gaussian",
+            "look like dates: write them as numbers",
+        ),
         (["a", "b", "c", "a", "b"] * 2, "gaussian", "needs numbers; choose --likelihood categorical.\n"),
         ([f"€{cents}.92" for cents in range(10)], "gaussian", "needs numbers; remove '€', or choose --likelihood ca"),
     ],
