@@ -2,7 +2,6 @@
 
 import json
 import math
-import string
 from dataclasses import replace
 
 import numpy as np
@@ -287,38 +286,6 @@ def test_messages_on_files_in_the_current_folder_have_short_paths(pyro_bnn, tmp_
     monkeypatch.chdir(tmp_path)
     code, _, err = pyro_bnn("train", "t.csv", "--target", "pirce", "--out", "run")
     assert (code, err) == (2, "error: t.csv has no column 'pirce'; did you mean 'price'?\n")
-
-
-WORDS = [f"text {first}{second}" for first in "abcde" for second in string.ascii_lowercase][:120]
-
-
-@pytest.mark.parametrize(
-    ("cells", "likelihood", "remedy"),
-    [
-        (
-            WORDS,
-            "categorical",
-            "; choose another --target.\n",
-        ),
-        (
-            WORDS,
-            "gaussian",
-            "needs numbers; choose another --target.\n",
-        ),
-        ([str(number) for number in range(120)], "categorical", "choose --likelihood gaussian, since they are numbers"),
-        (
-            [f"20{number:02}-01-01" for number in range(99)],
-            "gaussian",
-            "look like dates: write them as numbers",
-        ),
-        (["a", "b", "c", "a", "b"] * 2, "gaussian", "needs numbers; choose --likelihood categorical.\n"),
-        ([f"€{cents}.92" for cents in range(10)], "gaussian", "needs numbers; remove '€', or choose --likelihood ca"),
-    ],
-)
-def test_the_remedy_for_a_wrong_target_is_no_circle(pyro_bnn, tmp_path, cells, likelihood, remedy):  # noqa: F811
-    table = write_table(tmp_path / "t.csv", [(len(cells) - row, y) for row, y in enumerate(cells)], ("x", "y"))
-    code, _, err = pyro_bnn("train", table, "--target", "y", "--likelihood", likelihood, "--out", tmp_path / "run")
-    assert (code, remedy in err) == (2, True)
 
 
 def test_columns_that_never_change_are_left_out_and_said(pyro_bnn, tmp_path):  # noqa: F811
