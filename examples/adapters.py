@@ -189,7 +189,7 @@ def picture(tables: dict[str, Tensor], path: Path) -> None:
             values = table[:, column]
             error = values.std() / len(values) ** 0.5 if len(values) > 1 else 0
             ax.errorbar(values.mean(), -row, xerr=error, fmt="o", color="C0")
-        ax.set(xlabel=f"{name} (lower is better)", yticks=[])
+        ax.set(xlabel=f"{name} (smaller is better)", yticks=[])
         ax.margins(y=0.15)
     axes[0].set_yticks([-row for row in range(len(tables))], tables)
     plotting.save(axes, path)

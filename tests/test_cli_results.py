@@ -239,7 +239,7 @@ def test_the_lines_of_a_verdict_begin_below_its_text(monkeypatch):
 WIDE = """\
 rows of two words         NLL   share in 90 %
 one draw                5.548               -
-ensemble of 800        -12.33          91.2 %"""
+mean of draws          -12.33          91.2 %"""
 
 
 @pytest.mark.parametrize("stream", [Terminal, io.StringIO])

@@ -78,7 +78,7 @@ def test_compare_sets_chains_beside_a_run(pyro_bnn, tmp_path):
         "NLL is in nats per row; sd and distances are in the units of 'price'. Standard deviations (sd) are" in printed
     )
     assert pyro_bnn("evaluate", run)[0] == 0
-    nll = scores_in(run)["ensemble of 100"]["nll"]
+    nll = scores_in(run)["mean of 100 draws"]["nll"]
     assert content["methods"][1]["scores"]["nll"]["value"] == pytest.approx(nll, abs=0.4)  # log(scale) is 4
     assert [row["method"] for row in content["methods"]] == ["nuts", "mean-field"]
     distance = content["pairs"][0]["scores"]["rms mean difference"]

@@ -82,7 +82,7 @@ def test_each_point_of_an_ensemble_is_drawn_once():
     assert_identical(prediction.probs, torch.stack(each).mean(0))
     assert prediction.num_samples == 5
     assert ", 5 members\n" in repr(prediction[:2])
-    assert ", 10 weight draws\n" in repr(pb.predict(model, ensemble, x, num_samples=10))
+    assert ", 10 draws\n" in repr(pb.predict(model, ensemble, x, num_samples=10))
     assert pb.interop.PredictiveModule(ensemble, model, x).num_draws == 5
 
 

@@ -28,4 +28,4 @@ def test_the_blocks_of_the_page_run_in_order(capsys, monkeypatch, tmp_path):
     accuracies = re.findall(r"^(.*): accuracy (\d\.\d+)$", printed, re.MULTILINE)
     assert [name for name, _ in accuracies] == ["LightningModule", "svi_step in Lightning, direct", "Fabric"]
     assert all(float(accuracy) > 0.85 for _, accuracy in accuracies)
-    assert re.search(r"ClassificationPrediction: 297 rows, 10 classes, 100 weight draws", printed)
+    assert re.search(r"ClassificationPrediction: 297 rows, 10 classes, 100 draws", printed)

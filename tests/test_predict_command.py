@@ -270,7 +270,7 @@ def test_results_as_json(pyro_bnn, place):  # noqa: F811
         assert listed["mean"] == pytest.approx(float(written["mean"]), rel=1e-8)
     code, text, _ = pyro_bnn("evaluate", place / "run", "--data", place / "houses.csv", "--json")
     assert code == 0
-    assert [row["name"] for row in json.loads(text)["rows"]][1] == "ensemble of 100"
+    assert [row["name"] for row in json.loads(text)["rows"]][1] == "mean of 100 draws"
 
 
 def test_an_unseen_category_is_refused_or_counts_as_none(pyro_bnn, place):  # noqa: F811

@@ -97,7 +97,7 @@ def expected(name, function):
 
 
 def prediction(name, outputs=None):
-    """A prediction whose only weight draw has the given outputs."""
+    """A prediction whose only draw of the weights has the given outputs."""
     likelihood, row, _, _ = READY[name]
     outputs = torch.tensor([row(f) for f in OUTPUT[:, 0].tolist()]) if outputs is None else outputs
     total = likelihood.accumulator()

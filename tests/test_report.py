@@ -132,7 +132,7 @@ def test_the_numbers_are_those_of_evaluate(good, pyro_bnn, runs):  # noqa: F811
     last = found["rows"][-1]
     assert f"{100 * last['accuracy']:.1f} % of {found['num_test']} test images are right" in words
     numbers = (f"{100 * last['accuracy']:.1f} %", number(last["nll"]), number(last["brier"]))
-    assert f"ensemble of 20{' '.join(numbers)}".replace(" ", "") in words.replace(" ", "")
+    assert f"mean of 20 draws{' '.join(numbers)}".replace(" ", "") in words.replace(" ", "")
     assert f"AUROC {found['ood']['entropy']['auroc']:.4f} ± 0.00" in words
 
 

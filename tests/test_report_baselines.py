@@ -174,10 +174,10 @@ def test_scores_of_one_draw_are_means_and_never_beat_the_average_of_the_same_dra
     assert min(part.nll for part in parts) < alone.score()["nll"]
     assert mixture.nll < alone.score()["nll"]
     for single, said in (
-        (alone, "Averaging over 6 weight draws lowers the NLL from "),
+        (alone, "Averaging over 6 draws of the weights lowers the NLL from "),
         (Alone([mixture]), ""),
         (Alone([predicted(y[None])]), ""),  # a few draws that are better by chance
-        (predicted(y[None]), "Averaging over 6 weight draws predicts worse than the mean weights alone"),
+        (predicted(y[None]), "Averaging over 6 draws of the weights predicts worse than the mean weights alone"),
     ):
         found = SimpleNamespace(single=("", single), prediction=mixture, baselines={})
         _, *verdicts = of_ways(found, "linear regression", mixture, points="", lead=(0.0, 1.0), score="RMSE")

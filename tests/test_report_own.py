@@ -81,7 +81,7 @@ def test_a_straight_line_is_no_worse_than_a_network_where_the_truth_is_one(pyro_
     assert pyro_bnn("evaluate", table.parent / "run", "--num-samples", 20)[0] == 0
     rows = json.loads((table.parent / "run" / "metrics.json").read_text())["rows"]
     scores = {row["name"]: row["scores"] for row in rows}
-    for name in ("ensemble of 20", "baseline: linear regression"):
+    for name in ("mean of 20 draws", "baseline: linear regression"):
         cells = (number(scores[name][score]) for score in ("rmse", "nll", "crps"))
         assert f"{name} {' '.join(cells)}".replace(" ", "") in page.words.replace(" ", "")
 

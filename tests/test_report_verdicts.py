@@ -231,11 +231,11 @@ def test_the_scores_of_baselines_are_on_the_page():
     rows = {row["name"]: row for row in errors_section(found).values["scores"]}
     assert list(rows) == [
         "mean weights",
-        "ensemble of 4",
+        "mean of 4 draws",
         "baseline: mean of the targets",
         "baseline: linear regression",
     ]
-    assert [name for name, row in rows.items() if row["is_main"]] == ["ensemble of 4"]
+    assert [name for name, row in rows.items() if row["is_main"]] == ["mean of 4 draws"]
     right = found.regressed.baselines["linear regression"]
     assert rows["baseline: linear regression"]["nll"] == pytest.approx(-float(right.log_density.mean()))
     y, mean = found.regressed.y, right.mean

@@ -42,7 +42,7 @@ def run(trained, tmp_path):
 def test_prune_prints_and_writes_table_and_pictures(pyro_bnn, run):  # noqa: F811
     code, out, err = pyro_bnn("prune", run, "--fractions", ".5,.9,1", "--num-samples", 5)
     assert (code, err) == (0, "")
-    assert "7,207 weights, 307 rows, ensembles of 5 draws:" in out
+    assert "7,207 weights, 307 rows, means of 5 draws:" in out
     assert "smaller" in out
     with (run / "pruning.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -67,7 +67,7 @@ def test_a_pruned_run_is_a_run(pyro_bnn, run, tmp_path):  # noqa: F811
     assert (code, err) == (0, "")
     rows = {row["name"]: row for row in json.loads((small / "metrics.json").read_text())["rows"]}
     assert rows["mean weights"]["accuracy"] == expected["mean_accuracy"]
-    assert rows["ensemble of 20"]["nll"] == pytest.approx(expected["nll"], rel=1e-4)
+    assert rows["mean of 20 draws"]["nll"] == pytest.approx(expected["nll"], rel=1e-4)
     assert (small / "posterior.safetensors").stat().st_size < (run / "posterior.safetensors").stat().st_size / 4
     code, out, _ = pyro_bnn("weights", small)
     assert code == 0

@@ -256,7 +256,7 @@ def test_a_prediction_shows_its_uncertainty():
     nothing = dict.fromkeys(("log_density", "votes", "variance_of_logits", "logits"))
     of_classes = pb.uncertainty.ClassificationPrediction(num_samples=1000, probs=probs, **numbers, **nothing)
     assert repr(of_classes) == lines(
-        "ClassificationPrediction: 2 rows, 2 classes, 1,000 weight draws",
+        "ClassificationPrediction: 2 rows, 2 classes, 1,000 draws",
         "  mean entropy 0.562 nats = aleatoric 0.375 + epistemic 0.188; the most probable",
         "  class has probability 0.625 (mean)",
     )
@@ -269,7 +269,7 @@ def test_a_prediction_shows_its_uncertainty():
         components=None,
     )
     assert repr(of_numbers) == lines(
-        "RegressionPrediction: 1 row, 2 outputs, 4 weight draws",
+        "RegressionPrediction: 1 row, 2 outputs, 4 draws",
         "  sd 5, aleatoric_sd 3, epistemic_sd 4 (root mean squares)",
         "  variances: total = sd², aleatoric = aleatoric_sd², epistemic = epistemic_sd²",
         "  mean negative log-density of the targets: 1 nats",

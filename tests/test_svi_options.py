@@ -105,7 +105,7 @@ def test_schedulers_step_once_an_epoch_and_clipping_bounds_the_step(path):
 
 
 def test_a_schedule_that_waits_for_a_plateau_is_told_the_loss(path):
-    """The loss is the weighted KL minus the expected log-likelihood: lower is better."""
+    """The loss is the weighted KL minus the expected log-likelihood: smaller is better."""
     told = []
 
     class Recording(torch.optim.lr_scheduler.ReduceLROnPlateau):

@@ -47,8 +47,8 @@ def test_a_table_is_trained_on_and_measured_on_rows_that_were_set_aside(pyro_bnn
     assert (code, err) == (0, "")
     assert "price of 12 test rows" in out
     scores = scores_in(run)
-    assert scores["ensemble of 100"]["rmse"] < scores["baseline: mean of the targets"]["rmse"] / 3
-    assert scores["ensemble of 100"]["coverage_95"] > 0.7
+    assert scores["mean of 100 draws"]["rmse"] < scores["baseline: mean of the targets"]["rmse"] / 3
+    assert scores["mean of 100 draws"]["coverage_95"] > 0.7
     assert all((run / name).read_bytes().startswith(PNG) for name in ("loss.png", "predicted.png"))
     facts = json.loads((run / "data.json").read_text())
     features = {feature["name"]: feature["categories"] for feature in facts["table"]["features"]}
@@ -112,7 +112,7 @@ def test_classes_are_predicted_from_a_table(pyro_bnn, tmp_path):  # noqa: F811
     assert (code, err) == (0, "")
     assert "baseline: logistic regression" in text
     scores = scores_in(run)
-    assert scores["ensemble of 100"]["accuracy"] > 0.75 > scores["baseline: shares of the classes"]["accuracy"]
+    assert scores["mean of 100 draws"]["accuracy"] > 0.75 > scores["baseline: shares of the classes"]["accuracy"]
     assert (run / "reliability.png").read_bytes().startswith(PNG)
     assert pyro_bnn("predict", run, table, "--out", out)[0] == 0
     for row in predictions_in(out):
@@ -357,7 +357,7 @@ def test_the_other_commands_take_such_runs(pyro_bnn, table, tmp_path):  # noqa: 
     assert (code, err) == (0, "")
     rmse = json.loads((run / "pruning.json").read_text())["report"]["rows"][0]["rmse"]
     assert pyro_bnn("evaluate", run, "--num-samples", 5)[0] == 0
-    assert rmse == pytest.approx(scores_in(run)["ensemble of 5"]["rmse"], rel=1e-5)  # in the target's units
+    assert rmse == pytest.approx(scores_in(run)["mean of 5 draws"]["rmse"], rel=1e-5)  # in the target's units
     assert pyro_bnn("evaluate", small, "--num-samples", 5)[0] == 0
 
 

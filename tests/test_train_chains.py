@@ -109,7 +109,7 @@ def test_evaluate_measures_a_single_network_and_all_of_them(pyro_bnn, place):  #
     code, _, err = pyro_bnn("evaluate", place / "run")
     assert (code, err) == (0, "")
     scores = scores_in(place / "run")
-    ensemble = next(name for name in scores if name.startswith("ensemble of "))
+    ensemble = next(name for name in scores if name.endswith(" draws"))
     baselines = {f"baseline: {name}" for name in ("mean of the targets", "linear regression", "gradient-boosted trees")}
     assert set(scores) == {"one draw (mean of 50)", ensemble, *baselines}
     assert scores[ensemble]["rmse"] < 0.5 * scores["baseline: mean of the targets"]["rmse"]
@@ -192,11 +192,11 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
 def brief_of(run):
     """What `train` says of the test rows, from the scores that `evaluate` wrote."""
     rmse = {name.removeprefix("baseline: "): number(each["rmse"]) for name, each in scores_in(run).items()}
-    others = [name for name in rmse if not name.startswith(("one draw", "mean weights", "ensemble"))]
-    own = next(rmse[name] for name in rmse if name.startswith("ensemble"))
+    own = next(name for name in rmse if name.endswith(" draws"))
+    others = [name for name in rmse if name != own and not name.startswith(("one draw", "mean weights"))]
     compared = ", ".join(f"{name} {rmse[name]}" for name in others)
     assert len(others) == 3
-    return f"RMSE on 12 test rows: {own} ({compared})."
+    return f"RMSE on 12 test rows: {rmse[own]} ({compared})."
 
 
 def test_a_variational_fit_is_also_compared_with_baselines(pyro_bnn, tmp_path):  # noqa: F811
@@ -252,7 +252,7 @@ def test_classes_get_a_network_of_classes(pyro_bnn, tmp_path):  # noqa: F811
     assert pyro_bnn("evaluate", tmp_path / "run")[0] == 0
     scores = scores_in(tmp_path / "run")
     assert (
-        next(scores[name] for name in scores if name.startswith("ensemble"))["nll"]
+        next(scores[name] for name in scores if name.endswith(" draws"))["nll"]
         < 0.7 * scores["baseline: shares of the classes"]["nll"]
     )
     assert pyro_bnn("report", tmp_path / "run")[0] == 0

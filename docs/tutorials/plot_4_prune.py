@@ -94,8 +94,8 @@ plt.show()
 # How many weights can be removed?
 # --------------------------------
 # **Common mistake: a share chosen without a test.** Choose the share by its effect: ``snr_report`` tries several
-# shares, with the mean weights and with an ensemble. In real work use validation data for this, because the result is
-# too optimistic with the test set.
+# shares, with the mean weights and with a mean of draws. In real work use validation data for this, because the result
+# is too optimistic with the test set.
 
 fractions = (0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 report = pruning.snr_report(
@@ -111,7 +111,7 @@ plt.show()
 # *From left to right, more weights are removed. Error and NLL stay about the same until 5 % of the weights are left,
 # and rise steeply after that. Bars are standard errors.*
 #
-# With 90 % of the weights removed, the network is nearly as good. The NLL of the ensemble even *falls* at first,
+# With 90 % of the weights removed, the network is nearly as good. The NLL of the mean of draws even *falls* at first,
 # because the removed weights added only noise. With 98 % removed, the network is bad.
 #
 # Prune, then train on

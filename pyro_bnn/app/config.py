@@ -144,7 +144,7 @@ class RunConfig:
         SVI,
         "Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth of --lr, then cosine).",
     )
-    num_particles: Count = setting(SVI, "Weight draws per step.")
+    num_particles: Count = setting(SVI, "Draws of the weights per step.")
     kl_weight: str = setting(
         SVI,
         "Weight of the KL term: a number (1 gives the ELBO, less than 1 a cold posterior), blundell, per-weight or "
@@ -165,7 +165,7 @@ class RunConfig:
         default=0,
         kinds=IMAGES,
     )
-    seed: Whole = setting(FIT, "Seed of initial weights, batch order and weight draws.", default=0)
+    seed: Whole = setting(FIT, "Seed of initial weights, batch order and draws of the weights.", default=0)
     optimizer: str = setting(
         SVI,
         "adam, sgd (without momentum), natural (natural gradients, which are faster) or natural:DECAY,CLIP. DECAY is "

@@ -174,8 +174,8 @@ def _fit_svi(
     return model, posterior
 
 
-DRAW_SEED = 0  # default seed of the weight draws in predictions
-NUM_DRAWS, MOST_STORED = 100, 800  # heuristic: default weight draws, for variational posteriors and for chains
+DRAW_SEED = 0  # default seed of the draws of the weights in predictions
+NUM_DRAWS, MOST_STORED = 100, 800  # heuristic: default draws of the weights, for variational posteriors and for chains
 SPACE = 4  # disk space of a run in sizes of its guide: posterior, and checkpoint with Adam's two moments
 WARM = 0.1  # heuristic: learning rate of the first epoch of `warm-cosine`, relative to the second
 
@@ -322,7 +322,7 @@ def cut_short(config: RunConfig, history: History) -> str:
 
 
 def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
-    """Return the number of weight draws in a prediction: at most the number of stored draws."""
+    """Return the number of draws of the weights in a prediction: at most the number of stored draws."""
     if posterior.num_stored is None:
         return NUM_DRAWS if wanted is None else wanted
     return min(MOST_STORED if wanted is None else wanted, posterior.num_stored)

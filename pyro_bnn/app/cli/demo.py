@@ -22,7 +22,7 @@ EXAMPLES = ("pyro-bnn demo", "pyro-bnn demo --out pictures --format pdf")
 
 def demo(
     out: options.Out = Path("pyro-bnn-demo"),
-    seed: Annotated[int, typer.Option(help="Seed of the noise, initial weights, batch order and weight draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the noise, initial weights, batch order and draws.")] = 0,
     picture_format: options.Format = "png",
     as_json: options.Json = False,
     force: options.Force = False,

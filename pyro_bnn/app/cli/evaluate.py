@@ -5,8 +5,8 @@ The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the fi
 `headline` and `usability` are null.
 
 For image sets, metrics.json has `num_test` and `num_unknown` (numbers of images), `rows` and `ood`. Each item of `rows`
-describes one kind of prediction, such as an ensemble, and has `name`, `accuracy`, `nll` (nats), `ece` and `brier`. Each
-item of `ood` describes one score that should detect unknown images, and has `auroc`, `aupr` and `fpr95`.
+describes one kind of prediction, such as a mean of draws, and has `name`, `accuracy`, `nll` (nats), `ece` and `brier`.
+Each item of `ood` describes one score that should detect unknown images, and has `auroc`, `aupr` and `fpr95`.
 
 For tables and arrays, metrics.json has `target`, `num_test`, `is_class`, `rows` and `calibration`. Each item of `rows`
 has the `name` and the `scores` of one kind of prediction. Without --calibrate, `calibration` is null. With --calibrate,

@@ -52,7 +52,7 @@ Force = Annotated[
     bool,
     typer.Option("--force", help="Replace a folder that pyro-bnn made. Files in it from other programs are kept."),
 ]
-DrawSeed = Annotated[int, typer.Option(help="Seed of the weight draws.")]
+DrawSeed = Annotated[int, typer.Option(help="Seed of the draws of the weights.")]
 Format = Annotated[
     str,
     typer.Option(
@@ -77,7 +77,9 @@ Unknown = Annotated[
 EvaluateDraws = Annotated[
     int | None,
     typer.Option(
-        help="Number of weight draws.", callback=_check_draws, show_default="100; for chains 800, or all if fewer"
+        help="Number of draws of the weights.",
+        callback=_check_draws,
+        show_default="100; for chains 800, or all if fewer",
     ),
 ]
 

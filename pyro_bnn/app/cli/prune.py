@@ -42,7 +42,7 @@ def prune(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the pruned copy (--keep).", show_default=False)] = None,
-    num_samples: Annotated[int, typer.Option(help="Number of weight draws in each ensemble.", min=1)] = 100,
+    num_samples: Annotated[int, typer.Option(help="Number of draws of the weights.", min=1)] = 100,
     seed: options.DrawSeed = 0,
     data: options.Data = None,
     download: options.Download = False,

@@ -44,10 +44,10 @@ def tables_of(report: pruning.PruningReport, gains: PruningGains) -> str:
         f"Times: mean weights, {gains.num_images} rows, {counted(torch.get_num_threads(), 'thread')}. Speed: dense / "
         f"sparse. A layer with more than {percent(pruning.MAX_DENSITY, 0)} of its weights left stays dense."
     )
-    title = f"{report.num_weights:,} weights, {report.num_data:,} rows, ensembles of {report.num_samples} draws:"
+    title = f"{report.num_weights:,} weights, {report.num_data:,} rows, means of {report.num_samples} draws:"
     notes = (
         "Left: number of weights. Ratio: the largest |mean| / sd of the removed weights. Mean: the network of mean "
-        "weights. Draws: the ensemble."
+        "weights. Draws: their mean."
     )
     tables = ["\n".join([title, *aligned(cells, num_left=0)]), notes, "\n".join(aligned(savings, num_left=0)), times]
     return "\n\n".join(tables)

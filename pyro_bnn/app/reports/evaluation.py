@@ -27,10 +27,10 @@ SCORES: dict[str, Callable[[ClassificationPrediction], Tensor]] = {
 }
 """Scores of the uncertainty of predictions, which should be larger for unknown images."""
 
-NUM_COMPONENTS = 10  # weight draws in the small ensemble, each of which is also scored alone
+NUM_COMPONENTS = 10  # draws of the weights in the small mean, each of which is also scored alone
 LEGEND = [
-    "ensemble: mean probability of several weight draws.",
-    "NLL (nats), ECE (calibration error) and Brier score: lower is better.",
+    "mean of draws: the mean of their probabilities.",
+    "NLL (nats), ECE (calibration error) and Brier score: smaller is better.",
     "AUROC: chance that an unknown image scores above a known one; 0.5 is a guess.",
     "FPR95: share of the known images that are flagged if 95 % of the unknown images are flagged.",
     "Which score works best depends on the data.",
@@ -39,7 +39,7 @@ LEGEND = [
 
 @dataclass(frozen=True)
 class ClassifierScores:
-    """Scores of three kinds of predictions (draws, mean weights, ensembles), and scores for unknown images."""
+    """Scores of three kinds of predictions (draws, mean weights, means of draws), and scores for unknown images."""
 
     rows: list[dict[str, Any]]  # name, accuracy, nll (nats), ece (15 bins) and brier (sum over classes) of predictions
     ood: dict[str, metrics.OODScores]  # by name of the score
@@ -87,7 +87,7 @@ def evaluate_classifier(run: Trained) -> Evaluation:
     assert few.logits is not None
     ways: dict[str, ClassificationPrediction | Alone[ClassificationPrediction]]
     ways = {f"component {i}": replace(few, probs=logits.exp()) for i, logits in enumerate(few.logits)}
-    ways |= {name: alone, f"ensemble of {NUM_COMPONENTS}": few, f"ensemble of {run.num_samples}": ensemble}
+    ways |= {name: alone, f"mean of {NUM_COMPONENTS} draws": few, f"mean of {run.num_samples} draws": ensemble}
     rows = [{"name": name, **way.score()} for name, way in ways.items()]
     foreign, scores = None, {}
     if run.unknown is not None and len(run.unknown):

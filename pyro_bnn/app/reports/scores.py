@@ -39,9 +39,9 @@ COLUMNS = {
 """Heading of each score in tables. The last ones are for the share of the targets that an interval contains."""
 
 LEGENDS = {
-    False: "RMSE and CRPS (units of the target) and NLL (negative log-likelihood per row): lower is better. in 90 %: "
+    False: "RMSE and CRPS (units of the target) and NLL (negative log-likelihood per row): smaller is better. in 90 %: "
     "share of targets in the 90 % interval",
-    True: "NLL (negative log-likelihood per row), ECE (calibration error) and Brier score: lower is better.",
+    True: "NLL (negative log-likelihood per row), ECE (calibration error) and Brier score: smaller is better.",
 }
 
 
@@ -67,7 +67,7 @@ class OwnDataScores:
         compared = [] if self.calibration is None else ["", str(self.calibration)]
         single = self.rows[0]["name"]
         alone = "scores of single networks" if single.startswith("one draw") else "a single network"
-        legend = f"{single}: {alone}; ensemble: the Bayesian prediction, a mean over weight draws."
+        legend = f"{single}: {alone}; mean of draws: the Bayesian prediction."
         rule = f", which should be {percent(LEVEL, 0)}." if self.promised is None else f". {of_counts(self.promised)}"
         notes = [legend, LEGENDS[self.is_class] + ("" if self.is_class else rule)]
         if self.calibration is not None and not self.is_class:
@@ -107,7 +107,7 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
     target = run.rows.facts.target
     ensemble = run.ensemble(keep_draws=not target.is_class)
     name, single = run.single
-    ways = {name: single, f"ensemble of {run.num_samples}": ensemble}
+    ways = {name: single, f"mean of {run.num_samples} draws": ensemble}
     ways |= {f"baseline: {name}": way for name, way in run.baselines.items()}
     rows = [{"name": name, "scores": scores_of(prediction, target)} for name, prediction in ways.items()]
     own: RegressionPrediction | ClassificationPrediction
@@ -188,7 +188,7 @@ def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPred
     )
 
 
-CHUNK = 2000  # rows that are predicted together; all chunks have the same weight draws
+CHUNK = 2000  # rows that are predicted together; all chunks have the same draws of the weights
 COPIED = " (input)"  # suffix of a copied column that has the name of a predicted column
 EVERY_DIGIT = "%.9g"  # format of numbers in CSV, which distinguishes all of single precision
 

@@ -117,7 +117,7 @@ def _predicted(accumulator: Accumulator, observation: Distribution, density: Ten
 
 @dataclass(frozen=True)
 class Alone(Generic[P]):
-    """Predictions by single weight draws. Each score is the mean of the scores of the draws."""
+    """Predictions by single draws of the weights. Each score is the mean of the scores of the draws."""
 
     draws: Sequence[P]
 
@@ -150,8 +150,8 @@ class Trained:
     rows: Dataset
     unknown: Tensor | None = None  # images unknown to the run, (M, H, W) with M >= 0; None for tables and arrays
     unknown_name: str = ""
-    num_samples: int = 100  # weight draws in each prediction
-    seed: int = 0  # of the weight draws
+    num_samples: int = 100  # draws of the weights in each prediction
+    seed: int = 0  # of the draws of the weights
     calibration: runs.RunCalibration | None = None  # of its predictions, if rows were held out for it
     source: Path | None = None  # file of the rows, if it is not the one that was trained on
     _ensembles: dict[tuple[int, bool], Prediction] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -162,7 +162,7 @@ class Trained:
         return self.rows.x_test.to(self.model.device), self.rows.y_test.to(self.model.device)
 
     def ensemble(self, *, num_samples: int | None = None, keep_draws: bool = False) -> Prediction:
-        """Predict the test rows by an average over weight draws. Repeated calls return the stored prediction."""
+        """Predict the test rows by a mean over draws of the weights. Repeated calls return the stored prediction."""
         count = num_samples or self.num_samples
         if (count, keep_draws) not in self._ensembles:
             x, y = self.test

@@ -52,8 +52,8 @@ GRACE = 2.0  # heuristic: seconds that these steps may take after the time is ov
 WINDOW_STEPS, WINDOW_EPOCHS = 400, 10  # heuristic: fewest steps, and fewest epochs, to which a trend is fitted
 NUM_ERRORS = 1.0  # heuristic: a rise of so many standard errors is noise; without a trend, 5 in 6 checks end the fit
 NEGLIGIBLE = 0.1  # heuristic: if the ELBO rises by fewer nats over a window, it counts as flat
-NUM_SAMPLES = 10  # heuristic: weight draws in a check of validation rows, for all checks from the same random numbers
-SEED = 0  # seed of the weight draws in checks of the validation rows
+NUM_SAMPLES = 10  # heuristic: draws in a check of validation rows, for all checks from the same random numbers
+SEED = 0  # seed of the draws of the weights in checks of the validation rows
 NUM_CHECKS = 10  # heuristic: checks in a row without a new best value that end the fit, as in scikit-learn
 
 
@@ -277,7 +277,7 @@ def fit_variational(
 def _suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data: svi.Data) -> bool:
     """Return whether all weights are in linear layers of a plain sequence, and each layer runs once per row."""
     if not isinstance(guide, MeanFieldGuide) or isinstance(guide.scale_map, Precision):
-        return False  # precisions are for natural gradients, which need weight draws
+        return False  # precisions are for natural gradients, which need draws of the weights
     layers = list(_layers(model.network))
     # Modules that only normalise inputs do not count, and weights may have become buffers.
     with_tensors = [layer for layer in layers if not isinstance(layer, Standardize) and layer.state_dict()]

@@ -1,4 +1,4 @@
-"""A plain module that predicts with stored weight draws of a posterior."""
+"""A plain module that predicts with stored draws of the weights of a posterior."""
 
 import copy
 import re
@@ -128,7 +128,7 @@ Run = Callable[[Mapping[str, Tensor]], Tensor]
 class PredictiveModule(nn.Module):
     r"""A plain `torch.nn.Module` that maps x to the mean and the uncertainty of a prediction.
 
-    The module stores K weight draws. Its results are those of ``predict(model, posterior, x,
+    The module stores K draws of the weights. Its results are those of ``predict(model, posterior, x,
     num_samples=module.num_draws, seed=module.seed)`` up to rounding. The constructor checks this on x.
 
     The module can be called, compiled with `torch.compile`, and exported by `torch.export.export` with any number of
@@ -140,7 +140,7 @@ class PredictiveModule(nn.Module):
         posterior: Result of a fit, or any Pyro guide.
         model: Its model.
         x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows.
-        num_draws: Number of weight draws, K, at least 2; by default as in :func:`~pyro_bnn.predict`.
+        num_draws: Number of draws of the weights, K, at least 2; by default as in :func:`~pyro_bnn.predict`.
         seed: Seed of the draws; with ``None``, a seed is drawn.
 
     Raises:
@@ -177,7 +177,7 @@ class PredictiveModule(nn.Module):
         if num_draws is None:
             num_draws = default_num_draws(model, source)
         self.num_draws = _checks.at_least("num_draws", num_draws, 2)
-        """Number of weight draws, K."""
+        """Number of draws of the weights, K."""
         self.seed = new_seed(seed)
         """Seed with which `predict` gives the same results."""
         x = as_inputs("x", x, model.like)
@@ -213,7 +213,7 @@ class PredictiveModule(nn.Module):
         self.network = copied(model.network)
         """The network. The values of its random parameters are in `draws`."""
         self.draws = nn.ModuleDict()
-        """The weight draws of each random parameter."""
+        """The draws of the weights of each random parameter."""
         self._keys: dict[str, str] = {}  # of each path in `draws`
         keys: dict[int, str] = {}  # of tied weights, which are one tensor
         for path, value in values.items():

@@ -36,11 +36,11 @@ def export_onnx(
 ) -> None:
     """Write the predictions of a posterior to one ONNX file, which runs without torch and without this package.
 
-    The file is a graph with K weight draws and any number of rows. Its results are those of ``predict(model, posterior,
-    x, num_samples=num_draws, seed=seed)``. To check this before the file is written, onnxruntime runs the graph on x,
-    on the first row, and on two copies of x. In classification, probabilities and uncertainties may differ from
-    `predict` by at most 1e-5. In regression, means and standard deviations may differ by at most 1e-5 times the largest
-    of them.
+    The file is a graph with K draws of the weights and any number of rows. Its results are those of ``predict(model,
+    posterior, x, num_samples=num_draws, seed=seed)``. To check this before the file is written, onnxruntime runs the
+    graph on x, on the first row, and on two copies of x. In classification, probabilities and uncertainties may differ
+    from `predict` by at most 1e-5. In regression, means and standard deviations may differ by at most 1e-5 times the
+    largest of them.
 
     The input is named ``x``. Several inputs are named by their keys in a dictionary, or ``x_0``, ``x_1``, ... in a
     tuple. The outputs are those of :class:`~pyro_bnn.interop.PredictiveModule`: ``mean`` or ``probs``, then
@@ -51,8 +51,8 @@ def export_onnx(
         model: Its model, on the CPU.
         path: The file.
         x: Example inputs, shape (N, ...), as for `predict`: two or more typical rows.
-        num_draws: Number of weight draws, K, at least 2; by default as in :func:`~pyro_bnn.predict`. The file has K
-            numbers for each weight, but none for removed weights (see :mod:`pyro_bnn.pruning`).
+        num_draws: Number of draws of the weights, K, at least 2; by default as in :func:`~pyro_bnn.predict`. The file
+            has K numbers for each weight, but none for removed weights (see :mod:`pyro_bnn.pruning`).
         seed: Seed of the draws; with ``None``, a seed is drawn.
 
     Raises:

@@ -195,8 +195,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Return the probabilities of the classes, shape (N, C), in the order of :attr:`classes_`.
 
-        They are means over weight draws. With several labels per row, return the probability of each label, shape (N,
-        L).
+        They are means over draws of the weights. With several labels per row, return the probability of each label,
+        shape (N, L).
         """
         probs = self._prediction(X, ClassificationPrediction, keep_draws=False).probs.numpy()
         probs = probs / probs.sum(-1, keepdims=True)

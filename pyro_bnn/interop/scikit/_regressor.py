@@ -89,7 +89,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
             :meth:`predict_interval` (:class:`~pyro_bnn.calibration.ConformalIntervals`), or make the sets of
             :meth:`BNNClassifier.predict_set`. Calibration cannot be combined with `sample_weight`, :meth:`partial_fit`
             or several labels for each row.
-        num_samples: Number of weight draws in a prediction; by default each member of ``"ensemble"`` once, all stored
+        num_samples: Number of draws in a prediction; by default each member of ``"ensemble"`` once, all stored
             draws of chains (at most 800), and 100 draws of other methods.
         max_iter: Largest number of epochs, by default as in :func:`~pyro_bnn.fit`. A fit ends earlier at a plateau. For
             ``"nuts"`` and ``"mclmc"``, the number of draws of each chain, and the number of its warm-up draws; by

@@ -43,7 +43,7 @@ def vote_histograms(
     width: Width = "page",
     axes: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Draw images, and below each the number of weight draws that vote for each class.
+    """Draw images, and below each the number of draws of the weights that vote for each class.
 
     Args:
         images: Grey images, shape (M, H, W).

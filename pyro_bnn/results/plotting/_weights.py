@@ -160,7 +160,7 @@ def pruning_curve(
     is_classes = rows[0].accuracy is not None
     for label, prefix, color, dashes, mark, shift in (
         ("mean weights", "mean_", VERMILION, DASHES[1], "o", beside),
-        (f"ensemble of {report.num_samples}", "", BLUE, "-", "s", 1 / beside),
+        (f"mean of {report.num_samples} draws", "", BLUE, "-", "s", 1 / beside),
     ):
         scores = np.array([getattr(row, prefix + ("accuracy" if is_classes else "rmse")) for row in rows])
         errors = np.sqrt(scores * (1 - scores) / report.num_data) if is_classes else None  # binomial

@@ -1,4 +1,4 @@
-"""Predictions of batches of rows. The network runs for blocks of weight draws."""
+"""Predictions of batches of rows. The network runs for blocks of draws of the weights."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -33,7 +33,7 @@ def new_seed(seed: int | None) -> int:
 
 
 def draw_seeds(stream: Stream, num_samples: int) -> list[int]:
-    """Return a seed for each weight draw."""
+    """Return a seed for each draw of the weights."""
     with stream:
         return torch.randint(2**62, (num_samples,)).tolist()
 
@@ -79,7 +79,7 @@ ON_GPU = Limits(numbers=2**25, work=2**38, num_bytes=2**28, work_of_draw=2**34, 
 
 
 class Block:
-    """Collects weight draws, and runs the network once for each draw, or once for all of them."""
+    """Collects draws of the weights, and runs the network once for each draw, or once for all of them."""
 
     def __init__(self, model: BayesianModel, x: Inputs, memory: Memory, *, may_join: bool) -> None:
         self._model, self._x, self._memory = model, x, memory

@@ -88,7 +88,7 @@ def predict(
     site: str | None = None,
     seed: int | None = None,
 ) -> Prediction:
-    r"""Return the posterior predictive distribution at x, as a mean over weight draws.
+    r"""Return the posterior predictive distribution at x, as a mean over draws of the weights.
 
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
 
@@ -100,8 +100,8 @@ def predict(
         x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame; for several inputs, a tuple (not a
             list) or a dictionary of these. x may also be a loader: its batches are x or (x, y), and are moved to the
             model's device. The targets y of its batches are used for the log-density.
-        num_samples: Number of weight draws, S; by default 100, or all that a posterior stores if it stores fewer. By
-            default, each member of an ensemble of plain networks (:class:`DeltaGuide`) is drawn once.
+        num_samples: Number of draws of the weights, S; by default 100, or all that a posterior stores if it stores
+            fewer. By default, each member of an ensemble of plain networks (:class:`DeltaGuide`) is drawn once.
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
         batch_size: Rows in each run of the network; by default 10,000, or fewer for convolutions on a CPU, so that
             results fit into its cache.

@@ -21,15 +21,15 @@ LEGEND = "largest ratio: of |mean| to standard deviation, among the removed weig
 
 @dataclass(frozen=True)
 class PruningRow:
-    """Scores after removing a fraction of the weights: for the ensemble of draws, and at the mean weights.
+    """Scores after removing a fraction of the weights: for the mean of draws, and at the mean weights.
 
     Args:
         fraction: Fraction of the weights that is removed.
         threshold: Largest signal-to-noise ratio of a removed weight; 0 if none is removed.
         num_weights: Number of weights left.
-        accuracy: Accuracy of the ensemble; None for regression.
-        nll: Mean negative log-density of the ensemble, in nats.
-        rmse: Root mean squared error of the ensemble's mean; None for classification.
+        accuracy: Accuracy of the mean of draws; None for regression.
+        nll: Mean negative log-density of the mean of draws, in nats.
+        rmse: Root mean squared error of the mean of draws; None for classification.
         mean_accuracy: Accuracy at the mean weights; None for regression.
         mean_nll: NLL at the mean weights, in nats.
         mean_rmse: Root mean squared error at the mean weights; None for classification.
@@ -58,7 +58,7 @@ class PruningReport(Shown):
         rows: One row for each fraction, in the order of `fractions`.
         num_weights: Number of weights before pruning.
         num_data: Number of scored data points.
-        num_samples: Number of draws in each ensemble.
+        num_samples: Number of draws in each mean.
     """
 
     rows: tuple[PruningRow, ...]
@@ -79,8 +79,8 @@ class PruningReport(Shown):
         is_classes = self.rows[0].accuracy is not None
         name = "accuracy" if is_classes else "RMSE"
         lines = [
-            f"{self.num_weights:,} weights, {self.num_data:,} data points, ensembles of {self.num_samples} draws",
-            f"{'share':>8s} {'weights':>11s} {'largest':>9s} {'mean weights':>19s} {'ensemble':>19s}",
+            f"{self.num_weights:,} weights, {self.num_data:,} data points, means of {self.num_samples} draws",
+            f"{'share':>8s} {'weights':>11s} {'largest':>9s} {'mean weights':>19s} {'mean of draws':>19s}",
             f"{'removed':>8s} {'left':>11s} {'ratio':>9s} {name:>10s} {'NLL':>8s} {name:>10s} {'NLL':>8s}",
         ]
         for row in self.rows:
@@ -115,7 +115,7 @@ def snr_report(
 ) -> PruningReport:
     """Score a model after removing different fractions of its weights.
 
-    The scores are accuracy or RMSE, and NLL, at the mean weights and for an ensemble of draws. Each fraction is removed
+    The scores are accuracy or RMSE, and NLL, at the mean weights and for a mean of draws. Each fraction is removed
     from the original `guide`. The scores of all fractions use the same random numbers.
 
     Args:
@@ -124,7 +124,7 @@ def snr_report(
         x: Inputs, shape (N, ...).
         y: Targets, shape (N, ...).
         fractions: Fractions of the weights to remove, each from 0 to 1.
-        num_samples: Number of draws in each ensemble.
+        num_samples: Number of draws in each mean.
         per: Whether fractions refer to the "network" or to each "layer".
         where: Glob or globs on site names; see :func:`prune`.
         batch_size: Number of rows in each run of the network; see :func:`predict`.

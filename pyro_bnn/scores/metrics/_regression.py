@@ -51,7 +51,7 @@ def crps_from_draws(draws: Numbers, y: Numbers) -> float:
 
     .. math:: \frac1S \sum_s |x_s - y| - \frac1{2S(S-1)} \sum_{st} |x_s - x_t|.
 
-    The score is in the units of y; lower is better. The estimator is fair: for every number of draws, its
+    The score is in the units of y; smaller is better. The estimator is fair: for every number of draws, its
     expectation is the score of the predictive distribution. So a single estimate may be slightly below 0.
 
     Args:
@@ -85,7 +85,7 @@ def crps_from_draws(draws: Numbers, y: Numbers) -> float:
 def crps_of_normal_mixture(weights: Numbers, loc: Numbers, scale: Numbers, y: Numbers) -> float:
     """Return the continuous ranked probability score of a mixture of M Gaussians, averaged over all targets.
 
-    The score is in the units of y; lower is better. Time grows with the square of M.
+    The score is in the units of y; smaller is better. Time grows with the square of M.
 
     Args:
         weights: Probabilities of the components, shape (..., M) or (M,).

@@ -1,4 +1,4 @@
-"""Running sums over weight draws, from which predictions are made."""
+"""Running sums over draws of the weights, from which predictions are made."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic
@@ -16,13 +16,13 @@ from ._special import MixtureDensityPrediction
 
 
 class Accumulator(ABC, Generic[P_co]):
-    """A running sum over weight draws."""
+    """A running sum over draws of the weights."""
 
     num_samples: int = 0
 
     @abstractmethod
     def add_draws(self, observations: Distribution, *, keep: bool) -> None:
-        """Add the predictions of S weight draws.
+        """Add the predictions of S draws of the weights.
 
         Args:
             observations: Distribution of the observations, batch shape ``(S, N, *O)``.
@@ -30,7 +30,7 @@ class Accumulator(ABC, Generic[P_co]):
         """
 
     def add(self, observation: Distribution, *, keep: bool) -> None:
-        """Add the prediction of one weight draw, batch shape ``(N, *O)``."""
+        """Add the prediction of one draw of the weights, batch shape ``(N, *O)``."""
         self.add_draws(observation.expand(torch.Size([1, *observation.batch_shape])), keep=keep)
 
     @abstractmethod

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class ClassificationPrediction(Prediction):
-    """Class probabilities averaged over weight draws, with aleatoric and epistemic uncertainty.
+    """Class probabilities averaged over draws of the weights, with aleatoric and epistemic uncertainty.
 
     With several yes-or-no outputs, the shape (N, C) below becomes ``(N, O, 2)``, and (N,) becomes ``(N, O)``. Other
     arguments are those of :class:`Prediction`.

@@ -49,14 +49,13 @@ class Prediction(Advised, Shown, ABC):
     a slice, or a single row number, which gives a prediction with one row.
 
     Args:
-        num_samples: Number of weight draws, S.
+        num_samples: Number of draws of the weights, S.
         log_density: Log-density or log-probability of each row's targets under the mixture of all draws, jointly over
             outputs, in nats, shape (N,). None without targets.
         targets: Targets whose log-density is `log_density`, N rows; None without targets.
-        seed: Seed of the weight draws; None if unknown. Predictions of one posterior with the same seed and number of
-            draws use the same weight draws.
-        draws_are: What a draw is called in the summary: a "weight draw", or a "member" of an ensemble of plain
-            networks.
+        seed: Seed of the draws; None if unknown. Predictions of one posterior with the same seed and number of draws
+            use the same draws.
+        draws_are: What a draw is called in the summary: a "draw", or a "member" of an ensemble of plain networks.
 
     Example:
         >>> import torch
@@ -77,7 +76,7 @@ class Prediction(Advised, Shown, ABC):
     log_density: Tensor | None
     targets: Tensor | None = field(default=None, kw_only=True)
     seed: int | None = field(default=None, kw_only=True)
-    draws_are: str = field(default="weight draw", kw_only=True)
+    draws_are: str = field(default="draw", kw_only=True)
 
     @property
     @abstractmethod
@@ -181,7 +180,7 @@ def require_variance(variance: Tensor | None) -> Tensor:
 
 
 def concatenate(predictions: Sequence[P]) -> P:
-    """Join predictions of several batches, all made with the same weight draws."""
+    """Join predictions of several batches, all made with the same draws of the weights."""
     first = predictions[0]
     if len(predictions) == 1:
         return first

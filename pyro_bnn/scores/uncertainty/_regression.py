@@ -29,7 +29,7 @@ CRPS_DRAWS = 1000
 
 @dataclass(frozen=True, repr=False)
 class RegressionPrediction(Prediction):
-    """Mean and variances of the predictive mixture, which has one component per weight draw.
+    """Mean and variances of the predictive mixture, which has one component per draw of the weights.
 
     `total`, `aleatoric` and `epistemic` are variances. Their roots `sd`, `aleatoric_sd` and `epistemic_sd` are in the
     units of the targets. Variances are in double precision, since squares of numbers above 1e19 are infinite in single
@@ -182,7 +182,7 @@ class RegressionPrediction(Prediction):
     def crps(self, y: Tensor) -> float:
         """Return the continuous ranked probability score at targets y, averaged over rows and outputs.
 
-        The score is in the units of y; lower is better. It needs `keep_draws`. For Gaussians and mixtures of
+        The score is in the units of y; smaller is better. It needs `keep_draws`. For Gaussians and mixtures of
         Gaussians it is exact, and the time grows with the square of the number of Gaussians
         (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`). Otherwise it is estimated from 1000 draws, always with the
         same seed (:func:`~pyro_bnn.metrics.crps_from_draws`).
@@ -272,7 +272,7 @@ class RegressionPrediction(Prediction):
 
     @explained("prediction.sample(100)")
     def sample(self, num_samples: int, *, seed: int | None = None) -> Tensor:
-        """Draw observations of all rows, shape ``(num_samples, N, *O)``; each sample uses one weight draw for all rows.
+        """Draw observations of all rows, shape ``(num_samples, N, *O)``; each sample uses one draw for all rows.
 
         Args:
             num_samples: Number of observations of each row.

@@ -61,7 +61,7 @@ def verdicts_on(subject: Subject) -> tuple[str, list[Verdict], list[Section]]:
 def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
     """Judge a run. Return the first line of the report, the verdicts, and the HTML of the whole page."""
     headline, verdicts, sections = verdicts_on(subject)
-    subtitle = f"Report on {subject.run}, with {subject.num_samples} weight draws."
+    subtitle = f"Report on {subject.run}, with {subject.num_samples} draws of the weights."
     here = headline.replace(ELSEWHERE, "below")
     return headline, verdicts, page_of(subject.title, subtitle, here, verdicts, sections)
 

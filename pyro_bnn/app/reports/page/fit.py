@@ -252,7 +252,7 @@ def about_section(subject: Subject) -> Section:
         "Python": platform.python_version(),
         "system": platform.platform(terse=True),
         "device": str(subject.model.device),
-        "weight draws": f"{subject.num_samples}, seed {subject.seed}",
+        "draws of the weights": f"{subject.num_samples}, seed {subject.seed}",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
     posterior, config = subject.posterior, subject.config

@@ -46,7 +46,7 @@ class Classified:
 
     @property
     def prediction(self) -> ClassificationPrediction:
-        """The prediction that is an average over weight draws."""
+        """The prediction that is an average over draws of the weights."""
         return self.evaluation.ensemble
 
     @property
@@ -95,8 +95,8 @@ class Subject:
     title: str
     config: RunConfig
     data: Mapping[str, str]  # the training and test data, in words
-    num_samples: int  # weight draws in each prediction
-    seed: int  # of the weight draws
+    num_samples: int  # draws of the weights in each prediction
+    seed: int  # of the draws of the weights
     model: BayesianModel
     posterior: runs.RunPosterior
     classified: Classified | None = None

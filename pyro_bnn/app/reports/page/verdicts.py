@@ -1,4 +1,4 @@
-"""Verdicts on whether the ensemble predicts better than baselines, and better than a single network."""
+"""Verdicts on whether the mean of draws predicts better than baselines, and better than a single network."""
 
 import math
 from collections.abc import Mapping
@@ -113,9 +113,9 @@ def of_ways(
     lead: tuple[float, float],
     score: str,
 ) -> list[Verdict]:
-    """Judge the ensemble against a baseline, and compare it with single networks.
+    """Judge the mean of draws against a baseline, and compare it with single networks.
 
-    `lead` has the ensemble's gain over the baseline in accuracy or mean squared error, and the gain's standard error.
+    `lead` has its gain over the baseline in accuracy or mean squared error, and the gain's standard error.
     """
     ahead, noise = lead[0], NUM_ERRORS * lead[1]
     single = found.single[1]
@@ -135,7 +135,8 @@ def of_ways(
     gain, error = mean_and_error(own - alone)
     if not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN):
         return [beaten]
-    many, gained = f"Averaging over {found.prediction.num_samples} weight draws", f"gain {with_error(gain, error, '+')}"
+    many = f"Averaging over {found.prediction.num_samples} draws of the weights"
+    gained = f"gain {with_error(gain, error, '+')}"
     before, after = number(-float(alone.mean())), number(-float(own.mean()))
     if isinstance(single, Alone):
         if gain < 0:  # an average of all draws is never worse than they are on average: these few are better by chance
@@ -188,17 +189,17 @@ def of_trees(found: Classified | Regressed) -> list[Verdict]:
 
 
 def ways_of(found: Classified | Regressed) -> dict[str, Any]:
-    """Return the predictions of a single network, the ensemble and the baselines by their names in tables."""
+    """Return the predictions of a single network, the mean of draws and the baselines by their names in tables."""
     return {
         found.single[0]: found.single[1],
-        f"ensemble of {found.prediction.num_samples}": found.prediction,
+        f"mean of {found.prediction.num_samples} draws": found.prediction,
         **{f"baseline: {name}": way for name, way in found.baselines.items()},
     }
 
 
 def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
-    """Return the names and scores of a single network, the ensemble and the baselines."""
-    main = f"ensemble of {found.prediction.num_samples}"
+    """Return the names and scores of a single network, the mean of draws and the baselines."""
+    main = f"mean of {found.prediction.num_samples} draws"
     return [
         {
             "name": name,
@@ -211,9 +212,9 @@ def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
 
 
 def density_tile(found: Classified | Regressed, name: str, baseline: Prediction, *, of: str, noun: str) -> Tile:
-    """Make a tile with the mean NLL of the ensemble and of a baseline.
+    """Make a tile with the mean NLL of the mean of draws and of a baseline.
 
     The heading is "NLL" and `of`, which is empty or names the target, as in " of price".
     """
-    remark = f"negative log-likelihood per {noun}, lower is better; {name}: {number(-_mean_density(baseline))}"
+    remark = f"negative log-likelihood per {noun}, smaller is better; {name}: {number(-_mean_density(baseline))}"
     return Tile(f"NLL{of}", number(-_mean_density(found.prediction)), remark)
