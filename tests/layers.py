@@ -44,7 +44,7 @@ def output(model, guide, x):
 
 
 def outputs(estimator, model, guide, x, num_calls):
-    """Network outputs of independent calls, (S, N, ...); without an estimator, outputs of sampled weights."""
+    """Network outputs of independent calls, (S, N, ...); without an estimator, outputs of drawn weights."""
     with torch.no_grad():
         if estimator is None:
             return torch.stack([output(model, guide, x) for _ in range(num_calls)])

@@ -148,7 +148,7 @@ def test_fit_svi_finds_the_optimum(estimator, elbo):
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_history_holds_the_two_terms_of_the_elbo(estimator, elbo, weight, path):
-    """With parameters that do not move, the means of the losses are those of the closed form and of sampled weights."""
+    """With parameters that do not move, the means of the losses are those of the closed form and of drawn weights."""
     problem = Problem()
     guide, scale = mean_field_at_its_optimum(problem)
     still = functools.partial(torch.optim.SGD, lr=1e-300)

@@ -1,4 +1,4 @@
-"""Local reparameterisation and flipout: the law of a row is that of sampled weights."""
+"""Local reparameterisation and flipout: the law of a row is that of drawn weights."""
 
 import pyro
 import pytest

@@ -258,7 +258,7 @@ def estimators(out: Path, quick: bool) -> None:
     pair = digits.x_train, digits.y_train
     pb.fit_svi(model, guide, pair, optimizer=adam, num_epochs=1 if quick else 20, batch_size=100, seed=0)
     problems[f"digits, {num_data} rows"] = (model, guide, *pair, [10, 50, 250, 1250])
-    kinds = {"sampled weights": None, "Flipout": pb.Flipout(), "LocalReparameterization": pb.LocalReparameterization()}
+    kinds = {"drawn weights": None, "Flipout": pb.Flipout(), "LocalReparameterization": pb.LocalReparameterization()}
     axes = plotting.new_axes(1, 2, size=("page", 2.9))
     print("variance of the gradient of the loss per data point,\nsummed over parameters (± standard error)")
     widths = [max(17, len(name) + 2) for name in kinds]  # 80 columns in all

@@ -130,7 +130,7 @@ plt.show()
 start = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02))
 for name, guide in (("at the start", start), ("at the end", fitted)):
     for kind, estimator in (
-        ("sampled weights", None),
+        ("drawn weights", None),
         ("local reparameterisation", pb.LocalReparameterization()),
     ):
         rows = pb.gradient_noise(

@@ -11,7 +11,7 @@ from ._layers import Layer, Parameter
 class RowWeights(Estimator):
     r"""Draws all weights of a layer anew for every row n, :math:`b_n = (\mu + \sigma \circ \epsilon_n) a_n`.
 
-    Rows are independent, and each has exactly the law of sampled weights, in linear layers and convolutions of any
+    Rows are independent, and each has exactly the law of drawn weights, in linear layers and convolutions of any
     kind. There are as many copies of the weights as rows: for small networks.
     """
 

@@ -15,7 +15,7 @@ class Flipout(Estimator):
               r_{no}, s_{ni} \in \{-1, 1\}\ \text{uniformly}.
 
     The signs of a row are the same at all positions of the row, such as the pixels of an image, so the output of each
-    row has exactly the same distribution as with sampled weights, also in convolutions. The deviation of a bias is
+    row has exactly the same distribution as with drawn weights, also in convolutions. The deviation of a bias is
     multiplied by the sign :math:`r_{no}` of the output. The outputs of two rows are uncorrelated but not independent.
 
     References:

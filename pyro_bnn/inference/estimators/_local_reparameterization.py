@@ -20,7 +20,7 @@ class LocalReparameterization(Estimator):
 
     The output of a layer takes two matrix products, and one random number per element.
 
-    For linear layers, each row has exactly the same distribution as with sampled weights. For convolutions, the mean
+    For linear layers, each row has exactly the same distribution as with drawn weights. For convolutions, the mean
     and the variance of each output are exact, but the positions of a row get independent noise although they share
     weights. This usual approximation changes the ELBO of networks whose later layers combine positions; for these, use
     :class:`Flipout`, which is exact. A linear layer whose input has more than two axes raises an error.
