@@ -275,3 +275,8 @@ def test_a_wide_table_of_words_repeats_the_titles_of_its_columns():
     part("look").label_cells(None, document)
     labels = [label.astext() for label in document.findall(nodes.inline) if "label" in label["classes"]]
     assert labels == ["b: ", "c: ", "d: "]
+
+
+def test_the_terms_of_the_glossary_are_in_order():
+    terms = re.findall(r"(?m)^### (.*)", (DOCS / "understand" / "glossary.md").read_text())
+    assert terms == sorted(terms, key=lambda term: term.lower().replace("-", " "))
