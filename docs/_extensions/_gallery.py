@@ -181,8 +181,7 @@ def captions(app: Sphinx, document: nodes.document) -> None:
 
 def result_first(app: Sphinx, document: nodes.document) -> None:
     """Show what an example draws and prints below its introduction, and the code below a heading of its own."""
-    folder, name = Path(app.env.docname).parts[-2:]
-    if folder != "examples" or name == "index":
+    if not re.fullmatch("gallery/examples/(?!index).*", app.env.docname):
         return
     page = next(document.findall(nodes.section))
     code = page.first_child_matching_class(nodes.literal_block)
