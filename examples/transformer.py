@@ -218,7 +218,8 @@ def main(texts: int, epochs: int, seed: int, validation: bool) -> None:
             f"{spent:7.1f}"
         )
         plotting.reliability_diagram(known.probs, y_test, axes=column)
-        column[0].set(title=name, xlim=(0, 1))
+        column[0].set(xlim=(0, 1))
+        column[0].set_title(name if is_bayesian else "plain network")
         column[1].set(xlabel="confidence", xlim=(0, 1))
     top = max(bar.get_height() for ax in axes[1] for bar in ax.patches)
     for ax in axes[1]:  # one scale, so that the panels can be compared

@@ -35,6 +35,26 @@ OUTPUT = """
 Text.
 """
 
+EXAMPLE = """
+Words.
+
+Title
+=====
+
+Introduction.
+
+::
+
+    import
+
+Run
+---
+
+::
+
+    main()
+"""
+
 
 def part(name):
     """The module `docs/_extensions/_NAME.py`."""
@@ -241,6 +261,21 @@ def test_a_paragraph_of_emphasis_after_a_picture_is_its_caption_and_its_text():
     assert [first[0]["alt"], second[0]["alt"]] == ["The &quot;blue&quot; line.", "The second."]
     assert [caption.astext(), other.astext()] == ['The "blue" line.', "The second."]
     assert document[-1].astext() == "Not a caption."
+
+
+def test_what_an_example_shows_stands_above_its_code():
+    gallery = part("gallery")
+    _, document = gallery_page(EXAMPLE)
+    picture = nodes.paragraph("", "", gallery.imgsgnode(alt="plot"))
+    caption = nodes.paragraph("", "", nodes.emphasis("", "A caption."))
+    printed = nodes.literal_block("", "accuracy", classes=["sphx-glr-script-out"])
+    [*document.findall(nodes.section)][-1].extend([picture, caption, printed])
+    app = SimpleNamespace(env=SimpleNamespace(docname="gallery/examples/bandit"))
+    gallery.result_first(app, document)
+    page = next(document.findall(nodes.section))
+    assert page[2:5] == [picture, caption, printed]
+    assert [title.astext() for title in page[5].findall(nodes.title)] == ["The script", "Run"]
+    assert [block.astext() for block in page[5].findall(nodes.literal_block)] == ["import", "main()"]
 
 
 @pytest.mark.parametrize(

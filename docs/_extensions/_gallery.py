@@ -27,6 +27,7 @@ NOTE_OR_FOOTER = re.compile(
 TRAPS = ("Trap", "Common mistake")
 
 PANELS = {
+    "adapters": (0, 0, 0.58, 1),
     "mixture_density": (0.5, 0, 1, 1),
     "transformer": (0, 0, 0.5, 0.68),
 }
@@ -191,7 +192,9 @@ def result_first(app: Sphinx, document: nodes.document) -> None:
     results = []
     for node in [*script.findall(nodes.Element)]:
         is_output = "sphx-glr-script-out" in node.get("classes", ())
-        follows = results and node is results[-1].next_node(siblings=True)
+        follows = results and node is results[-1].next_node(
+            descend=False, siblings=True
+        )
         if is_output or is_picture(node) or (is_caption(node) and follows):
             results.append(node)
     for node in results:
