@@ -9,7 +9,7 @@ At each step, the program sees a context of two numbers, chooses one of five arm
 The first arm always pays 0.5. Each of the other four pays 2 near one corner of the square of contexts, and 0 elsewhere.
 Rewards have noise. Thompson sampling draws one network for each context, and takes the arm that is best in this
 network. The greedy rule takes the arm with the largest expected reward. Both rules fit the same network to all rewards
-seen so far, with NUTS, after each batch of contexts. The picture `bandit.png` shows the regret summed over the steps.
+seen so far, with NUTS, after each batch of contexts.
 """
 
 import argparse

@@ -6,8 +6,7 @@ log-likelihood of a single Gaussian, of the mixture and of the true density, and
 
 y is uniform in [0, 1], and x = y + 0.3 sin(2 pi y) + Gaussian noise of scale 0.05. For x near 0.5 three values of y are
 likely. A single Gaussian is so wide that it covers all three, and a mixture shows three separate peaks. Both networks
-are Bayesian, fitted by SVI with KL weight 1. The picture `mixture_density.png` shows the predictive densities, and
-`mixture_parts.png` a cut at x = 0.5 and the three parts of the mixture's variance.
+are Bayesian, fitted by SVI with KL weight 1.
 """
 
 import argparse

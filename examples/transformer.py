@@ -7,8 +7,7 @@ weights. The script prints the accuracy, NLL, calibration error, detection of un
 The texts are docstrings in the source files of Python's standard library, torch, numpy, scikit-learn, matplotlib and
 Pyro, without the names of these libraries. Whole files are held out for the test. Docstrings of Pillow, rich, tqdm and
 typer are the unknown texts. The network is a small `nn.TransformerEncoder`. Adam trains it as a plain network, and
-natural gradients fit a posterior over its weights. The picture `transformer.png` shows accuracy against confidence. The
-results depend on the installed versions.
+natural gradients fit a posterior over its weights. The results depend on the installed versions.
 """
 
 import argparse
@@ -239,5 +238,6 @@ if __name__ == "__main__":
     main(**vars(parser.parse_args()))
 
 # %%
-# *The plain network is sure of most texts, and often wrong: its points lie far
-# below the diagonal. The points of the posterior lie near the diagonal.*
+# *Accuracy against confidence. The plain network is sure of most texts, and
+# often wrong: its points lie far below the diagonal. The points of the
+# posterior lie near the diagonal.*
