@@ -170,10 +170,13 @@ def test_a_trap_of_a_tutorial_is_a_warning(text, title, rest):
     assert found == ([[title, rest]] if title else [])
 
 
-def test_the_files_of_a_script_are_linked_at_the_top():
-    app, source = SimpleNamespace(config=SimpleNamespace(plot_gallery=True)), ["Title\n=====\n\nText.\n"]
+def test_the_files_of_a_script_are_linked_once_at_the_top():
+    note = ".. only:: html\n\n    .. note::\n\n        Go to the end.\n\n"
+    footer = "\n.. _sphx_glr_download_gallery_examples_digits.py:\n\n.. only:: html\n\n  Download.\n"
+    app = SimpleNamespace(config=SimpleNamespace(plot_gallery=True))
+    source = [f"{note}Title\n=====\n\nText.\n{footer}"]
     part("gallery").below_title(app, "gallery/examples/digits", source)
-    assert re.search(r"=\n\n+Download: .*<digits.ipynb>.*<digits.py>`\n\n+Text", source[0])
+    assert re.fullmatch(r"Title\n=+\n+Download: .*<digits.ipynb>.*<digits.py>`\n+Text.\n+", source[0])
 
 
 def test_an_argument_is_divided_into_its_name_and_its_text():
