@@ -172,6 +172,7 @@ def setup(app: Sphinx) -> None:
         cards,
         mark_traps,
         paragraphs_of_pictures,
+        result_first,
     )
     from _look import (
         add_breaks,
@@ -191,12 +192,14 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", cards, priority=400)
     app.connect("doctree-read", add_dark_pictures, priority=400)
     app.connect("doctree-read", link_scripts, priority=400)
+    app.connect("doctree-read", paragraphs_of_pictures, priority=400)
+    app.connect("doctree-read", captions, priority=400)
+    # before Sphinx collects the headings of a page
+    app.connect("doctree-read", result_first, priority=400)
     app.connect("doctree-read", as_definitions)
     app.connect("doctree-read", with_types)
     app.connect("doctree-read", attributes_first)
     app.connect("doctree-read", mark_traps)
-    app.connect("doctree-read", paragraphs_of_pictures)
-    app.connect("doctree-read", captions)
     app.connect("doctree-read", check_outputs)
     app.connect("doctree-read", wrap_outputs)
     app.connect("doctree-read", mark_blocks)

@@ -13,10 +13,9 @@ happened. Laplace's method puts a Gaussian around the weights of the plain netwo
 """
 
 import argparse
-import functools
 import time
 import warnings
-from pathlib import Path
+from functools import partial
 
 import torch
 from peft import LoraConfig, TaskType, get_peft_model
@@ -71,9 +70,8 @@ def train(net: nn.Module, rows: Rows, num_epochs: int) -> None:
     for _ in range(num_epochs):
         for batch in torch.randperm(len(rows["labels"])).split(64):
             optimizer.zero_grad()
-            net(
-                **{name: value[batch] for name, value in rows.items()}
-            ).loss.backward()
+            few = {name: value[batch] for name, value in rows.items()}
+            net(**few).loss.backward()
             optimizer.step()
         schedule.step()
 
@@ -97,19 +95,17 @@ def with_adapters(backbone: dict[str, Tensor]) -> nn.Module:
         TaskType.SEQ_CLS, r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"]
     )
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", FutureWarning
-        )  # peft uses an old name of transformers
+        # peft uses an old name of transformers
+        warnings.simplefilter("ignore", FutureWarning)
         return get_peft_model(net, lora)
 
 
 def model_of(net: nn.Module, num_data: int) -> pb.BayesianModel:
     """Only the adapters are random; the head is learned."""
-    prior, likelihood = pb.NormalPrior(0.2), pb.CategoricalLikelihood()
     return pb.BayesianModel(
         net,
-        prior=prior,
-        likelihood=likelihood,
+        prior=pb.NormalPrior(0.2),
+        likelihood=pb.CategoricalLikelihood(),
         num_data=num_data,
         where="**.lora_*.**",
     )
@@ -136,23 +132,20 @@ def by_svi(
     net: nn.Module, x: Rows, y: Tensor, num_epochs: int, *, is_natural: bool
 ) -> Fit:
     model = model_of(net, len(y))
-    adam = functools.partial(torch.optim.Adam, lr=3e-3)
-    optimizer = (
-        pb.optim.natural_gradient(0.1, hessian_decay=0.99, others=adam)
-        if is_natural
-        else adam
-    )
-    scale_map = (
-        pb.scale_maps.Precision() if is_natural else pb.scale_maps.Softplus()
-    )
-    cosine = functools.partial(
+    optimizer = adam = partial(torch.optim.Adam, lr=3e-3)
+    scale_map = pb.scale_maps.Softplus()
+    if is_natural:
+        optimizer = pb.optim.natural_gradient(
+            0.1, hessian_decay=0.99, others=adam
+        )
+        scale_map = pb.scale_maps.Precision()
+    init = pb.NetworkInit(prior_fraction=0.3)
+    cosine = partial(
         torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs
     )
     return model, pb.fit_svi(
         model,
-        pb.MeanFieldGuide(
-            model, init=pb.NetworkInit(prior_fraction=0.3), scale_map=scale_map
-        ),
+        pb.MeanFieldGuide(model, init=init, scale_map=scale_map),
         (x, y),
         optimizer=pb.optim.scheduled(optimizer, cosine),
         num_epochs=num_epochs,
@@ -164,8 +157,8 @@ def by_svi(
 
 METHODS = {  # and how many times as many epochs as AdamW it gets
     "AdamW": (by_adamw, 1),
-    "mean field, Adam": (functools.partial(by_svi, is_natural=False), 3),
-    "mean field, natural": (functools.partial(by_svi, is_natural=True), 3),
+    "mean field, Adam": (partial(by_svi, is_natural=False), 3),
+    "mean field, natural": (partial(by_svi, is_natural=True), 3),
     "AdamW and Laplace": (by_laplace, 1),
 }
 SCORES = (
@@ -176,93 +169,45 @@ SCORES = (
 
 
 # %%
-# Picture and table
-# -----------------
+# Run
+# ---
 
 
-@plotting.style()
-def picture(tables: dict[str, Tensor], path: Path) -> None:
+def draw(tables: dict[str, Tensor]) -> None:
     """Draw NLL and ECE of each method: means and standard errors over seeds."""
     axes = plotting.new_axes(1, 2, size=(6.2, 1.9))[0]
     for ax, column, name in zip(axes, (1, 2), ("NLL", "ECE"), strict=True):
         for row, table in enumerate(tables.values()):
             values = table[:, column]
-            error = values.std() / len(values) ** 0.5 if len(values) > 1 else 0
+            error = values.std() / len(values) ** 0.5
             ax.errorbar(values.mean(), -row, xerr=error, fmt="o", color="C0")
         ax.set(xlabel=f"{name} (smaller is better)", yticks=[])
         ax.margins(y=0.15)
     axes[0].set_yticks([-row for row in range(len(tables))], tables)
-    plotting.save(axes, path)
+    plotting.save(axes, "adapters.png")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def few_of_each(y: Tensor, num_texts: int) -> Tensor:
+    """Random texts, the same number from each library."""
+    of_each = [torch.nonzero(y == label)[:, 0] for label in y.unique()]
+    return torch.cat(
+        [rows[torch.randperm(len(rows))[:num_texts]] for rows in of_each]
     )
-    parser.add_argument(
-        "--texts",
-        type=int,
-        default=800,
-        help="most training texts from each library, without labels "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--labelled",
-        type=int,
-        default=50,
-        help="number of labelled texts from each library "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--pretraining",
-        type=int,
-        default=8,
-        help="epochs of next-word prediction (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--epochs",
-        type=int,
-        default=20,
-        help="epochs of AdamW (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        default=3,
-        help="number of seeds that are averaged (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--validation",
-        action="store_true",
-        help="score validation files from the training set instead",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path(),
-        help="folder for the picture (default: %(default)s)",
-    )
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    x, y, x_test, y_test, _ = load(options.texts, options.validation)
-    backbone = pretrained(x, options.pretraining)
+
+
+@plotting.style()
+def main(
+    texts: int, labelled: int, pretraining: int, epochs: int, seeds: int
+) -> None:
+    x, y, x_test, y_test, _ = load(texts)
+    backbone = pretrained(x, pretraining)
     tables, notes = {}, []
     print(f"{'':20} {'accuracy':15} {'NLL':15} {'ECE':15} CPU s")
     for name, (method, factor) in METHODS.items():
         found, num_at_prior = [], 0
-        for seed in range(options.seeds):
+        for seed in range(seeds):
             torch.manual_seed(seed)
-            of_each = [
-                torch.nonzero(y == label)[:, 0]
-                for label in range(len(LIBRARIES))
-            ]
-            few = torch.cat(
-                [
-                    rows[torch.randperm(len(rows))[: options.labelled]]
-                    for rows in of_each
-                ]
-            )
+            few = few_of_each(y, labelled)
             start = time.process_time()
             with warnings.catch_warnings():  # of fits that are counted below
                 warnings.simplefilter("ignore", pb.PosteriorWarning)
@@ -270,7 +215,7 @@ def main() -> None:
                     with_adapters(backbone),
                     inputs_of(x[few]),
                     y[few],
-                    factor * options.epochs,
+                    factor * epochs,
                 )
             spent = time.process_time() - start
             num_at_prior += "prior-dominated" in str(posterior.status).lower()
@@ -279,27 +224,30 @@ def main() -> None:
             ).probs
             found.append([*(score(probs, y_test) for score in SCORES), spent])
         tables[name] = table = torch.tensor(found)
-        errors = (
-            table.std(0) / options.seeds**0.5
-            if options.seeds > 1
-            else torch.full((4,), torch.nan)
-        )
+        means, errors = table.mean(0), table.std(0) / seeds**0.5
         cells = [
             f"{mean:.3f} ± {error:.3f}  "
-            for mean, error in zip(table.mean(0)[:3], errors, strict=False)
+            for mean, error in zip(means[:3], errors[:3], strict=True)
         ]
-        print(
-            f"{name:20} {' '.join(cells)} {table[:, 3].mean():5.1f}", flush=True
-        )
+        print(f"{name:20} {' '.join(cells)} {means[3]:5.1f}")
         if num_at_prior:
-            notes.append(f"{name}: {num_at_prior} of {options.seeds} fits")
+            notes.append(f"{name}: {num_at_prior} of {seeds} fits")
     if notes:
         print("an adapter stayed at its prior (few texts):", *notes)
-    picture(tables, options.out / "adapters.png")
+    draw(tables)
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    add = parser.add_argument
+    add("--texts", type=int, default=800, help="most texts from a library")
+    add("--labelled", type=int, default=50, help="texts from a library")
+    add("--pretraining", type=int, default=8, help="epochs on all texts")
+    add("--epochs", type=int, default=20, help="of AdamW")
+    add("--seeds", type=int, default=3, help="to average over, at least 2")
+    main(**vars(parser.parse_args()))
 
 # %%
 # *Natural gradients have the best NLL and the best calibration of the four

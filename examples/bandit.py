@@ -9,12 +9,11 @@ At each step, the program sees a context of two numbers, chooses one of five arm
 The first arm always pays 0.5. Each of the other four pays 2 near one corner of the square of contexts, and 0 elsewhere.
 Rewards have noise. Thompson sampling draws one network for each context, and takes the arm that is best in this
 network. The greedy rule takes the arm with the largest expected reward. Both rules fit the same network to all rewards
-seen so far, with NUTS, after each batch of contexts. The picture `bandit.png` shows the regret summed over the steps.
+seen so far, with NUTS, after each batch of contexts.
 """
 
 import argparse
 import warnings
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +21,9 @@ from torch import Tensor, nn
 import pyro_bnn as pb
 from pyro_bnn import plotting
 
-NUM_ARMS, NOISE = 5, 0.3
-CENTERS, RADIUS = (
-    torch.tensor([[0.2, 0.2], [0.2, 0.8], [0.8, 0.2], [0.8, 0.8]]),
-    0.25,
-)
+NUM_ARMS, NOISE, BATCH = 5, 0.3, 10
+CENTERS = torch.tensor([[0.2, 0.2], [0.2, 0.8], [0.8, 0.2], [0.8, 0.8]])
+RADIUS = 0.25
 RULES = ("random", "greedy", "Thompson")
 
 
@@ -64,18 +61,18 @@ def fit(
     model = pb.BayesianModel(
         net, prior=prior, likelihood=likelihood, num_data=len(contexts)
     )
-    lengths = {
-        "num_samples": 50,
-        "num_warmup": 80,
-        "num_chains": 2,
-        "max_tree_depth": 5,
-    }
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", pb.ConvergenceWarning
-        )  # short chains are enough to choose arms
+        # short chains are enough to choose arms
+        warnings.simplefilter("ignore", pb.ConvergenceWarning)
         posterior = pb.fit_nuts(
-            model, (contexts, targets), **lengths, compile="auto", seed=seed
+            model,
+            (contexts, targets),
+            num_samples=50,
+            num_warmup=80,
+            num_chains=2,
+            max_tree_depth=5,
+            compile="auto",
+            seed=seed,
         )
     return model, posterior
 
@@ -92,24 +89,22 @@ def choose(
     if rule == "random" or not len(data[0]):
         return torch.randint(NUM_ARMS, contexts.shape[:1])
     model, posterior = fit(*data, seed)
-    rewards = model.output_given(
-        posterior.sample(100), contexts
-    )  # (S, N, arms)
+    draws = posterior.sample(100)
+    rewards = model.output_given(draws, contexts)  # (S, N, arms)
     if rule == "greedy":
         return rewards.mean(0).argmax(1)
-    draws = torch.randint(
-        len(rewards), contexts.shape[:1]
-    )  # one network for each context
-    return rewards[draws, torch.arange(len(contexts))].argmax(1)
+    # Thompson sampling: one network for each context
+    networks = torch.randint(len(rewards), contexts.shape[:1])
+    return rewards[networks, torch.arange(len(contexts))].argmax(1)
 
 
-def regrets(rule: str, seed: int, options: argparse.Namespace) -> Tensor:
+def regrets(rule: str, seed: int, num_batches: int) -> Tensor:
     """The regret of each step."""
     torch.manual_seed(seed)
     data = torch.empty(0, 2), torch.empty(0, dtype=torch.long), torch.empty(0)
     found = []
-    for batch in range(options.batches):
-        contexts = torch.rand(options.size, 2)
+    for batch in range(num_batches):
+        contexts = torch.rand(BATCH, 2)
         arms = choose(rule, data, contexts, 1000 * seed + batch)
         expected = expected_rewards(contexts)
         chosen = expected.gather(1, arms[:, None])[:, 0]
@@ -124,75 +119,45 @@ def regrets(rule: str, seed: int, options: argparse.Namespace) -> Tensor:
 # ---
 
 
+def with_error(values: Tensor) -> str:
+    error = values.std() / len(values) ** 0.5
+    return f"{float(values.mean()):.3f} ± {float(error):.3f}"
+
+
 @plotting.style()
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--batches",
-        type=int,
-        default=12,
-        help="number of batches of contexts (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--size",
-        type=int,
-        default=10,
-        help="contexts in a batch (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        default=5,
-        help="number of seeds that are averaged (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path(),
-        help="folder for the picture (default: %(default)s)",
-    )
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    ax = plotting.new_axes(1, 1, size=(5, 3))[0, 0]
+def main(batches: int, seeds: int) -> None:
     print(
-        f"regret of a step, over {options.batches} batches of {options.size} "
-        f"contexts and {options.seeds} seeds:"
+        f"regret of a step, over {batches} batches of {BATCH} contexts and "
+        f"{seeds} seeds:"
     )
+    ax = plotting.new_axes(1, 1, size=(5, 3))[0, 0]
     for rule in RULES:
         found = torch.stack(
-            [regrets(rule, seed, options) for seed in range(options.seeds)]
+            [regrets(rule, seed, batches) for seed in range(seeds)]
         )
-        mean, error = found.mean(1), found.mean(1).std() / len(found) ** 0.5
-        late = found[:, -options.size :].mean(1)
-        print(
-            f"{rule:9} {float(mean.mean()):.3f} ± {float(error):.3f}, in the "
-            "last batch "
-            f"{float(late.mean()):.3f} ± "
-            f"{float(late.std() / len(late) ** 0.5):.3f}",
-            flush=True,
-        )
+        mean, late = found.mean(1), found[:, -BATCH:].mean(1)
+        print(f"{rule:9} {with_error(mean)}, last batch {with_error(late)}")
         total = found.cumsum(1)
-        steps, middle, half = (
-            torch.arange(1, total.shape[1] + 1),
-            total.mean(0),
-            total.std(0) / len(total) ** 0.5,
-        )
+        middle, half = total.mean(0), total.std(0) / seeds**0.5
+        steps = torch.arange(1, len(middle) + 1)
         ax.plot(steps, middle, label=rule)
         ax.fill_between(
             steps, middle - half, middle + half, alpha=0.2, linewidth=0
         )
-    ax.set(xlabel="steps", ylim=(0, None))
-    ax.set_ylabel("summed regret (bands: one standard error)")
+    ax.set(xlabel="step", ylabel="summed regret", ylim=(0, None))
     ax.legend()
-    plotting.save(ax, options.out / "bandit.png")
+    plotting.save(ax, "bandit.png")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--batches", type=int, default=12, help="of contexts")
+    parser.add_argument("--seeds", type=int, default=5, help="to average over")
+    main(**vars(parser.parse_args()))
 
 # %%
 # *Thompson sampling loses less and less, because it finds the arms that pay
-# more. The greedy rule tries too few arms, and random choices never improve.*
+# more. The greedy rule tries too few arms, and random choices never improve.
+# Bands are one standard error.*

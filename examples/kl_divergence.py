@@ -2,19 +2,16 @@
 ======================================================
 
 A Gaussian q is fitted to the mixture p = 0.5 N(0, 0.4) + 0.5 N(3, 1) by minimising KL(q || p), and by minimising
-KL(p || q). The script prints mean, standard deviation and both divergences of each fit, with standard errors, and
-writes `kl_divergence.png`.
+KL(p || q). The script prints mean, standard deviation and both divergences of each fit, with standard errors.
 
 N(m, s) has mean m and standard deviation s. The reverse divergence KL(q || p), used in variational inference, is large
 if q has probability where p has none. So q stays in the narrow mode if q starts there. If q starts in the broad mode,
 it stays near this mode, and becomes wide only because the two modes overlap. The forward divergence KL(p || q) is large
-if q misses a part of p. It is smallest if q has the mean and variance of p. Before the fits, the script compares a
-Monte Carlo estimate of a divergence with its closed form.
+if q misses a part of p. It is smallest if q has the mean and variance of p.
 """
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 import pyro.distributions as dist
 import torch
@@ -30,17 +27,6 @@ TARGET = dist.MixtureSameFamily(
 # %%
 # Divergences
 # -----------
-
-
-def as_mixture(q: dist.Normal) -> dist.MixtureSameFamily:
-    """Return a Gaussian as a mixture with one component.
-
-    The divergence of two mixtures has no closed form, so `kl.divergence`
-    estimates it.
-    """
-    return dist.MixtureSameFamily(
-        dist.Categorical(torch.ones(1)), q.expand((1,))
-    )
 
 
 def reverse(q: dist.Normal, num_samples: int = 500) -> kl.Divergence:
@@ -64,10 +50,8 @@ def fit(
     """Minimise a divergence over the mean and the logarithm of the standard
     deviation of a Gaussian.
     """
-    loc, log_scale = (
-        torch.tensor(start, requires_grad=True),
-        torch.tensor(0.0, requires_grad=True),
-    )
+    loc = torch.tensor(start, requires_grad=True)
+    log_scale = torch.tensor(0.0, requires_grad=True)
     optimizer = torch.optim.Adam([loc, log_scale], lr=0.1)
     schedule = torch.optim.lr_scheduler.ExponentialLR(
         optimizer, 1e-2 ** (1 / num_steps)
@@ -81,99 +65,54 @@ def fit(
 
 
 # %%
-# Picture
-# -------
+# Run
+# ---
 
 
 def show(result: kl.Divergence) -> str:
     return f"{result.value:7.4f} ± {result.standard_error:.4f}"
 
 
-def picture(fits: dict[str, dist.Normal], path: Path) -> None:
+def draw(fits: dict[str, dist.Normal]) -> None:
     grid = torch.linspace(-3, 7, 500)
     ax = plotting.new_axes(1, 1, size=(5, 3))[0, 0]
-    density = TARGET.log_prob(grid).exp()
     ax.fill_between(
-        grid.numpy(),
-        density.numpy(),
-        color="0.85",
-        label="p = 0.5 N(0, 0.4) + 0.5 N(3, 1)",
+        grid, TARGET.log_prob(grid).exp(), color="0.85", label="mixture p"
     )
     for name, q in fits.items():
-        label = (
-            f"{name.replace(', started', ',')}: N({q.mean:.2f}, {q.stddev:.2f})"
-        )
-        ax.plot(grid.numpy(), q.log_prob(grid).exp().numpy(), label=label)
-    ax.set(xlabel="w", ylabel="density", ylim=(0, 1.4))
-    ax.legend(loc="upper left")
-    plotting.save(ax, path)
+        label = f"{name}: N({q.mean:.2f}, {q.stddev:.2f})"
+        ax.plot(grid, q.log_prob(grid).exp(), label=label)
+    ax.set(xlabel="w", ylabel="density", ylim=(0, 1))
+    ax.legend(loc="upper right")
+    plotting.save(ax, "kl_divergence.png")
 
 
-# %%
-# Run
-# ---
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=500,
-        help="optimisation steps of each fit (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path(),
-        help="folder for the picture (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="seed of all random numbers (default: %(default)s)",
-    )
-    arguments = parser.parse_args()
-    torch.manual_seed(arguments.seed)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-
-    a, b = dist.Normal(0.5, 1.5), dist.Normal(0.0, 1.0)
-    estimate = kl.divergence(as_mixture(a), as_mixture(b), num_samples=100_000)
-    print(
-        f"two Gaussians: closed form {kl.divergence(a, b).value:.4f}, Monte "
-        f"Carlo {show(estimate)} nats"
-    )
-    print(f"swapped:       closed form {kl.divergence(b, a).value:.4f}\n")
-
+@plotting.style()
+def main(steps: int) -> None:
+    torch.manual_seed(0)
     fits = {
-        "reverse KL(q || p), started at 0": fit(reverse, 0.0, arguments.steps),
-        "reverse KL(q || p), started at 3": fit(reverse, 3.0, arguments.steps),
-        "forward KL(p || q)": fit(forward, 0.0, arguments.steps),
+        "reverse KL, from 0": fit(reverse, 0.0, steps),
+        "reverse KL, from 3": fit(reverse, 3.0, steps),
+        "forward KL": fit(forward, 0.0, steps),
     }
-    print(
-        "fit of q by minimising               mean     sd   KL(q || p), nats  "
-        " KL(p || q), nats"
-    )
+    print("minimised              mean     sd   KL(q || p), nats  ", end=" ")
+    print("KL(p || q), nats")
     for name, q in fits.items():
         both = "   ".join(
             show(divergence(q, num_samples=100_000))
             for divergence in (reverse, forward)
         )
-        print(f"{name:34} {q.mean:6.3f} {q.stddev:6.3f}   {both}")
-    print(
-        f"exact minimum of the forward KL    {TARGET.mean:6.3f} "
-        f"{TARGET.stddev:6.3f}   (the moments of p)"
-    )
-    with plotting.style():
-        picture(fits, arguments.out / "kl_divergence.png")
+        print(f"{name:20} {q.mean:6.3f} {q.stddev:6.3f}   {both}")
+    print(f"{'moments of p':20} {TARGET.mean:6.3f} {TARGET.stddev:6.3f}")
+    draw(fits)
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=500, help="of each fit")
+    main(**vars(parser.parse_args()))
 
 # %%
 # *By the reverse divergence, q stays at the peak of p (grey) at which it

@@ -6,14 +6,12 @@ log-likelihood of a single Gaussian, of the mixture and of the true density, and
 
 y is uniform in [0, 1], and x = y + 0.3 sin(2 pi y) + Gaussian noise of scale 0.05. For x near 0.5 three values of y are
 likely. A single Gaussian is so wide that it covers all three, and a mixture shows three separate peaks. Both networks
-are Bayesian, fitted by SVI with KL weight 1. The picture `mixture_density.png` shows the predictive densities, and
-`mixture_parts.png` a cut at x = 0.5 and the three parts of the mixture's variance.
+are Bayesian, fitted by SVI with KL weight 1.
 """
 
 import argparse
 import math
 from functools import partial
-from pathlib import Path
 
 import torch
 from matplotlib.axes import Axes
@@ -30,8 +28,6 @@ NOISE, CUT, NUM_COMPONENTS = 0.05, 0.5, 5
 Y_GRID = torch.linspace(-0.2, 1.2, 281)
 X_GRID = torch.linspace(-0.4, 1.4, 181)[:, None]
 
-Options = argparse.Namespace
-
 
 # %%
 # Data
@@ -45,9 +41,8 @@ def forward_problem(y: Tensor) -> Tensor:
 def draw_data(num_data: int, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     y = torch.rand(num_data, 1, generator=generator)
-    return forward_problem(y) + NOISE * torch.randn(
-        num_data, 1, generator=generator
-    ), y
+    noise = NOISE * torch.randn(num_data, 1, generator=generator)
+    return forward_problem(y) + noise, y
 
 
 def true_log_density(x: Tensor, y: Tensor) -> Tensor:
@@ -59,9 +54,8 @@ def true_log_density(x: Tensor, y: Tensor) -> Tensor:
         return torch.distributions.Normal(forward_problem(y), NOISE).log_prob(x)
 
     grid = (torch.arange(2000) + 0.5) / 2000
-    return log_joint(y) - (
-        log_joint(grid).logsumexp(-1, keepdim=True) - math.log(2000)
-    )
+    evidence = log_joint(grid).logsumexp(-1, keepdim=True) - math.log(2000)
+    return log_joint(y) - evidence
 
 
 # %%
@@ -70,47 +64,43 @@ def true_log_density(x: Tensor, y: Tensor) -> Tensor:
 
 
 def fit(
-    options: Options,
     likelihood: pb.Likelihood,
     num_outputs: int,
     data: tuple[Tensor, Tensor],
+    num_epochs: int,
 ) -> tuple[pb.BayesianModel, pb.GuidePosterior]:
-    torch.manual_seed(options.seed)
+    x, y = data
+    torch.manual_seed(0)
     net = nets.mlp(
         [1, 20, num_outputs],
         activation=torch.nn.Tanh,
-        first=[nets.Standardize.of(data[0])],
+        first=[nets.Standardize.of(x)],
     )
     if isinstance(likelihood, pb.MixtureDensityLikelihood):
-        net[-1].bias.data = likelihood.initial_bias(
-            data[1]
-        )  # so that the components start apart
+        # so that the components start apart
+        net[-1].bias.data = likelihood.initial_bias(y)
     model = pb.BayesianModel(
-        net,
-        prior=pb.NormalPrior(1.0),
-        likelihood=likelihood,
-        num_data=len(data[0]),
+        net, prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=len(x)
+    )
+    adam = partial(torch.optim.Adam, lr=0.03)
+    cosine = partial(
+        torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs
     )
     posterior = pb.fit_svi(
         model,
         pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02)),
         data,
-        optimizer=pb.optim.scheduled(
-            partial(torch.optim.Adam, lr=0.03),
-            partial(
-                torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs
-            ),
-        ),
-        num_epochs=options.epochs,
+        optimizer=pb.optim.scheduled(adam, cosine),
+        num_epochs=num_epochs,
         estimator=pb.LocalReparameterization(),
-        seed=options.seed,
+        seed=0,
     )
     return model, posterior
 
 
 # %%
-# Scores and pictures
-# -------------------
+# Scores
+# ------
 
 
 def modes(density: Tensor) -> list[tuple[float, float]]:
@@ -136,30 +126,49 @@ def with_error(values: Tensor) -> str:
     return f"{float(values.mean()):6.3f} ± {float(error):.3f}"
 
 
+# %%
+# Pictures
+# --------
+
+
+def draw_density(
+    name: str,
+    shown: RegressionPrediction,
+    data: tuple[Tensor, Tensor],
+    ax: Axes,
+) -> None:
+    plotting.predictive_density(X_GRID, shown, Y_GRID, ax=ax)
+    ax.plot(*data, ".", color="C1", alpha=0.4, ms=2, mew=0, label="data")
+    ax.legend(loc="upper left", markerscale=3)
+    ax.set_title(f"predictive density: {name}")
+    ax.axvline(CUT, color="black", linestyle=":", linewidth=0.8)
+
+
+def draw_cut(densities: dict[str, Tensor], ax: Axes) -> None:
+    for name, density in densities.items():
+        ax.plot(Y_GRID, density, label=name)
+    inside = Y_GRID[(Y_GRID >= 0) & (Y_GRID <= 1)]
+    truth = true_log_density(torch.tensor([[CUT]]), inside[:, None]).exp()
+    ax.plot(inside, truth, color="black", linewidth=0.8, label="the truth")
+    ax.set(xlabel="y", ylabel=f"p(y | x = {CUT})", ylim=(0, 4.2))
+    ax.set_title(f"the cut at x = {CUT}")
+    ax.legend(loc="upper right")
+
+
 def draw_parts(
-    prediction: MixtureDensityPrediction, data: tuple[Tensor, Tensor], ax: Axes
+    shown: MixtureDensityPrediction, x_data: Tensor, ax: Axes
 ) -> None:
     parts = {
-        "noise": prediction.within_components,
-        "several answers": prediction.between_components,
-        "epistemic": prediction.epistemic,
+        "noise": shown.within_components,
+        "several answers": shown.between_components,
+        "epistemic": shown.epistemic,
     }
-    for label, variance in parts.items():
-        ax.semilogy(
-            X_GRID.flatten(), variance.flatten(), label=label, linewidth=1.3
-        )
     x = X_GRID.flatten()
-    is_outside = (x < data[0].min()) | (x > data[0].max())
-    ax.fill_between(
-        x,
-        1e-4,
-        4,
-        where=is_outside,
-        color="0.9",
-        linewidth=0,
-        zorder=0,
-        label="no data",
-    )
+    for label, variance in parts.items():
+        ax.semilogy(x, variance.flatten(), label=label)
+    for start, end in ((x[0], x_data.min()), (x_data.max(), x[-1])):
+        shade = ax.axvspan(start, end, color="0.9", linewidth=0, zorder=0)
+    shade.set_label("no data")
     ax.set(xlabel="x", ylabel="variance of y", ylim=(1e-4, 4))
     ax.set_xlim(float(x[0]), float(x[-1]))
     ax.set_title("the mixture's variance in three parts")
@@ -172,109 +181,49 @@ def draw_parts(
 
 
 @plotting.style()
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--epochs",
-        type=int,
-        default=800,
-        help="epochs of each fit (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--data",
-        type=int,
-        default=1000,
-        help="number of training points (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path(),
-        help="folder for the picture (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="seed of all random numbers (default: %(default)s)",
-    )
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    data, (x_test, y_test) = (
-        draw_data(options.data, options.seed),
-        draw_data(2000, options.seed + 1),
-    )
-
-    axes = plotting.new_axes(1, 2, size=(6.2, 2.8))[0]
-    at_cut, parts = plotting.new_axes(1, 2, size=(6.2, 2.8))[0]
-    x_cut, densities = torch.tensor([[CUT]]), {}
+def main(epochs: int) -> None:
+    data, (x_test, y_test) = draw_data(1000, seed=0), draw_data(2000, seed=1)
+    mixture = f"mixture of {NUM_COMPONENTS}"
     settings = {
         "one Gaussian": (pb.HeteroscedasticGaussianLikelihood(), 2),
-        f"mixture of {NUM_COMPONENTS}": (
+        mixture: (
             pb.MixtureDensityLikelihood(NUM_COMPONENTS),
             3 * NUM_COMPONENTS,
         ),
     }
-    print("mean test log-likelihood, in nats:", flush=True)
+    axes = plotting.new_axes(1, 2, size=(6.2, 2.8))[0]
+    scores, cuts = {}, {}
+    print("mean test log-likelihood, in nats:")
     for ax, (name, (likelihood, num_outputs)) in zip(
         axes, settings.items(), strict=True
     ):
-        predict = partial(
-            pb.predict,
-            *fit(options, likelihood, num_outputs, data),
-            num_samples=100,
-            seed=0,
-        )
-        densities[name] = predict(x_test, y=y_test).log_density
-        print(f"{name:14} {with_error(densities[name])}", flush=True)
-        prediction = predict(X_GRID, keep_draws=True)
-        assert isinstance(prediction, RegressionPrediction)
-        plotting.predictive_density(X_GRID, prediction, Y_GRID, ax=ax)
-        ax.plot(*data, ".", color="C1", alpha=0.4, ms=2, mew=0, label="data")
-        ax.legend(loc="upper left", markerscale=3)
-        ax.set_title(f"predictive density: {name}")
-        ax.axvline(CUT, color="black", linestyle=":", linewidth=0.8)
-        cut = (
-            predict(x_cut, keep_draws=True)
-            .log_prob(Y_GRID[:, None, None])
-            .exp()
-            .flatten()
-        )
-        at_cut.plot(Y_GRID, cut, label=name, linewidth=1.3)
-        if isinstance(prediction, MixtureDensityPrediction):
-            draw_parts(prediction, data, parts)
-    gain = densities[f"mixture of {NUM_COMPONENTS}"] - densities["one Gaussian"]
+        model, posterior = fit(likelihood, num_outputs, data, epochs)
+        predict = partial(pb.predict, model, posterior, num_samples=100, seed=0)
+        scores[name] = predict(x_test, y=y_test).log_density
+        print(f"{name:14} {with_error(scores[name])}")
+        shown = predict(X_GRID, keep_draws=True)
+        draw_density(name, shown, data, ax)
+        at_cut = predict(torch.tensor([[CUT]]), keep_draws=True)
+        cuts[name] = at_cut.log_prob(Y_GRID[:, None, None]).exp().flatten()
+    gain = scores[mixture] - scores["one Gaussian"]
     print(f"{'the truth':14} {with_error(true_log_density(x_test, y_test))}")
-    print(
-        f"{'gain':14} {with_error(gain)}, "
-        f"{float(gain.mean() / gain.std() * len(gain) ** 0.5):.1f} standard "
-        "errors"
-    )
-    print(
-        f"modes at x = {CUT}:",
-        ", ".join(
-            f"y = {y:.2f} (density {height:.1f})" for y, height in modes(cut)
-        ),
-    )
-    inside = Y_GRID[(Y_GRID >= 0) & (Y_GRID <= 1)]
-    truth = true_log_density(x_cut, inside[:, None]).exp().flatten()
-    at_cut.plot(inside, truth, color="black", linewidth=0.8, label="the truth")
-    at_cut.set(
-        xlabel="y",
-        ylabel=f"p(y | x = {CUT})",
-        title=f"the cut at x = {CUT}",
-        ylim=(0, 4.2),
-    )
-    at_cut.legend(loc="upper right")
-    plotting.save(axes, options.out / "mixture_density.png")
-    plotting.save(at_cut, options.out / "mixture_parts.png")
+    print(f"{'gain':14} {with_error(gain)}")
+    found = [f"y = {y:.2f} (density {p:.1f})" for y, p in modes(cuts[mixture])]
+    print(f"modes at x = {CUT}:", ", ".join(found))
+
+    left, right = plotting.new_axes(1, 2, size=(6.2, 2.8))[0]
+    draw_cut(cuts, left)
+    draw_parts(shown, data[0], right)
+    plotting.save(axes, "mixture_density.png")
+    plotting.save(left, "mixture_parts.png")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--epochs", type=int, default=800, help="of each fit")
+    main(**vars(parser.parse_args()))
 
 # %%
 # *Near x = 0.5, the data (dots) have three branches. One Gaussian covers them

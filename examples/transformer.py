@@ -7,19 +7,18 @@ weights. The script prints the accuracy, NLL, calibration error, detection of un
 The texts are docstrings in the source files of Python's standard library, torch, numpy, scikit-learn, matplotlib and
 Pyro, without the names of these libraries. Whole files are held out for the test. Docstrings of Pillow, rich, tqdm and
 typer are the unknown texts. The network is a small `nn.TransformerEncoder`. Adam trains it as a plain network, and
-natural gradients fit a posterior over its weights. The picture `transformer.png` shows accuracy against confidence. The
-results depend on the installed versions.
+natural gradients fit a posterior over its weights. The results depend on the installed versions.
 """
 
 import argparse
-import functools
 import importlib.util
-import itertools
 import re
 import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
 import torch
@@ -41,38 +40,23 @@ NUM_WORDS, LENGTH = 1500, 32
 
 def files_of(library: str) -> list[Path]:
     """The source files of a library in an arbitrary but fixed order."""
-    spec = (
-        importlib.util.find_spec(library)
-        if library != "python"
-        else argparse.__spec__
-    )
-    folder = Path(spec.origin).parent
-    names = {
-        str(path.relative_to(folder)): path for path in folder.rglob("*.py")
-    }
-    kept = [
-        name
-        for name in names
-        if not re.search("test|site-packages|idlelib|_vendor", name)
-    ]
-    return [
-        names[name]
-        for name in sorted(kept, key=lambda name: zlib.crc32(name.encode()))
-    ]
+    module = "argparse" if library == "python" else library
+    folder = Path(importlib.util.find_spec(module).origin).parent
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*.py")]
+    others = re.compile("test|site-packages|idlelib|_vendor")
+    kept = [name for name in names if not others.search(name)]
+    kept.sort(key=lambda name: zlib.crc32(name.encode()))
+    return [folder / name for name in kept]
 
 
 def texts_of(path: Path) -> Iterator[list[str]]:
     """The first words of each triple-quoted text of at least twelve words in a
     file.
     """
-    for text in re.findall(
-        '"""(.*?)"""', path.read_text(errors="ignore"), re.DOTALL
-    ):
-        words = [
-            word
-            for word in re.findall("[a-z]{2,}", text.lower())
-            if word not in NAMES
-        ]
+    source = path.read_text(errors="ignore")
+    for text in re.findall('"""(.*?)"""', source, re.DOTALL):
+        words = re.findall("[a-z]{2,}", text.lower())
+        words = [word for word in words if word not in NAMES]
         if len(words) >= 12:
             yield words[:LENGTH]
 
@@ -83,21 +67,17 @@ def collect(library: str, num_texts: int, places: range) -> list[list[str]]:
     The files are numbered from 0. Only those whose number modulo 5 is in
     `places` are read.
     """
-    files = [
-        path
-        for index, path in enumerate(files_of(library))
-        if index % 5 in places
-    ]
     texts = (
         words
-        for path in files
-        for words in itertools.islice(texts_of(path), 20)
+        for index, path in enumerate(files_of(library))
+        if index % 5 in places
+        for words in islice(texts_of(path), 20)
     )
-    return list(itertools.islice(texts, num_texts))
+    return list(islice(texts, num_texts))
 
 
 def load(
-    num_texts: int, is_validation: bool
+    num_texts: int, is_validation: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return words and labels for training, words and labels for the test, and
     words of the unknown texts. Words are numbers: 0 is padding, and 1 stands
@@ -106,31 +86,20 @@ def load(
     train_files, test_files = (
         (range(1, 4), range(4, 5)) if is_validation else (range(1, 5), range(1))
     )
-    train = [collect(library, num_texts, train_files) for library in LIBRARIES]
-    test = [
-        collect(library, num_texts // 2, test_files) for library in LIBRARIES
-    ]
-    unknown = [
-        collect(library, num_texts // 2, test_files) for library in UNKNOWN
-    ]
-    counts = Counter(
-        word for texts in train for words in texts for word in words
-    )
-    number = {
-        word: index + 2
-        for index, (word, _) in enumerate(counts.most_common(NUM_WORDS - 2))
-    }
+    train = [collect(name, num_texts, train_files) for name in LIBRARIES]
+    test = [collect(name, num_texts // 2, test_files) for name in LIBRARIES]
+    unknown = [collect(name, num_texts // 2, test_files) for name in UNKNOWN]
+    counts = Counter(chain(*chain(*train)))
+    frequent = [word for word, _ in counts.most_common(NUM_WORDS - 2)]
+    number = {word: index for index, word in enumerate(frequent, start=2)}
 
     def encode(groups: list[list[list[str]]]) -> tuple[Tensor, Tensor]:
         rows = [
-            [number.get(word, 1) for word in words]
-            for texts in groups
-            for words in texts
+            [number.get(word, 1) for word in text] for text in chain(*groups)
         ]
+        padded = [row + [0] * (LENGTH - len(row)) for row in rows]
         labels = [label for label, texts in enumerate(groups) for _ in texts]
-        return torch.tensor(
-            [row + [0] * (LENGTH - len(row)) for row in rows]
-        ), torch.tensor(labels)
+        return torch.tensor(padded), torch.tensor(labels)
 
     return *encode(train), *encode(test), encode(unknown)[0]
 
@@ -147,10 +116,8 @@ class Reader(nn.Module):
 
     def __init__(self, width: int = 48) -> None:
         super().__init__()
-        self.word, self.place = (
-            nn.Embedding(NUM_WORDS, width),
-            nn.Embedding(LENGTH, width),
-        )
+        self.word = nn.Embedding(NUM_WORDS, width)
+        self.place = nn.Embedding(LENGTH, width)
         for embedding in (self.word, self.place):
             nn.init.normal_(embedding.weight, std=0.3)
         layer = nn.TransformerEncoderLayer(
@@ -196,11 +163,9 @@ def fit(
             scale_map=pb.scale_maps.Precision(),
         )
     else:
-        optimizer, guide = (
-            functools.partial(torch.optim.Adam, lr=2e-3),
-            pb.DeltaGuide(model),
-        )
-    cosine = functools.partial(
+        optimizer = partial(torch.optim.Adam, lr=2e-3)
+        guide = pb.DeltaGuide(model)
+    cosine = partial(
         torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs
     )
     return model, pb.fit_svi(
@@ -221,89 +186,58 @@ def fit(
 
 
 @plotting.style()
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--texts",
-        type=int,
-        default=800,
-        help="largest number of training texts from each library "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--epochs",
-        type=int,
-        default=10,
-        help="epochs of the fit (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--validation",
-        action="store_true",
-        help="score validation files from the training set instead",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path(),
-        help="folder for the picture (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="seed of all random numbers (default: %(default)s)",
-    )
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    x, y, x_test, y_test, unknown = load(options.texts, options.validation)
+def main(texts: int, epochs: int, seed: int, validation: bool) -> None:
+    x, y, x_test, y_test, unknown = load(texts, validation)
     print(
         f"{len(x)} texts for training, {len(x_test)} for the test, "
         f"{len(unknown)} of other libraries"
     )
     print(
-        f"{'':10} accuracy    NLL    ECE   AUROC of the unknown by entropy   "
+        "           accuracy    NLL    ECE   AUROC of the unknown by entropy   "
         "CPU s"
     )
     axes = plotting.new_axes(2, 2, size=(6.2, 3.9))
     axes[0, 0].get_gridspec().set_height_ratios((3, 1))
-    for column, (name, is_bayesian) in zip(
-        axes.T, (("plain", False), ("posterior", True)), strict=True
-    ):
+    for name, column in zip(("plain", "posterior"), axes.T, strict=True):
+        is_bayesian = name == "posterior"
         start = time.process_time()
-        model, posterior = fit(x, y, is_bayesian, options.epochs, options.seed)
+        model, posterior = fit(x, y, is_bayesian, epochs, seed)
         spent = time.process_time() - start
         draws = 32 if is_bayesian else 2  # of a plain network, all are the same
         known, foreign = (
             pb.predict(model, posterior, new, num_samples=draws, seed=0)
             for new in (x_test, unknown)
         )
-        scores = [
-            metrics.accuracy(known.probs, y_test),
-            metrics.negative_log_likelihood(known.probs, y_test),
-            metrics.expected_calibration_error(known.probs, y_test),
-            metrics.ood_scores(known.total, foreign.total).auroc,
-        ]
+        accuracy = metrics.accuracy(known.probs, y_test)
+        nll = metrics.negative_log_likelihood(known.probs, y_test)
+        ece = metrics.expected_calibration_error(known.probs, y_test)
+        auroc = metrics.ood_scores(known.total, foreign.total).auroc
         print(
-            "{:10} {:8.1%} {:6.3f} {:6.3f} {:33.3f} {:7.1f}".format(
-                name, *scores, spent
-            ),
-            flush=True,
+            f"{name:10} {accuracy:8.1%} {nll:6.3f} {ece:6.3f} {auroc:33.3f} "
+            f"{spent:7.1f}"
         )
         plotting.reliability_diagram(known.probs, y_test, axes=column)
-        column[0].set(title=name, xlim=(0, 1))
+        column[0].set(xlim=(0, 1))
+        column[0].set_title(name if is_bayesian else "plain network")
         column[1].set(xlabel="confidence", xlim=(0, 1))
     top = max(bar.get_height() for ax in axes[1] for bar in ax.patches)
     for ax in axes[1]:  # one scale, so that the panels can be compared
         ax.set(yscale="linear", ylim=(0, 1.05 * top), ylabel="texts")
-    plotting.save(axes, options.out / "transformer.png")
+    plotting.save(axes, "transformer.png")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    add = parser.add_argument
+    add("--texts", type=int, default=800, help="most texts from a library")
+    add("--epochs", type=int, default=10, help="of each fit")
+    add("--seed", type=int, default=0, help="of each fit")
+    add("--validation", action="store_true", help="score texts set aside")
+    main(**vars(parser.parse_args()))
 
 # %%
-# *The plain network is sure of most texts, and often wrong: its points lie far
-# below the diagonal. The points of the posterior lie near the diagonal.*
+# *Accuracy against confidence. The plain network is sure of most texts, and
+# often wrong: its points lie far below the diagonal. The points of the
+# posterior lie near the diagonal.*

@@ -35,6 +35,26 @@ OUTPUT = """
 Text.
 """
 
+EXAMPLE = """
+Words.
+
+Title
+=====
+
+Introduction.
+
+::
+
+    import
+
+Run
+---
+
+::
+
+    main()
+"""
+
 
 def part(name):
     """The module `docs/_extensions/_NAME.py`."""
@@ -150,10 +170,13 @@ def test_a_trap_of_a_tutorial_is_a_warning(text, title, rest):
     assert found == ([[title, rest]] if title else [])
 
 
-def test_the_files_of_a_script_are_linked_at_the_top():
-    app, source = SimpleNamespace(config=SimpleNamespace(plot_gallery=True)), ["Title\n=====\n\nText.\n"]
+def test_the_files_of_a_script_are_linked_once_at_the_top():
+    note = ".. only:: html\n\n    .. note::\n\n        Go to the end.\n\n"
+    footer = "\n.. _sphx_glr_download_gallery_examples_digits.py:\n\n.. only:: html\n\n  Download.\n"
+    app = SimpleNamespace(config=SimpleNamespace(plot_gallery=True))
+    source = [f"{note}Title\n=====\n\nText.\n{footer}"]
     part("gallery").below_title(app, "gallery/examples/digits", source)
-    assert re.search(r"=\n\n+Download: .*<digits.ipynb>.*<digits.py>`\n\n+Text", source[0])
+    assert re.fullmatch(r"Title\n=+\n+Download: .*<digits.ipynb>.*<digits.py>`\n+Text.\n+", source[0])
 
 
 def test_an_argument_is_divided_into_its_name_and_its_text():
@@ -241,6 +264,21 @@ def test_a_paragraph_of_emphasis_after_a_picture_is_its_caption_and_its_text():
     assert [first[0]["alt"], second[0]["alt"]] == ["The &quot;blue&quot; line.", "The second."]
     assert [caption.astext(), other.astext()] == ['The "blue" line.', "The second."]
     assert document[-1].astext() == "Not a caption."
+
+
+def test_what_an_example_shows_stands_above_its_code():
+    gallery = part("gallery")
+    _, document = gallery_page(EXAMPLE)
+    picture = nodes.paragraph("", "", gallery.imgsgnode(alt="plot"))
+    caption = nodes.paragraph("", "", nodes.emphasis("", "A caption."))
+    printed = nodes.literal_block("", "accuracy", classes=["sphx-glr-script-out"])
+    [*document.findall(nodes.section)][-1].extend([picture, caption, printed])
+    app = SimpleNamespace(env=SimpleNamespace(docname="gallery/examples/bandit"))
+    gallery.result_first(app, document)
+    page = next(document.findall(nodes.section))
+    assert page[2:5] == [picture, caption, printed]
+    assert [title.astext() for title in page[5].findall(nodes.title)] == ["The script", "Run"]
+    assert [block.astext() for block in page[5].findall(nodes.literal_block)] == ["import", "main()"]
 
 
 @pytest.mark.parametrize(

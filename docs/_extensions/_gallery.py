@@ -20,9 +20,14 @@ DPI = 120
 DARK_IS_MUCH = ("Blues", "Greys", "binary", "gray_r")
 """Colour maps that may be turned to light on dark: they begin with the white of the ground."""
 
+NOTE_OR_FOOTER = re.compile(
+    r"(?s)\.\. only:: html\n\n +\.\. note::.*?\n(?=\S)|\.\. _sphx_glr_download_.*"
+)
+
 TRAPS = ("Trap", "Common mistake")
 
 PANELS = {
+    "adapters": (0, 0, 0.58, 1),
     "mixture_density": (0.5, 0, 1, 1),
     "transformer": (0, 0, 0.5, 0.68),
 }
@@ -88,11 +93,15 @@ class InOrderOfTheList:
 
 
 def below_title(app: Sphinx, page: str, source: list[str]) -> None:
-    """Link the files of a script; if the scripts were not run, say how to get their output and pictures."""
+    """Link the files of a script; if the scripts were not run, say how to get their output and pictures.
+
+    The links replace those of sphinx-gallery at the end, and its note that leads to them.
+    """
     if not page.startswith("gallery/"):
         return
     lines, name = [], Path(page).name
     if name != "index":
+        source[0] = NOTE_OR_FOOTER.sub("", source[0])
         lines.append(
             f"Download: :download:`notebook <{name}.ipynb>`, :download:`script <{name}.py>`"
         )
@@ -169,6 +178,28 @@ def captions(app: Sphinx, document: nodes.document) -> None:
             above.insert(above.index(picture) + 1, node)
         elif isinstance(node, nodes.title | nodes.paragraph):
             waiting = []  # only what directly follows is a caption
+
+
+def result_first(app: Sphinx, document: nodes.document) -> None:
+    """Show what an example draws and prints below its introduction, and the code below a heading of its own."""
+    if not re.fullmatch("gallery/examples/(?!index).*", app.env.docname):
+        return
+    page = next(document.findall(nodes.section))
+    code = page.first_child_matching_class(nodes.literal_block)
+    script = nodes.section("", nodes.title("", "The script"), *page[code:])
+    script["names"].append("the script")
+    document.note_implicit_target(script)
+    results = []
+    for node in [*script.findall(nodes.Element)]:
+        is_output = "sphx-glr-script-out" in node.get("classes", ())
+        follows = results and node is results[-1].next_node(
+            descend=False, siblings=True
+        )
+        if is_output or is_picture(node) or (is_caption(node) and follows):
+            results.append(node)
+    for node in results:
+        node.parent.remove(node)
+    page[code:] = [*results, script]
 
 
 def crop(

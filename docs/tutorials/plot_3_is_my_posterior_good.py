@@ -164,8 +164,6 @@ print(chains.status)
 # First check NUTS itself. R-hat of the predictions should be at most 1.01. The effective sample size (ESS) is the
 # number of independent draws with the same precision, and 400 are enough, a hundred for each chain. Here both are good.
 # If the status ends with a remedy, apply it before you use the draws.
-#
-# With a C compiler, the chains run in C, in a few seconds. Otherwise they run in torch.
 
 comparison = pb.compare(
     model,
@@ -214,7 +212,7 @@ plt.show()
 # In each region, the epistemic standard deviation of the default of ``fit`` is within 5 % of that of NUTS. The
 # mean-field fit is **underconfident where there are data, overconfident elsewhere**. Because mean field
 # ignores correlations, it cannot represent two weights that vary only together. More epochs do not change this, and
-# neither the status nor ``diagnose`` shows it.
+# neither the status nor ``diagnose`` shows it. :doc:`/results/approximations` compares more methods in such a gap.
 #
 # What to do
 # ----------
