@@ -35,7 +35,7 @@ def loss_curves(
 
     Args:
         history: The record of a fit, or a posterior that has it.
-        axes: Three axes: ELBO, data cost, complexity cost.
+        axes: Three axes: ELBO, expected NLL, KL divergence.
         width: Width of a new figure. Panels are side by side on a "page", and stacked in a "column".
 
     Example:
@@ -68,8 +68,8 @@ def loss_curves(
     unit = "nats per row" if history.num_data else "nats"
     curves = (
         ("ELBO", np.array([r.elbo / per_datum for r in history.epochs])),
-        ("data cost (expected NLL)", np.array([-r.expected_log_likelihood / per_datum for r in history.epochs])),
-        ("complexity cost (KL)", np.array([r.kl / per_datum for r in history.epochs])),
+        ("expected NLL", np.array([-r.expected_log_likelihood / per_datum for r in history.epochs])),
+        ("KL divergence", np.array([r.kl / per_datum for r in history.epochs])),
     )
     start = max(_start_of_end(values) for _, values in curves)
     for ax, (name, values), color in zip(axes, curves, (BLACK, BLUE, VERMILION), strict=True):
