@@ -242,25 +242,26 @@ def chains(yardstick: Yardstick) -> str:
 
 
 def picture(rows: Sequence[Row], folder: Path) -> None:
-    """Total variation from the chains and CPU time of each method, with standard errors over seeds."""
+    """Total variation from the chains, NLL and CPU time of each method, with standard errors over seeds."""
     yardstick = Yardstick.load(folder)
     if yardstick is None or not rows:
         return
     lines, found = scores(rows, yardstick, folder, COLUMNS).splitlines(), compared(rows, yardstick, folder)
-    keys = ("total_variation", "cpu_seconds")
+    keys = ("total_variation", "nll", "cpu_seconds")
     points = {name: [mean_and_error([row[key] for row in some]) for key in keys] for name, some in found.items()}
     halves = [row["total_variation"] for row in yardstick.halves()]
-    shown = panels(fmean(halves) if halves else None, yardstick.record["cpu_seconds"])
+    record = yardstick.record
+    shown = panels(fmean(halves) if halves else None, record["scores"]["nll"], record["cpu_seconds"])
     path = folder / "hmc_images.png"
     one = TITLES["deterministic"]
     draw(points, shown, path, title=TITLE, reference=one, several=several(points), table=lines)
 
 
-def panels(of_halves: float | None, cpu_seconds: float) -> list[Panel]:
-    """The two panels, with dotted lines at the distance of two halves of the chains, and at the time of all chains."""
-    distance, ticks = "total variation from HMC", (5, 10, 20, 50, 100, 200, 500)
-    between = None if of_halves is None else ("two HMC chains from the other two", of_halves)
+def panels(of_halves: float | None, nll: float, cpu_seconds: float) -> list[Panel]:
+    """The panels, with dotted lines at the distance of two halves of the chains, and at the NLL and time of all."""
+    between = None if of_halves is None else ("two halves of HMC", of_halves)
     return [
-        Panel(distance, line=between, from_zero=between is not None),
-        Panel("CPU seconds of a fit (log scale)", ticks=ticks, line=("four chains of HMC", cpu_seconds)),
+        Panel("total variation from HMC", line=between, from_zero=between is not None),
+        Panel("NLL, nats", line=("HMC", nll)),
+        Panel("CPU seconds (log scale)", ticks=(5, 20, 100, 500), line=("HMC", cpu_seconds)),
     ]

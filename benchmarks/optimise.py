@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.ticker import LogLocator, StrMethodFormatter
+from matplotlib.ticker import StrMethodFormatter
 from torch import Tensor
 
 from pyro_bnn import plotting
@@ -117,8 +117,13 @@ LOOKS = {
 }
 """Methods in the picture; the names of some are longer there than in the table."""
 
-LOW = {"Ackley": 19.0}
-"""Ends of axes that do not begin at zero, since all values are far from it."""
+TICKS = {
+    "Branin": (0.01, 0.1, 1),
+    "Hartmann": (0.5, 1, 2),
+    "Ackley": (19, 19.5, 20, 20.5),
+    "Hartmann, 24 inert": (0.5, 1, 2),
+}
+"""Ticks of the axes of the regret, by problem."""
 
 
 def unit_cube(x: Tensor) -> Tensor:
@@ -168,7 +173,7 @@ def picture(
     path: Path,
     lines: Iterable[str],
 ) -> None:
-    """Mean distance from the optimum and its standard error, by the number of evaluations.
+    """Mean simple regret and its standard error, by the number of evaluations.
 
     Args:
         curves: Mean and standard error at each of `counts`, by function and method.
@@ -188,23 +193,21 @@ def picture(
             problem = PROBLEMS[name]
             inert = f" and {problem.inert} inert" if problem.inert else ""
             ax.set(title=f"{problem.function}, {problem.inputs} inputs{inert}", xticks=counts)
-            if name in LOW:
-                ax.set_ylim(LOW[name], None)
-                ax.locator_params(axis="y", nbins=5)
-                ax.set_ylabel(f"distance (linear, from {LOW[name]:g})")
-            else:
-                ax.set_yscale("log")
-                ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if problem.function == "Hartmann" else (1,)))
-                ax.minorticks_off()
-                ax.set_ylabel("distance (log scale)")
-                if problem.function == "Hartmann":
-                    ax.set_ylim(0.3, 3)
+            ax.set_yscale("log")
+            ax.set_yticks(TICKS[name])
             ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            ax.minorticks_off()
+        for ax in axes[:, 0]:
+            ax.set_ylabel("simple regret (log scale)")
         axes[0, 0].figure.supxlabel("evaluations", fontsize=8)
         shown = {method for _, method in curves}
         handles = [handle for method, handle in zip(LOOKS, axes[0, 0].containers, strict=True) if method in shown]
         axes[0, 0].figure.get_layout_engine().set(wspace=0.05)
-        title = {"title": "distance from the optimum; smaller is better", "alignment": "left", "labelspacing": 0.8}
+        title = {
+            "title": "simple regret: distance of the best value from the optimum; smaller is better",
+            "alignment": "left",
+            "labelspacing": 0.8,
+        }
         axes[0, 0].figure.legend(handles=handles, loc="outside upper left", ncols=4, **title)
         save_small(axes[0, 0], path, lines, num_colors=40)
 

@@ -87,8 +87,8 @@ def load(root: Path | None) -> tuple[data.Images, Tensor, str, str]:
         return (
             images,
             digits.x_test[digits.y_test == 3],
-            "a garment: known",
-            "a digit: unknown",
+            "a known garment:\nthe networks agree",
+            "an unknown digit:\nthey disagree",
         )
     except FileNotFoundError as error:
         print(
@@ -106,8 +106,8 @@ def load(root: Path | None) -> tuple[data.Images, Tensor, str, str]:
     return (
         data.Images(*tensors, images.classes[:7]),
         images.x_test[~test],
-        "0 to 6: known",
-        "7 to 9: unknown",
+        "0 to 6, known:\nthe networks agree",
+        "7 to 9, unknown:\nthey disagree",
     )
 
 
@@ -191,7 +191,10 @@ def draw(
         ylim=(-27, 23),
         xticks=(-1, -0.5, 0, 0.5, 1),
     )
-    ax.set_title("Two posteriors of one network, ± 2 sd", fontsize=8)
+    ax.set_title(
+        "Where there are no data, the exact posterior\nis wide, and mean field is overconfident",
+        fontsize=8,
+    )
     for start, end in (
         (-1, float(xy[0].min())),
         (-GAP / 2, GAP / 2),
@@ -234,7 +237,7 @@ def main() -> None:
     parser.add_argument(
         "--draws",
         type=int,
-        default=100,
+        default=500,
         help="draws and warm-up of each chain (default: %(default)s)",
     )
     parser.add_argument(

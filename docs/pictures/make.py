@@ -35,6 +35,7 @@ GAP = (25.0, 32.0)
 NOISE = 0.65
 REGIONS = ("where data are", "in the gap", "beyond 42.2")
 BLUE, VERMILION, *_ = plotting.PALETTE
+BAND = "#A6CFE8"
 
 Predictions = Mapping[str, pb.uncertainty.RegressionPrediction]
 LETTERS = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
@@ -120,9 +121,9 @@ def epistemic_bands(predictions: Predictions, fit: Patients, compared: str, low:
         bands[name] = (mean - 2 * sd, mean, mean + 2 * sd)
     for ax, (name, (lower, mean, upper)) in zip(axes, bands.items(), strict=True):
         ground(ax, fit.x, GAP)
-        ax.plot(fit.x, fit.y, "o", color="0.4", ms=1.7, mew=0, zorder=1.5, label="data")
-        ax.fill_between(x, lower, upper, color="#6BAED6", alpha=0.75, linewidth=0, zorder=1.8)
-        ax.fill([], [], facecolor="#90C3E1", edgecolor=BLUE, linewidth=0.8, label="\N{PLUS-MINUS SIGN} 2 epistemic sd")
+        ax.plot(fit.x, fit.y, "o", color="0.25", ms=2.4, mec="white", mew=0.3, zorder=1.9, label="data")
+        ax.fill_between(x, lower, upper, color=BAND, linewidth=0, zorder=1.8)
+        ax.fill([], [], facecolor=BAND, edgecolor=BLUE, linewidth=0.8, label="\N{PLUS-MINUS SIGN} 2 epistemic sd")
         ax.plot(x, np.stack([lower, upper], 1), color=BLUE, linestyle="-", linewidth=0.8)
         ax.plot(x, mean, color=BLUE, linestyle="-", linewidth=1.3, label="mean")
         edges = np.stack(bands[compared][::2], 1)[: 0 if name == compared else None]
@@ -234,7 +235,7 @@ def kl_weight(out: Path, quick: bool) -> None:
         if weight <= 1:
             predictions[f"KL weight {weight:g}"] = prediction
     ax = epistemic_bands(predictions, fit, "KL weight 1", 0, 3.6)
-    save_small(ax, out / "kl_weight.png", num_colors=26)
+    save_small(ax, out / "kl_weight.png", num_colors=64)
 
 
 def estimators(out: Path, quick: bool) -> None:
@@ -315,7 +316,7 @@ def trust(out: Path, quick: bool) -> None:
         predictions[name] = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
         print(f"{name:14s}{spread(predictions[name], fit)}", flush=True)
     ax = epistemic_bands(predictions, fit, "NUTS", -2, 5.3)
-    save_small(ax, out / "trust.png", num_colors=26)
+    save_small(ax, out / "trust.png", num_colors=64)
 
 
 def regression(out: Path, quick: bool) -> None:

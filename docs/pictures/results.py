@@ -60,13 +60,14 @@ def cost_lenet(out: Path, _quick: bool) -> None:
 
 
 def hmc_images(out: Path, _quick: bool) -> None:
-    """Total variation from HMC, and CPU seconds."""
+    """Total variation from HMC, NLL and CPU seconds."""
     lines = table("approximations", "method | agreement")
     cells = {row["method"]: row for row in rows(lines)}
     chains = {name: cells.pop(name) for name in [*cells] if name.startswith("HMC")}
-    seconds, halves = chains["HMC, 4 chains"]["CPU seconds"], chains["HMC: two chains and the other two"]
-    panels = _hmc_tables.panels(pair(halves["total variation"])[0], pair(seconds)[0])
-    found = {name: [pair(row["total variation"]), pair(row["CPU seconds"])] for name, row in cells.items()}
+    titles = ("total variation", "NLL", "CPU seconds")
+    halves, *of_all = (chains["HMC: two chains and the other two"], *[chains["HMC, 4 chains"]] * 2)
+    panels = _hmc_tables.panels(*(pair(row[title])[0] for row, title in zip((halves, *of_all), titles, strict=True)))
+    found = {name: [pair(row[title]) for title in titles] for name, row in cells.items()}
     looks = {"title": _hmc_tables.TITLE, "reference": ONE, "several": _methods_tables.several(found)}
     _dots.draw(found, panels, out / "hmc_images.png", **looks, table=lines)
 

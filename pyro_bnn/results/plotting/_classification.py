@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import StrMethodFormatter
 from torch import Tensor
 
 from ..._core import checks as _checks
@@ -210,6 +211,8 @@ def reliability_diagram(
     counts.set(xlabel="confidence (probability of the predicted class)", ylabel="inputs", xlim=(start, 1))
     if number.max() > 100 * number[number > 0].min():
         counts.set(yscale="log", ylim=(0.5, 2 * number.max()), ylabel="inputs (log)")
+        counts.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        counts.minorticks_off()
     return axes
 
 

@@ -87,8 +87,9 @@ def _curves(result: Comparison, points: tuple[np.ndarray, np.ndarray] | None, wi
             ax.plot(x, edge, color=BLACK, linestyle=DASHES[1], linewidth=0.6)
         ax.plot(x, mean, color=color, linestyle="-")
         if points is not None:
-            ax.plot(*points, ".", color=BLACK, markersize=2, markeredgewidth=0)
+            ax.plot(*points, ".", color=BLACK, markersize=4, markeredgecolor="white", markeredgewidth=0.3, zorder=1.9)
         ax.set_title(name, pad=3)
+        ax.set_xlim(float(x.min()), float(x.max()))
         ax.tick_params(labelbottom=index + columns >= num_methods, labelleft=index % columns == 0)
         below.plot(x, sd, color=color, label=name, linestyle=dashes, linewidth=2 if index == 0 else 1.2)
         axes.append(ax)

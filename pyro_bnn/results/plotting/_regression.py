@@ -131,7 +131,9 @@ def predictive_density(
     )
     ax.figure.colorbar(image, ax=ax, label="p(y | x)").outline.set_linewidth(0.5)
     if points is not None:
-        ax.plot(*points, ".", color=VERMILION, markersize=3, markeredgewidth=0, alpha=0.8, label="data")
+        ax.plot(
+            *points, ".", color=VERMILION, markersize=4.5, markeredgecolor="white", markeredgewidth=0.3, label="data"
+        )
         ax.legend(loc="upper left", markerscale=2)
     ax.set(xlabel="x", ylabel="y", xlim=(float(x.min()), float(x.max())), ylim=(float(y.min()), float(y.max())))
     return ax

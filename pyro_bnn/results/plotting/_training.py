@@ -35,7 +35,7 @@ def loss_curves(
 
     Args:
         history: The record of a fit, or a posterior that has it.
-        axes: Three axes: ELBO, data cost, complexity cost.
+        axes: Three axes: ELBO, expected NLL, KL divergence.
         width: Width of a new figure. Panels are side by side on a "page", and stacked in a "column".
 
     Example:
@@ -68,8 +68,8 @@ def loss_curves(
     unit = "nats per row" if history.num_data else "nats"
     curves = (
         ("ELBO", np.array([r.elbo / per_datum for r in history.epochs])),
-        ("data cost (expected NLL)", np.array([-r.expected_log_likelihood / per_datum for r in history.epochs])),
-        ("complexity cost (KL)", np.array([r.kl / per_datum for r in history.epochs])),
+        ("expected NLL", np.array([-r.expected_log_likelihood / per_datum for r in history.epochs])),
+        ("KL divergence", np.array([r.kl / per_datum for r in history.epochs])),
     )
     start = max(_start_of_end(values) for _, values in curves)
     for ax, (name, values), color in zip(axes, curves, (BLACK, BLUE, VERMILION), strict=True):
@@ -151,11 +151,11 @@ def accuracy_curves(
         ('epoch', 'accuracy at mean weights (%)')
     """
     ax = one_axes(ax, width, 0.72)
-    for name, values, color in (("train", train, BLUE), ("test", test, VERMILION)):
+    for name, values, look in (("train", train, {"color": BLUE}), ("test", test, {"color": VERMILION, "marker": "s"})):
         accuracies = _checks.items(name, values, "a list of accuracies from 0 to 1")
         percent = [100 * _checks.number(name, value) for value in accuracies]
         epochs = range(1, 1 + len(percent))
-        ax.plot(epochs, percent, linestyle="-", marker="o", markersize=3, color=color, label=name)
+        ax.plot(epochs, percent, label=name, **{"linestyle": "-", "marker": "o", "markersize": 3} | look)
     ax.set(xlabel="epoch", ylabel="accuracy at mean weights (%)")
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     ax.legend(loc="lower right")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
-from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
@@ -335,10 +335,13 @@ def weight_histograms(
             shown = values[kept].detach().cpu().numpy()
             is_many = len(shown) > FEW
             ax.hist(shown, bins=_edges(shown, 60), color=color, alpha=0.8, log=is_many)
-            if not is_many:
+            if is_many:
+                ax.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+                ax.minorticks_off()
+            else:
                 ax.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
         axes[row, 0].set_title(f"{site}: {counted(int(kept.sum()), 'weight')}", loc="left")
-        axes[row, 0].set_ylabel("weights")
+        axes[row, 0].set_ylabel("weights (log)" if is_many else "weights")
     axes[-1, 0].set_xlabel("posterior mean")
     axes[-1, 1].set_xlabel("posterior standard deviation")
     return axes
