@@ -22,7 +22,7 @@ from ..._core import checks as _checks
 from ..._core.names import nearest
 from ..._core.remedies import Advised
 from ..._core.scope import outer_stacklevel, seeded, warn_of_fit
-from ..._core.summary import ALARM, NOT_OK, Summary, as_html, counted, few, in_lines
+from ..._core.summary import ALARM, Summary, as_html, counted, few, in_lines
 from ...auto import fitting
 from ...auto.choosing import ACTIVATIONS, FEWEST_COMPARED, Deadline, Design, open_designs
 from ...inference.posterior import Posterior, Status, default_num_draws
@@ -255,7 +255,8 @@ class BNNEstimator(Advised, Settings):
         fit = self._fit_summary()
         if fit is None:
             return ""
-        style, said = (FINE, "ok") if self._status else (ALARM, f"{NOT_OK}: {self._status.finding}")
+        status = self._status
+        style, said = (FINE, status.label) if status else (ALARM, f"{status.label}: {status.finding}")
         line = f'{as_html(fit.title)}, <strong style="{style}">{as_html(said)}</strong>'
         facts = "".join(f"<div>{as_html(note)}</div>" for note in fit.notes)
         return f'<details style="{OF_FIT}"><summary>{line}</summary>{facts}</details>'
@@ -269,7 +270,7 @@ class BNNEstimator(Advised, Settings):
         network = f"{counted(self.n_features_in_, 'input')}, {units} hidden units"
         notes = [
             f"network: {network}, prior {self.model_.prior!r}, likelihood {self.model_.likelihood!r}",
-            f"{'ok' if self._status else NOT_OK}: {self._status}",
+            f"{self._status.label}: {self._status}",
         ]
         return Summary(f"Fit: {self.posterior_.method}", notes)
 

@@ -268,8 +268,8 @@ def _require_likelihood(value: object) -> None:
         got = repr(value) if isinstance(value, str) else _checks.described(value)
         call = nearest_call(value)
         raise ValueError(
-            "`likelihood` must be a Likelihood, such as GaussianLikelihood(0.5) for numbers or CategoricalLikelihood() "
-            f"for classes, got {got}{f'; write {call}' if call else ''}."
+            "`likelihood` must be a Likelihood, such as GaussianLikelihood(0.5) for noise of sd 0.5 or "
+            f"CategoricalLikelihood() for classes, got {got}{f'; write {call}' if call else ''}."
         )
 
 
