@@ -29,7 +29,7 @@ def test_a_prediction_of_numbers_shows_its_first_rows():
         np.testing.assert_allclose(shown[:, names.index(f"{name}_0")], outputs[:5, 0], rtol=1e-3)
     assert "first 5 rows; <code>prediction.to_frame()</code> has all" in page
     assert "row" not in prediction[:0]._repr_html_().partition(",")[2]
-    assert "first" not in repr(prediction)
+    assert "first 3 rows" in repr(prediction)
 
 
 def test_a_prediction_of_classes_shows_its_probabilities():

@@ -235,9 +235,9 @@ class Posterior(Advised, Shown, ABC):
     ) -> Any:
         """Return draws of the posterior as ArviZ's `InferenceData` with one chain.
 
-        The group ``posterior`` has the attributes ``method``, ``status``, ``status_ok`` (0, 1, or missing if unknown), ``sampling_time`` (in
-        seconds, if known) and ``inference_library``. For independent draws, R-hat and effective sample sizes say
-        nothing about the quality of the posterior.
+        The group ``posterior`` has the attributes ``method``, ``status``, ``status_ok`` (0 or 1, if known),
+        ``sampling_time`` (in seconds, if known) and ``inference_library``. For independent draws, R-hat and effective
+        sample sizes say nothing about the quality of the posterior.
 
         Args:
             num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer. For Markov

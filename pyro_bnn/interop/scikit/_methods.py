@@ -1,5 +1,7 @@
 """The inference methods of the estimators: functions of a `Task`, listed in `METHODS`."""
 
+from __future__ import annotations
+
 import functools
 import math
 import warnings

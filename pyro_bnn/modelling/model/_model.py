@@ -1,5 +1,7 @@
 """The Bayesian model: a network with priors and a likelihood."""
 
+from __future__ import annotations
+
 import copy
 import itertools
 from collections.abc import Iterable, Mapping

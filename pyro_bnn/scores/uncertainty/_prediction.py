@@ -34,7 +34,7 @@ DRAWS_FIRST = ("logits", "components", "values")
 MOST_KEPT = 2**20
 """Heuristic: the largest number of elements that `predict` keeps by default. A million Gaussians take 8 MB."""
 
-HEAD, NOTEBOOK_HEAD, CELL = (3, 76), (5, 140), 9
+HEAD, NOTEBOOK_HEAD, CELL = (3, 76), (5, 140), 8
 """Largest number of rows, and of characters in a row, that the prompt and a notebook show; least width of a cell."""
 
 HALF = (torch.float16, torch.bfloat16)
