@@ -1,9 +1,13 @@
-"""The classifier."""
+"""The classifier.
+
+Names that are imported "as" themselves are types of inherited fields, which tools look up here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable as Callable
 from collections.abc import Mapping
+from collections.abc import Sequence as Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 

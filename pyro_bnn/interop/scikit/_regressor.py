@@ -1,4 +1,7 @@
-"""The regressor."""
+"""The regressor.
+
+Names that are imported "as" themselves are types of inherited fields, which tools look up here.
+"""
 
 from __future__ import annotations
 
