@@ -8,8 +8,10 @@ import torch
 
 import pyro_bnn as pb
 from pyro_bnn._core.summary import Number, Summary
+from pyro_bnn.inference.history import History
 
 from .cases import small_model
+from .test_repr import lines
 
 
 def cells(page, tag="td"):
@@ -81,3 +83,24 @@ def test_the_first_clause_of_a_bad_status_is_red():
 def test_at_the_prompt_no_line_begins_with_a_percent_sign():
     text = Summary("title", [f"{'word ' * 15}300 % of all"]).text()
     assert text.splitlines() == ["title", f"  {' '.join(['word'] * 15)}", "  300 % of all"]
+
+
+def test_a_history_shows_its_first_and_last_epochs():
+    history = History(num_data=20, path="direct")
+    for epoch in range(30):
+        history.add_step(-10.0 + epoch, 5.0, 1.0)
+        history.end_epoch([20], 0.125, 2.0)
+    assert repr(history) == lines(
+        "History: 30 epochs, 30 steps, 20 data points, 60 s",
+        "  gradients: direct",
+        "  epoch  ELBO in nats  log-likelihood  KL  KL weight  learning rate",
+        "      0           -15             -10   5          1          0.125",
+        "      1           -14              -9   5          1          0.125",
+        "      2           -13              -8   5          1          0.125",
+        "      3           -12              -7   5          1          0.125",
+        "  ... 22 more",
+        "     26            11              16   5          1          0.125",
+        "     27            12              17   5          1          0.125",
+        "     28            13              18   5          1          0.125",
+        "     29            14              19   5          1          0.125",
+    )

@@ -289,27 +289,6 @@ def test_rounding_errors_are_no_uncertainty():
     assert all(re.search(r"epistemic(_sd)? 0\b", " ".join(text.split())) and "e-" not in text for text in shown)
 
 
-def test_a_history_shows_its_first_and_last_epochs():
-    history = History(num_data=20, path="direct")
-    for epoch in range(30):
-        history.add_step(-10.0 + epoch, 5.0, 1.0)
-        history.end_epoch([20], 0.125, 2.0)
-    assert repr(history) == lines(
-        "History: 30 epochs, 30 steps, 20 data points, 60 s",
-        "  gradients: direct",
-        "  epoch  ELBO in nats  log-likelihood  KL  KL weight  learning rate",
-        "      0           -15             -10   5          1          0.125",
-        "      1           -14              -9   5          1          0.125",
-        "      2           -13              -8   5          1          0.125",
-        "      3           -12              -7   5          1          0.125",
-        "  ... 22 more",
-        "     26            11              16   5          1          0.125",
-        "     27            12              17   5          1          0.125",
-        "     28            13              18   5          1          0.125",
-        "     29            14              19   5          1          0.125",
-    )
-
-
 def test_results_show_what_they_found():
     shown = {name: repr(objects()[name]).splitlines() for name in ("comparison", "images", "pruning report")}
     assert shown["comparison"][0] == "Comparison: 2 methods, compared with a"

@@ -57,8 +57,6 @@ def fit(
     *,
     method: Literal["svi"],
     time_limit: float | None = None,
-    progress: bool | None = None,
-    seed: int | None = None,
     guide: nn.Module | None = None,
     optimizer: OptimizerMaker | ScheduledMaker | None = None,
     max_epochs: int | None = None,
@@ -68,9 +66,11 @@ def fit(
     estimator: Estimator | None = None,
     kl_weight: float | KLWeight = 1.0,
     callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
     execution: Execution | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
+    seed: int | None = None,
 ) -> GuidePosterior: ...
 
 
@@ -92,8 +92,9 @@ def fit(
     data: Data,
     *,
     method: Literal["ensemble"],
-    progress: bool | None = None,
-    seed: int | None = None,
+    num_members: int | None = None,
+    num_workers: int | None = None,
+    reset: Callable[[nn.Module], object] | None = None,
     guide: MakeGuide | None = None,
     optimizer: OptimizerMaker | ScheduledMaker | None = None,
     max_epochs: int | None = None,
@@ -102,12 +103,11 @@ def fit(
     elbo: ELBO | None = None,
     estimator: Estimator | None = None,
     kl_weight: float | KLWeight = 1.0,
+    progress: bool | None = None,
     execution: Execution | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
-    num_members: int | None = None,
-    num_workers: int | None = None,
-    reset: Callable[[nn.Module], object] | None = None,
+    seed: int | None = None,
 ) -> EnsemblePosterior: ...
 
 
@@ -118,8 +118,6 @@ def fit(
     *,
     method: Literal["auto", "svi", "mclmc"] = "auto",
     time_limit: float | None = None,
-    progress: bool | None = None,
-    seed: int | None = None,
     guide: nn.Module | None = None,
     optimizer: OptimizerMaker | ScheduledMaker | None = None,
     max_epochs: int | None = None,
@@ -129,9 +127,11 @@ def fit(
     estimator: Estimator | None = None,
     kl_weight: float | KLWeight = 1.0,
     callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
     execution: Execution | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
+    seed: int | None = None,
 ) -> GuidePosterior | MCMCPosterior: ...
 
 
@@ -152,8 +152,9 @@ def fit(
     *,
     method: Literal["auto", "svi", "mclmc", "ensemble"] = "auto",
     time_limit: float | None = None,
-    progress: bool | None = None,
-    seed: int | None = None,
+    num_members: int | None = None,
+    num_workers: int | None = None,
+    reset: Callable[[nn.Module], object] | None = None,
     guide: nn.Module | MakeGuide | None = None,
     optimizer: OptimizerMaker | ScheduledMaker | None = None,
     max_epochs: int | None = None,
@@ -163,12 +164,11 @@ def fit(
     estimator: Estimator | None = None,
     kl_weight: float | KLWeight = 1.0,
     callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
     execution: Execution | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
-    num_members: int | None = None,
-    num_workers: int | None = None,
-    reset: Callable[[nn.Module], object] | None = None,
+    seed: int | None = None,
 ) -> GuidePosterior | MCMCPosterior | EnsemblePosterior:
     """Fit a model to data by chains if possible, and otherwise by variational inference.
 
@@ -177,9 +177,10 @@ def fit(
 
     Each method has its own parameters, and refuses those of others:
 
-    - All methods use `progress` and `seed`, and all but ``"ensemble"`` use `time_limit`. Chains have no others.
-    - ``"svi"`` also uses those from `guide` to `resume`. If one of these is given, ``"auto"`` makes a variational fit.
-    - ``"ensemble"`` also uses those from `guide` to `reset`, except `callbacks`.
+    - Chains use `time_limit`, `progress` and `seed`.
+    - ``"svi"`` uses `time_limit` and all from `guide` to `seed`. If one from `guide` to `callbacks`, `execution`,
+      `checkpoint` or `resume` is given, ``"auto"`` makes a variational fit.
+    - ``"ensemble"`` uses all from `num_members` to `seed`, except `callbacks`.
 
     Args:
         model: A network with a prior and a likelihood.
@@ -193,8 +194,12 @@ def fit(
             about two seconds late. With a limit, the result depends on the speed of the machine, and the status says
             what was cut short. Without a limit, the length of chains depends only on the numbers of rows and weights; a
             thousand rows take half a minute on two cores.
-        progress: Whether to show the progress; see :func:`fit_svi`.
-        seed: Seed of the fit.
+        num_members: Number of members of an ensemble, by default 5.
+        num_workers: Number of processes that fit members, the calling one included. The default is 1 if the model is on
+            a GPU, if the data are a loader, or if processes share the fit by `torch.distributed`; otherwise the smaller
+            of `num_members` and torch's number of threads.
+        reset: Function that gives a network new initial weights in place, for an ensemble; by default, each layer's
+            `reset_parameters` is called.
         guide: The guide, which is fitted in place; by default a :class:`MeanFieldGuide` centred on the network's
             present weights. For an ensemble: a function from a model to a guide, such as :class:`MeanFieldGuide`.
         optimizer: Function from parameters to a torch optimizer, with or without a schedule; by default Adam with a
@@ -209,18 +214,14 @@ def fit(
             network is a sequence of linear layers and activations, otherwise one draw of each weight per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO.
         callbacks: Functions that are called with the history; not for an ensemble.
+        progress: Whether to show the progress; see :func:`fit_svi`.
         execution: How the steps are computed. By default, steps on a GPU are recorded and replayed if all modules come
             from torch or this package, and there are no `callbacks`.
         checkpoint: File of checkpoints, for variational fits and ensembles. For chains that can be resumed, use
             :func:`fit_nuts` or :func:`fit_mcmc`. Each member of an ensemble has its own file, with an ending like
             ``.0-of-5``.
         resume: Checkpoint from which the fit continues.
-        num_members: Number of members of an ensemble, by default 5.
-        num_workers: Number of processes that fit members, the calling one included. The default is 1 if the model is on
-            a GPU, if the data are a loader, or if processes share the fit by `torch.distributed`; otherwise the smaller
-            of `num_members` and torch's number of threads.
-        reset: Function that gives a network new initial weights in place, for an ensemble; by default, each layer's
-            `reset_parameters` is called.
+        seed: Seed of the fit.
 
     Returns:
         The draws of the chains, the posterior of the fitted guide, or the ensemble. Each of an ensemble's `members` is
