@@ -96,7 +96,7 @@ MISTAKES = [
     (lambda: pb.fit_svi(MODEL, MODEL, (X, Y), loss=5), r"did you mean `elbo`\?"),
     (lambda: pb.fit_svi(MODEL, MODEL, (X, Y), epochs=5), "did you mean `num_epochs`"),
     (lambda: pb.fit(MODEL, (X, Y), num_samples=5), "`num_samples`; pass it to `predict`"),
-    (lambda: pb.fit(MODEL, (X, Y), unlike=5), "`unlike`; its arguments are `model`, `data`, `method`.* and `reset`"),
+    (lambda: pb.fit(MODEL, (X, Y), unlike=5), "`unlike`; its arguments are `model`, `data`, `method`.* and `seed`"),
     (lambda: pb.fit(MODEL, X, Y), r"got 3; .* one argument, a pair\. Example: fit\(model, \(x, y\)\)"),
     (lambda: pb.fit_svi(MODEL), "needs `guide`, `data`, `optimizer` and `num_epochs`.* Example: fit_svi"),
     (lambda: pb.fit_nuts(MODEL, (X, Y), chains=1), "did you mean `num_chains`"),

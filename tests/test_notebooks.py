@@ -104,3 +104,23 @@ def test_a_history_shows_its_first_and_last_epochs():
         "     28            13              18   5          1          0.125",
         "     29            14              19   5          1          0.125",
     )
+
+
+def test_a_step_shows_its_elbo_in_words():
+    model, x, y = small_model()
+    with pb.svi_step(model, pb.MeanFieldGuide(model), torch.optim.Adam) as step:
+        assert re.fullmatch(r"StepTerms: ELBO \S+ nats = log-likelihood \S+ - KL \S+, from \d+ rows", repr(step(x, y)))
+
+
+def test_a_guide_with_other_shapes_is_refused_by_site():
+    model, x, y = small_model()
+    other = small_model(net=pb.nets.mlp([x.shape[1], 9, 3]))[0]
+    guide = pb.MeanFieldGuide(other)
+    with pytest.raises(ValueError, match="made for another model: it"):
+        pb.fit_svi(model, guide, (x, y), optimizer=torch.optim.Adam, num_epochs=1)
+
+
+@pytest.mark.parametrize("activation", ["tanh", torch.tanh, torch.nn.Tanh()])
+def test_an_activation_that_is_no_function_of_nothing_names_the_class(activation):
+    with pytest.raises(ValueError, match=r"such as torch\.nn\.ReLU, got .*; pass torch\.nn\.Tanh\."):
+        pb.nets.mlp([1, 2, 1], activation=activation)
