@@ -116,8 +116,17 @@ def test_a_guide_with_other_shapes_is_refused_by_site():
     model, x, y = small_model()
     other = small_model(net=pb.nets.mlp([x.shape[1], 9, 3]))[0]
     guide = pb.MeanFieldGuide(other)
-    with pytest.raises(ValueError, match="made for another model: it"):
-        pb.fit_svi(model, guide, (x, y), optimizer=torch.optim.Adam, num_epochs=1)
+    with pb.svi_step(model, guide, torch.optim.Adam) as step:
+        with pytest.raises(ValueError, match="made for another model: it"):
+            step(x, y)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_too_few_draws_of_an_estimator_name_its_own_setting():
+    x = np.linspace(-1, 1, 20)[:, None]
+    regressor = pb.BNNRegressor(method="mclmc", max_iter=10, num_members=2, random_state=0).fit(x, x[:, 0])
+    assert "Raise `max_iter`" in regressor.status_
+    assert "target_accept" not in regressor.status_
 
 
 @pytest.mark.parametrize("activation", ["tanh", torch.tanh, torch.nn.Tanh()])
