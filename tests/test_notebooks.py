@@ -116,9 +116,9 @@ def test_a_guide_with_other_shapes_is_refused_by_site():
     model, x, y = small_model()
     other = small_model(net=pb.nets.mlp([x.shape[1], 9, 3]))[0]
     guide = pb.MeanFieldGuide(other)
-    with pb.svi_step(model, guide, torch.optim.Adam) as step:
-        with pytest.raises(ValueError, match="made for another model: it"):
-            step(x, y)
+    step = pb.svi_step(model, guide, torch.optim.Adam)
+    with step, pytest.raises(ValueError, match="made for another model: it"):
+        step(x, y)
 
 
 @pytest.mark.filterwarnings("ignore")
