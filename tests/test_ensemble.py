@@ -118,6 +118,12 @@ def test_the_status_tells_of_members_that_failed():
     assert str(status) == "1 of 2 members did not end well. member 1: fell down; lower the learning rate."
 
 
+def test_the_status_is_unknown_if_no_fit_of_a_member_is_known():
+    guide = pb.GuidePosterior(pb.DeltaGuide(small_model()[0]))
+    status = pb.EnsemblePosterior([guide, guide]).status
+    assert (status.ok, bool(status), str(status)) == (None, False, "2 of 2 members have no known fit.")
+
+
 def test_fewer_draws_than_members_are_warned_of():
     members = [Constant(value) for value in range(3)]
     with pytest.warns(UserWarning, match=r"2 draws do not use 1 of the ensemble's 3 members; draw a multiple of 3"):

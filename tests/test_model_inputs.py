@@ -170,8 +170,11 @@ def test_prior_draws_have_the_priors_variance():
             {"likelihood": pb.PoissonLikelihood},
             r"a Likelihood, .* got the class PoissonLikelihood; write PoissonLikelihood\(\)\.",
         ),
-        ({"likelihood": "gaussian"}, r"got 'gaussian'; write GaussianLikelihood\(\)\."),
-        ({"likelihood": "Normal"}, r"got 'Normal'; write GaussianLikelihood\(\)\."),
+        (
+            {"likelihood": "gaussian"},
+            r"got 'gaussian'; write GaussianLikelihood\(pyro.distributions.HalfNormal",
+        ),
+        ({"likelihood": "Normal"}, r"got 'Normal'; write GaussianLikelihood\(pyro\."),
         ({"likelihood": "categorial"}, r"got 'categorial'; write CategoricalLikelihood\(\)\."),
         ({"likelihood": "student_t"}, r"got 'student_t'; write likelihoods.StudentT\(\)\."),
         ({"likelihood": nn.CrossEntropyLoss()}, r"got CrossEntropyLoss; write CategoricalLikelihood\(\)\."),

@@ -8,8 +8,10 @@ import torch
 
 import pyro_bnn as pb
 from pyro_bnn._core.summary import Number, Summary
+from pyro_bnn.inference.history import History
 
 from .cases import small_model
+from .test_repr import lines
 
 
 def cells(page, tag="td"):
@@ -29,7 +31,7 @@ def test_a_prediction_of_numbers_shows_its_first_rows():
         np.testing.assert_allclose(shown[:, names.index(f"{name}_0")], outputs[:5, 0], rtol=1e-3)
     assert "first 5 rows; <code>prediction.to_frame()</code> has all" in page
     assert "row" not in prediction[:0]._repr_html_().partition(",")[2]
-    assert "first" not in repr(prediction)
+    assert "first 3 rows" in repr(prediction)
 
 
 def test_a_prediction_of_classes_shows_its_probabilities():
@@ -81,3 +83,53 @@ def test_the_first_clause_of_a_bad_status_is_red():
 def test_at_the_prompt_no_line_begins_with_a_percent_sign():
     text = Summary("title", [f"{'word ' * 15}300 % of all"]).text()
     assert text.splitlines() == ["title", f"  {' '.join(['word'] * 15)}", "  300 % of all"]
+
+
+def test_a_history_shows_its_first_and_last_epochs():
+    history = History(num_data=20, path="direct")
+    for epoch in range(30):
+        history.add_step(-10.0 + epoch, 5.0, 1.0)
+        history.end_epoch([20], 0.125, 2.0)
+    assert repr(history) == lines(
+        "History: 30 epochs, 30 steps, 20 data points, 60 s",
+        "  gradients: direct",
+        "  epoch  ELBO in nats  log-likelihood  KL  KL weight  learning rate",
+        "      0           -15             -10   5          1          0.125",
+        "      1           -14              -9   5          1          0.125",
+        "      2           -13              -8   5          1          0.125",
+        "      3           -12              -7   5          1          0.125",
+        "  ... 22 more",
+        "     26            11              16   5          1          0.125",
+        "     27            12              17   5          1          0.125",
+        "     28            13              18   5          1          0.125",
+        "     29            14              19   5          1          0.125",
+    )
+
+
+def test_a_step_shows_its_elbo_in_words():
+    model, x, y = small_model()
+    with pb.svi_step(model, pb.MeanFieldGuide(model), torch.optim.Adam) as step:
+        assert re.fullmatch(r"StepTerms: ELBO \S+ nats = log-likelihood \S+ - KL \S+, from \d+ rows", repr(step(x, y)))
+
+
+def test_a_guide_with_other_shapes_is_refused_by_site():
+    model, x, y = small_model()
+    other = small_model(net=pb.nets.mlp([x.shape[1], 9, 3]))[0]
+    guide = pb.MeanFieldGuide(other)
+    raised = pytest.raises(ValueError, match="made for another model: it")
+    with raised, pb.svi_step(model, guide, torch.optim.Adam) as step:
+        step(x, y)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_too_few_draws_of_an_estimator_name_its_own_setting():
+    x = np.linspace(-1, 1, 20)[:, None]
+    regressor = pb.BNNRegressor(method="mclmc", max_iter=10, num_members=2, random_state=0).fit(x, x[:, 0])
+    assert "Raise `max_iter`" in regressor.status_
+    assert "target_accept" not in regressor.status_
+
+
+@pytest.mark.parametrize("activation", ["tanh", torch.tanh, torch.nn.Tanh()])
+def test_an_activation_that_is_no_function_of_nothing_names_the_class(activation):
+    with pytest.raises(ValueError, match=r"such as torch\.nn\.ReLU, got .*; pass torch\.nn\.Tanh\."):
+        pb.nets.mlp([1, 2, 1], activation=activation)

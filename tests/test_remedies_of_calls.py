@@ -5,6 +5,7 @@ import inspect
 import re
 
 import numpy as np
+import pyro
 import pytest
 import torch
 from torch import nn
@@ -36,7 +37,7 @@ def test_a_call_without_arguments_shows_one_with_all_of_them(function):
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("NormalLikelihood", "GaussianLikelihood()"),
+        ("NormalLikelihood", "GaussianLikelihood(pyro.distributions.HalfNormal(1.0))"),
         ("SoftmaxLikelihood", "CategoricalLikelihood()"),
         ("StudentTLikelihood", "likelihoods.StudentT()"),
         ("BinaryLikelihood", "BernoulliLikelihood()"),
@@ -48,7 +49,7 @@ def test_a_call_without_arguments_shows_one_with_all_of_them(function):
 def test_a_name_of_a_public_module_or_of_another_library_is_found(name, meant):
     with pytest.raises(AttributeError, match=re.escape(f"no attribute '{name}'; did you mean `{meant}`?")):
         getattr(pb, name)
-    assert eval(meant, {name: getattr(pb, name) for name in pb.__all__}) is not None
+    assert eval(meant, {"pyro": pyro, **{name: getattr(pb, name) for name in pb.__all__}}) is not None
 
 
 def test_the_remedies_for_data_name_the_arguments_of_python(tmp_path):

@@ -233,7 +233,7 @@ def test_posteriors_show_method_status_and_sites():
     posterior = pb.GuidePosterior(pb.MeanFieldGuide(small_model(where="net.2.*")[0]))
     assert repr(posterior) == lines(
         "GuidePosterior: MeanFieldGuide, 18 numbers in 2 tensors",
-        "  ok: a guide without a known fit.",
+        "  unknown: no fit of this guide is known.",
         "  net.2.weight  (3, 5)  15",
         "  net.2.bias    (3,)     3",
     )
@@ -259,6 +259,9 @@ def test_a_prediction_shows_its_uncertainty():
         "ClassificationPrediction: 2 rows, 2 classes, 1,000 draws",
         "  mean entropy 0.562 nats = aleatoric 0.375 + epistemic 0.188; the most probable",
         "  class has probability 0.625 (mean)",
+        "  row  label  total_nats  aleatoric_nats  epistemic_nats  prob_0  prob_1",
+        "    0      0       0.375            0.25           0.125     0.5     0.5",
+        "    1      1        0.75             0.5            0.25    0.25    0.75",
     )
     of_numbers = pb.uncertainty.RegressionPrediction(
         num_samples=4,
@@ -273,33 +276,17 @@ def test_a_prediction_shows_its_uncertainty():
         "  sd 5, aleatoric_sd 3, epistemic_sd 4 (root mean squares)",
         "  variances: total = sd², aleatoric = aleatoric_sd², epistemic = epistemic_sd²",
         "  mean negative log-density of the targets: 1 nats",
+        "  first row; `prediction.to_frame()` has all rows and columns:",
+        "  row  mean_0  mean_1  sd_0  sd_1  aleatoric_sd_0  aleatoric_sd_1",
+        "    0       0       0     5     5               3               3",
     )
 
 
 def test_rounding_errors_are_no_uncertainty():
-    shown = [repr(objects()[f"prediction of {name}"]) for name in ("categorical", "gaussian-fixed")]
+    shown = [
+        repr(objects()[f"prediction of {name}"]).split("\n  row ")[0] for name in ("categorical", "gaussian-fixed")
+    ]
     assert all(re.search(r"epistemic(_sd)? 0\b", " ".join(text.split())) and "e-" not in text for text in shown)
-
-
-def test_a_history_shows_its_first_and_last_epochs():
-    history = History(num_data=20, path="direct")
-    for epoch in range(30):
-        history.add_step(-10.0 + epoch, 5.0, 1.0)
-        history.end_epoch([20], 0.125, 2.0)
-    assert repr(history) == lines(
-        "History: 30 epochs, 30 steps, 20 data points, 60 s",
-        "  gradients: direct",
-        "  epoch  ELBO in nats  log-likelihood  KL  KL weight  learning rate",
-        "      0           -15             -10   5          1          0.125",
-        "      1           -14              -9   5          1          0.125",
-        "      2           -13              -8   5          1          0.125",
-        "      3           -12              -7   5          1          0.125",
-        "  ... 22 more",
-        "     26            11              16   5          1          0.125",
-        "     27            12              17   5          1          0.125",
-        "     28            13              18   5          1          0.125",
-        "     29            14              19   5          1          0.125",
-    )
 
 
 def test_results_show_what_they_found():

@@ -240,7 +240,13 @@ def test_wrong_tables_are_refused_with_a_remedy():
             r"label in each row, got none in 1 of 4 rows; drop these",
         ),
         (pb.BNNClassifier, x[["c"]], pd.Series(["u", None, None, "v"], dtype="string"), r"none in 2 of 4 rows; drop"),
-        (pb.BNNRegressor, x[["c"]].assign(t="u"), y, r"text in `t` must be encoded .*`pandas.get_dummies\(X\)`"),
+        (pb.BNNRegressor, x[["c"]].assign(t=pd.Timestamp(0)), y, "got text or dates in `t`; .*skrub"),
+        (
+            pb.BNNRegressor,
+            x[["c"]].assign(t="u"),
+            y,
+            r"got text or dates in `t`; .*TableVectorizer.*make_column_transformer",
+        ),
     ]
     for kind, inputs, targets, message in cases:
         with pytest.raises(ValueError, match=message):

@@ -19,7 +19,9 @@ from .test_scikit import curve
 
 
 def test_signatures_begin_with_the_most_used_parameters_and_name_the_choices():
-    regressor, classifier = (inspect.signature(kind).parameters for kind in (pb.BNNRegressor, pb.BNNClassifier))
+    regressor, classifier = (
+        inspect.signature(kind, eval_str=True).parameters for kind in (pb.BNNRegressor, pb.BNNClassifier)
+    )
     assert [*regressor][:4] == ["hidden_layer_sizes", "likelihood", "method", "prior"]
     assert [name for name in regressor if name != "likelihood"] == [
         name for name in classifier if name != "class_weight"

@@ -12,7 +12,8 @@ from torch import Tensor
 MOST_LINES, WIDTH, TABLE_WIDTH = 12, 80, 100  # lines of a `repr` with short notes, characters in a line
 NAME_WIDTH = 44  # characters in a cell
 MOST_HTML_ROWS = 40  # rows of a table in a notebook
-NOT_OK, ALARM = "NOT OK", "color: #d93a45; font-weight: bold"  # first words of a bad status, and how they look
+OK, NOT_OK, UNKNOWN = "ok", "NOT OK", "unknown"  # first words of a status
+ALARM = "color: #d93a45; font-weight: bold"  # style of a bad status
 LINE = "1px solid rgba(128, 128, 128, 0.5)"  # this grey, and this red, can be read on white and on black
 TABLE_STYLE = "border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0.4em 0"
 CELL_STYLE = f"padding: 0.2em 0.8em; border-bottom: {LINE}"

@@ -1,5 +1,7 @@
 """Laplace's method: a Gaussian around the mode of the posterior, with the inverse Hessian as covariance."""
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -131,7 +133,7 @@ class LaplacePosterior(Posterior):
         return plain(LaplaceRecord(self.location, self.precision, self.peak, *told))
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "LaplacePosterior":
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> LaplacePosterior:
         saved = record(LaplaceRecord, values, "posterior")
         model = destination.model_for("a posterior of Laplace's method")
         dtype = saved.location.dtype

@@ -3,6 +3,7 @@
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -141,10 +142,7 @@ def mlp(
     if len(sizes) < 2:
         raise ValueError(f"`sizes` must name inputs and outputs at least, got {list(sizes)}.")
     first = checked_modules("first", first)
-    if not callable(activation) or isinstance(activation, nn.Module):
-        got = f"the module {activation}" if isinstance(activation, nn.Module) else _checks.described(activation)
-        raise ValueError(f"`activation` must be a function that makes a module, such as nn.ReLU, got {got}.")
-    _checks.kind("activation", activation(), nn.Module, "a function that makes a module, such as nn.ReLU")
+    _require_activation(activation)
     sizes = [_checks.at_least("sizes", size, 1) for size in sizes]
     for num_in, num_out in itertools.pairwise(sizes):
         _checks.in_memory("sizes", num_out, num_in * torch.get_default_dtype().itemsize, "choose fewer")
@@ -154,6 +152,21 @@ def mlp(
             layers += [activation()] if dropout is None else [activation(), MCDropout(dropout)]
         layers.append(nn.Linear(num_in, num_out))
     return nn.Sequential(*first, *layers)
+
+
+def _require_activation(activation: object) -> None:
+    made = None
+    if callable(activation) and not isinstance(activation, nn.Module):
+        with suppress(TypeError):  # of a function with arguments, such as `torch.tanh`
+            made = activation()
+    if not isinstance(made, nn.Module):
+        is_named = isinstance(activation, str) or hasattr(activation, "__name__")
+        name = str(getattr(activation, "__name__", activation)) if is_named else type(activation).__name__
+        same = [f"; pass torch.nn.{known}." for known in dir(nn) if known.lower() == name.lower().replace("_", "")]
+        got = repr(activation) if isinstance(activation, str | nn.Module) else _checks.described(activation)
+        raise ValueError(
+            f"`activation` must be a function that makes a module, such as torch.nn.ReLU, got {got}{[*same, '.'][0]}"
+        )
 
 
 def checked_modules(name: str, values: object) -> list[nn.Module]:

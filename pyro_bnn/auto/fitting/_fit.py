@@ -1,5 +1,7 @@
 """The function `fit`, which runs chains from trained networks if possible, and otherwise variational inference."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -173,6 +175,13 @@ def fit(
     Optimizers, learning rates and numbers of steps need no tuning, but the prior's scale does: choose the scale that
     predicts held-out rows best.
 
+    Each method has its own parameters, and refuses those of others:
+
+    - Chains use `time_limit`, `progress` and `seed`.
+    - ``"svi"`` uses `time_limit` and all from `guide` to `seed`. If one from `guide` to `callbacks`, `execution`,
+      `checkpoint` or `resume` is given, ``"auto"`` makes a variational fit.
+    - ``"ensemble"`` uses all from `num_members` to `seed`, except `callbacks`.
+
     Args:
         model: A network with a prior and a likelihood.
         data: A tuple (x, y) of tensors with all N rows: x of shape (N, ...), and y of shape (N, O) for regression or
@@ -180,8 +189,7 @@ def fit(
             ensembles.
         method: ``"auto"`` draws weights with Markov chains if possible (see the notes), and otherwise makes a
             variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if chains
-            are impossible. ``"ensemble"`` fits an ensemble. The parameters from `guide` to `callbacks`, `execution`,
-            `checkpoint` and `resume` are for variational fits: if one of them is given, ``"auto"`` makes such a fit.
+            are impossible. ``"ensemble"`` fits an ensemble.
         time_limit: Seconds that the call may take, imports and compilation included; not for an ensemble. A fit may end
             about two seconds late. With a limit, the result depends on the speed of the machine, and the status says
             what was cut short. Without a limit, the length of chains depends only on the numbers of rows and weights; a

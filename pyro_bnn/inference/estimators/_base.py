@@ -140,8 +140,8 @@ class Applied(AbstractContextManager[None]):
         for site, value in guide.locations().items():
             if site in model.site_names and value.shape != model.initial_value(site).shape:
                 raise ValueError(
-                    f"the guide was made for another model: its `{site}` has shape {_checks.shape(value)}, got a model "
-                    f"with {_checks.shape(model.initial_value(site))}; use MeanFieldGuide(model)."
+                    f"the guide was made for another model: its `{site}` has shape {_checks.shape(value)}, but the "
+                    f"model's has {_checks.shape(model.initial_value(site))}; use MeanFieldGuide(model)."
                 )
         self._estimator, self._model, self._guide = estimator, model, guide
         self._undrawn: set[str] = set()

@@ -1,5 +1,7 @@
 """Laplace's method for large networks, with a generalised Gauss-Newton matrix."""
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Iterable, Mapping

@@ -33,7 +33,7 @@ class GuidePosterior(Posterior):
 
     Args:
         guide: Function of the model's arguments that samples every latent variable. Fits change it in place.
-        status: How the fit of the guide ended.
+        status: How the fit of the guide ended; by default unknown.
         history: History of the fit.
 
     Example:
@@ -66,7 +66,7 @@ class GuidePosterior(Posterior):
         if history is not None:
             _checks.kind("history", history, History, "a History")
         self.guide = guide
-        self.status = status if status is not None else Status(True, "a guide without a known fit.")
+        self.status = status if status is not None else Status(None, "no fit of this guide is known.")
         self.history = history if history is not None else History()
 
     @property

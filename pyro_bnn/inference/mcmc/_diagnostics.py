@@ -11,7 +11,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 
 from ..._core.extras import optional
 from ..._core.inputs import Inputs, as_inputs, leaves, num_rows, take
-from ..._core.summary import Shown
+from ..._core.summary import Shown, counted
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
 from ..posterior import Status, warn_unless_ok
@@ -204,7 +204,7 @@ class Modes(Shown):
     def fault(self) -> str:
         """A clause that says how many chains have not explored their modes; empty if all have."""
         bad = self.num_unexplored
-        worst = f"R-hat of a chain's halves up to {self._largest_within}, above {LARGEST_WITHIN}"
+        worst = self._stuck or f"R-hat of a chain's halves up to {self._largest_within}, above {LARGEST_WITHIN}"
         return f"{bad} of {len(self.within)} chains have not explored their modes ({worst})" if bad else ""
 
     @property
@@ -212,7 +212,15 @@ class Modes(Shown):
         return told_beside(float(self.within.max()), LARGEST_WITHIN)
 
     @property
+    def _stuck(self) -> str:
+        """A clause about chains that did not move; empty if all moved."""
+        count = int(self.within.isinf().sum())
+        return f"R-hat is infinite, because {counted(count, 'chain')} did not move" if count else ""
+
+    @property
     def _r_hats(self) -> str:
+        if self._stuck:
+            return self._stuck
         between = told_beside(self.between, LARGEST_WITHIN)
         return f"R-hat within chains up to {self._largest_within}, between them {between}"
 

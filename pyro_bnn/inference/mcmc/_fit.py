@@ -1,5 +1,7 @@
 """Markov chain Monte Carlo for any model."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

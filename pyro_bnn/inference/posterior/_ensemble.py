@@ -158,11 +158,13 @@ MOST_MESSAGES = 1
 
 
 def _combined(statuses: list[Status]) -> Status:
-    bad = [f"member {index}: {status.message}" for index, status in enumerate(statuses) if not status]
+    bad = [f"member {index}: {status.message}" for index, status in enumerate(statuses) if status.ok is False]
+    if not bad and (unknown := [status for status in statuses if status.ok is None]):
+        return Status(None, f"{len(unknown)} of {len(statuses)} members have no known fit.")
     if not bad:
         return Status(True, f"All {len(statuses)} members ended well; the first: {statuses[0]}")
     more = [] if len(bad) <= MOST_MESSAGES else ["The others are in the `status` of each of the `members`."]
-    remedies = dict.fromkeys(status.remedy for status in statuses if not status and status.remedy)
+    remedies = dict.fromkeys(status.remedy for status in statuses if status.ok is False and status.remedy)
     said = " ".join([*bad[:MOST_MESSAGES], *more])
     verdict = f"{len(bad)} of {len(statuses)} members did not end well."
     return Status(False, f"{verdict} {said}", remedy=" ".join(remedies), verdict=verdict)

@@ -14,7 +14,7 @@ from ..._core.inputs import Inputs, as_inputs
 from ..._core.remedies import Advised
 from ..._core.scope import EXCLUSIVE, Stream
 from ..._core.signatures import explained
-from ..._core.summary import NOT_OK, SITE_COLUMNS, Shown, Summary, counted, in_time, shape_row
+from ..._core.summary import SITE_COLUMNS, Shown, Summary, counted, in_time, shape_row
 from ...modelling.model import SITE_PREFIX, BayesianModel
 from ...modelling.priors import PosteriorPrior, Prior
 from ..history import History
@@ -109,7 +109,7 @@ class Posterior(Advised, Shown, ABC):
             title += f", {counted(total, 'number')} in {counted(len(shapes), 'tensor')}"
         title += "" if self.num_stored is None else f", {counted(self.num_stored, 'draw')}"
         title += "" if self.seconds is None else f", {in_time(self.seconds)}"
-        status = f"{'ok' if self.status else NOT_OK}: {self.status}"
+        status = f"{self.status.label}: {self.status}"
         rows = [shape_row(name, shape) for name, shape in (shapes or {}).items()]
         return Summary(title, [status], rows, columns=SITE_COLUMNS)
 
@@ -235,9 +235,9 @@ class Posterior(Advised, Shown, ABC):
     ) -> Any:
         """Return draws of the posterior as ArviZ's `InferenceData` with one chain.
 
-        The group ``posterior`` has the attributes ``method``, ``status``, ``status_ok`` (0 or 1), ``sampling_time`` (in
-        seconds, if known) and ``inference_library``. For independent draws, R-hat and effective sample sizes say
-        nothing about the quality of the posterior.
+        The group ``posterior`` has the attributes ``method``, ``status``, ``status_ok`` (0 or 1, if known),
+        ``sampling_time`` (in seconds, if known) and ``inference_library``. For independent draws, R-hat and effective
+        sample sizes say nothing about the quality of the posterior.
 
         Args:
             num_samples: Number of draws; by default 1000, or all stored draws if the posterior stores fewer. For Markov
@@ -291,7 +291,7 @@ class Posterior(Advised, Shown, ABC):
         return {
             "method": self.method,
             "status": str(self.status),
-            "status_ok": int(self.status.ok),
+            "status_ok": None if self.status.ok is None else int(self.status.ok),
             "sampling_time": self.seconds,
         }
 

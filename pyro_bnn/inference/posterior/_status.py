@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from ..._core.remedies import Advised
 from ..._core.scope import warn_of_fit
+from ..._core.summary import NOT_OK, OK, UNKNOWN
 
 MOST_CHARACTERS = 250
 """Heuristic: largest number of characters in a warning that quotes the rest of the status's message. If the quotation
@@ -19,7 +20,7 @@ class Status(Advised):
     """How inference ended.
 
     Args:
-        ok: Whether inference shows no sign of trouble.
+        ok: Whether inference shows no sign of trouble; None if no fit is known, as after a training loop of your own.
         message: What happened. Without a `remedy`, the message also says what to try.
         detail: The last part of the message, about how the result was computed.
         remedy: Advice on what to try, with the argument names of the function that made the fit.
@@ -38,7 +39,7 @@ class Status(Advised):
         The loss still falls. Raise `num_epochs`.
     """
 
-    ok: bool
+    ok: bool | None
     message: str
     detail: str = field(default="", compare=False, repr=False)
     remedy: str = ""
@@ -46,10 +47,15 @@ class Status(Advised):
     is_slight: bool = field(default=False, compare=False, repr=False)
 
     def __bool__(self) -> bool:
-        return self.ok
+        return bool(self.ok)
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}".rstrip()
+
+    @property
+    def label(self) -> str:
+        """The first word or words of a summary: "ok", "NOT OK" or "unknown"."""
+        return UNKNOWN if self.ok is None else OK if self.ok else NOT_OK
 
     @property
     def finding(self) -> str:

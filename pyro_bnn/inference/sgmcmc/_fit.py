@@ -1,5 +1,7 @@
 """Stochastic-gradient MCMC of a :class:`~pyro_bnn.BayesianModel`."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Stochastic variational inference for any model, guide, ELBO of Pyro and optimizer of torch."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack

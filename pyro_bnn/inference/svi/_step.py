@@ -15,6 +15,7 @@ from ..._core import checks as _checks
 from ..._core.devices import reads_wait
 from ..._core.inputs import Batch, num_rows
 from ..._core.processes import Processes
+from ..._core.summary import Shown, Summary, counted
 from ...modelling.model import BayesianModel, random_paths
 from ..joint import CHECKPOINTED
 from ._optimizers import skipping, skips_on_flag
@@ -120,8 +121,8 @@ class NonFiniteError(RuntimeError):
         return NonFiniteError(self.problem, where, self.more, self.kl_weight)
 
 
-@dataclass(frozen=True)
-class StepTerms:
+@dataclass(frozen=True, repr=False)
+class StepTerms(Shown):
     """The ELBO of a step, and its two terms.
 
     The values are in nats, for the whole data set, on the model's device. Only a conversion, such as
@@ -133,6 +134,12 @@ class StepTerms:
     """
 
     values: Tensor
+
+    def _summary(self) -> Summary:
+        log_likelihood, kl, is_finite, rows = self.values.tolist()
+        terms = f"ELBO {log_likelihood - kl:.5g} nats = log-likelihood {log_likelihood:.5g} - KL {kl:.5g}"
+        note = "" if is_finite else "; a loss or gradient was not finite"
+        return Summary(f"StepTerms: {terms}, from {counted(int(rows), 'row')}{note}")
 
     @property
     def elbo(self) -> Tensor:

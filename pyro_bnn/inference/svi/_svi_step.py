@@ -1,5 +1,7 @@
 """The optimisation step of `fit_svi`, also for your own training loops."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn

@@ -22,7 +22,7 @@ from ..._core import checks as _checks
 from ..._core.names import nearest
 from ..._core.remedies import Advised
 from ..._core.scope import outer_stacklevel, seeded, warn_of_fit
-from ..._core.summary import ALARM, NOT_OK, Summary, as_html, counted, few, in_lines
+from ..._core.summary import ALARM, Summary, as_html, counted, few, in_lines
 from ...auto import fitting
 from ...auto.choosing import ACTIVATIONS, FEWEST_COMPARED, Deadline, Design, open_designs
 from ...inference.posterior import Posterior, Status, default_num_draws
@@ -79,7 +79,7 @@ class BNNEstimator(Advised, Settings):
         options |= {"ensure_min_samples": 1 if is_next else 2, "reset": not is_next}
         try:
             found = validate_data(self, X, *targets, dtype=np.float64, accept_sparse="csr", **options)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             if problem := _wrong_shape(str(error), X, *targets):
                 raise ValueError(problem) from None
             if "NaN" in str(error) or "infinity" in str(error):
@@ -87,14 +87,16 @@ class BNNEstimator(Advised, Settings):
                 problems = [_not_finite(name, values, type(self).__name__) for name, values in named]
                 if any(problems):
                     raise ValueError(" ".join(filter(None, problems))) from None
-            if "convert string to float" not in str(error):
+            if "convert string to float" not in str(error) and "could not be promoted" not in str(error):
                 raise
-            texts = [f"`{name}`" for name in X.select_dtypes(exclude="number")] if hasattr(X, "select_dtypes") else []
-            where = f" in {few(texts)}" if texts else ""
+            is_frame = hasattr(X, "select_dtypes")
+            others = [*X.select_dtypes(exclude=["number", "bool"])] if is_frame else []
+            where = f" in {few(f'`{name}`' for name in others)}" if others else ""
             raise ValueError(
-                f"{error}: text{where} must be encoded as numbers first, for example by "
-                "`pandas.get_dummies(X)`, or by scikit-learn's `OneHotEncoder` in a pipeline; `pyro-bnn train` encodes "
-                "it by itself."
+                f"`X` must be numbers, got text or dates{where}; encode them in a pipeline, such as "
+                f"`make_pipeline(skrub.TableVectorizer(), {type(self).__name__}())`, or text by scikit-learn's "
+                f"`make_column_transformer((OneHotEncoder(), {others[:3] or [0]}), remainder='passthrough')`. "
+                "`pyro-bnn train` encodes text and dates by itself."
             ) from error
         return (_dense(found[0]), found[1]) if targets else _dense(found)
 
@@ -255,7 +257,8 @@ class BNNEstimator(Advised, Settings):
         fit = self._fit_summary()
         if fit is None:
             return ""
-        style, said = (FINE, "ok") if self._status else (ALARM, f"{NOT_OK}: {self._status.finding}")
+        status = self._status
+        style, said = (FINE, status.label) if status else (ALARM, f"{status.label}: {status.finding}")
         line = f'{as_html(fit.title)}, <strong style="{style}">{as_html(said)}</strong>'
         facts = "".join(f"<div>{as_html(note)}</div>" for note in fit.notes)
         return f'<details style="{OF_FIT}"><summary>{line}</summary>{facts}</details>'
@@ -269,7 +272,7 @@ class BNNEstimator(Advised, Settings):
         network = f"{counted(self.n_features_in_, 'input')}, {units} hidden units"
         notes = [
             f"network: {network}, prior {self.model_.prior!r}, likelihood {self.model_.likelihood!r}",
-            f"{'ok' if self._status else NOT_OK}: {self._status}",
+            f"{self._status.label}: {self._status}",
         ]
         return Summary(f"Fit: {self.posterior_.method}", notes)
 

@@ -1,6 +1,13 @@
-"""The classifier."""
+"""The classifier.
 
+Names that are imported "as" themselves are types of inherited fields, which tools look up here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable as Callable
 from collections.abc import Mapping
+from collections.abc import Sequence as Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,13 +20,17 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
+from torch import nn as nn
 
 from ..._core.signatures import explained
 from ...auto.choosing import OF_CLASSES
 from ...modelling.likelihoods import make_likelihood
+from ...modelling.priors import PriorLike as PriorLike
 from ...results.calibration import ConformalSets
 from ...scores.uncertainty import ClassificationPrediction
 from ._base import ALPHA, BNNEstimator
+from ._methods import Activation as Activation
+from ._methods import Method as Method
 
 Floats = NDArray[np.float64]
 
@@ -79,7 +90,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
     classes_: NDArray[Any] = field(init=False)
 
     @explained("classifier.fit(X, y)")
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNClassifier":
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> BNNClassifier:
         """Fit the network to a table; see :meth:`BNNRegressor.fit`.
 
         Args:
@@ -96,7 +107,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
     @explained("classifier.partial_fit(X, y, classes=[0, 1])")
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> "BNNClassifier":
+    ) -> BNNClassifier:
         """Fit to a further part of the data; see :meth:`BNNRegressor.partial_fit`.
 
         Args:
@@ -112,7 +123,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
 
     def _learn(
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *, is_part: bool = False, is_next: bool = False
-    ) -> "BNNClassifier":
+    ) -> BNNClassifier:
         labels: Any
         _require_labels(y)
         x, labels = self._validated(X, y, is_next=is_next, multi_output=True)

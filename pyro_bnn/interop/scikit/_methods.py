@@ -1,10 +1,12 @@
 """The inference methods of the estimators: functions of a `Task`, listed in `METHODS`."""
 
+from __future__ import annotations
+
 import functools
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +22,7 @@ from ...auto.fitting import TimeLimit, fit
 from ...inference.gauss_newton import fit_gauss_newton
 from ...inference.guides import DeltaGuide, MeanFieldGuide, NetworkInit
 from ...inference.kl import check_weight
-from ...inference.mcmc import MCLMC, Descent, fit_mcmc, fit_nuts
+from ...inference.mcmc import MCLMC, Descent, MCMCPosterior, fit_mcmc, fit_nuts
 from ...inference.posterior import EnsemblePosterior, Posterior
 from ...inference.scale_maps import Precision
 from ...inference.svi import OptimizerMaker, fit_svi, natural_gradient
@@ -55,6 +57,10 @@ NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
 
 Without them, the scales would start at those of the prior, and the first steps would be too long.
 """
+
+MORE_DRAWS = "Raise `max_iter`, the number of draws of each chain and of its warm-up."
+TIGHTER = " If steps still diverge, use a tighter `prior`."
+"""Advice after chains that are too short, and after steps that diverged."""
 
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
 """Heuristic for SWAG: rank, learning rate, number of epochs, batches per epoch, and most rows of a batch."""
@@ -140,7 +146,10 @@ def auto(task: Task) -> Fitted:
         fitted = svi(task)
         fitted.posterior.status = error.instead(fitted.posterior.status, len(task.designs))
         return fitted
-    return Fitted(best.model, best.posterior, best.posterior.num_stored // best.posterior.num_chains)
+    num_draws = best.posterior.num_stored // best.posterior.num_chains
+    if best.posterior.status.ok is False and num_draws == settings.max_iter:
+        best.posterior.status = replace(best.posterior.status, remedy=MORE_DRAWS)
+    return Fitted(best.model, best.posterior, num_draws)
 
 
 def svi(task: Task) -> Fitted:
@@ -233,7 +242,7 @@ def nuts(task: Task) -> Fitted:
             progress=progress_of(task.settings),
             seed=task.seed,
         )
-    return Fitted(model, posterior, draws)
+    return Fitted(model, _explained(posterior), draws)
 
 
 def mclmc(task: Task) -> Fitted:
@@ -252,7 +261,16 @@ def mclmc(task: Task) -> Fitted:
             progress=progress_of(task.settings),
             seed=task.seed,
         )
-    return Fitted(model, posterior, draws)
+    return Fitted(model, _explained(posterior), draws)
+
+
+def _explained(posterior: MCMCPosterior) -> MCMCPosterior:
+    """If the chains failed, name the estimator's settings as the remedy, in place of arguments of `fit_mcmc`."""
+    if not posterior.status:
+        finding = posterior.status.message.partition(". ")[0].rstrip(".")
+        remedy = f"{MORE_DRAWS}{TIGHTER if posterior.statistics.num_diverging else ''}"
+        posterior.status = replace(posterior.status, message=f"{finding}.", remedy=remedy, verdict="")
+    return posterior
 
 
 def _started(task: Task, guide: MeanFieldGuide) -> MeanFieldGuide:

@@ -1,6 +1,12 @@
-"""The regressor."""
+"""The regressor.
+
+Names that are imported "as" themselves are types of inherited fields, which tools look up here.
+"""
+
+from __future__ import annotations
 
 import warnings
+from collections.abc import Callable as Callable
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
@@ -11,6 +17,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
+from torch import nn as nn
 
 from ..._core import checks as _checks
 from ..._core.scope import outer_stacklevel
@@ -24,10 +31,13 @@ from ...modelling.likelihoods import (
     make_likelihood,
     name_of_likelihood,
 )
+from ...modelling.priors import PriorLike as PriorLike
 from ...results.calibration import ConformalIntervals
 from ...results.units import in_units, note_on_unlike_rows
 from ...scores.uncertainty import RegressionPrediction
 from ._base import ALPHA, DTYPE, BNNEstimator, standard_units
+from ._methods import Activation as Activation
+from ._methods import Method as Method
 
 Floats = NDArray[np.float64]
 
@@ -132,7 +142,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
     _sd_of_targets: torch.Tensor = field(init=False)
 
     @explained("regressor.fit(X, y)")
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> BNNRegressor:
         """Fit the network to a table.
 
         Args:
@@ -151,7 +161,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
         return self._learn(X, y, sample_weight)
 
     @explained("regressor.partial_fit(X, y)")
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> BNNRegressor:
         """Fit to a further part of the data, with the posterior of the earlier parts as the prior.
 
         The first part determines the standardisation. Each call estimates the noise from its own rows only. The method
@@ -172,7 +182,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
 
     def _learn(
         self, X: Any, y: Any, sample_weight: Any, *, is_part: bool = False, is_next: bool = False
-    ) -> "BNNRegressor":
+    ) -> BNNRegressor:
         _require_numbers(y)
         x, targets = self._validated(X, y, is_next=is_next, multi_output=True, y_numeric=True)
         y_all = torch.tensor(targets.reshape(len(x), -1), dtype=DTYPE)

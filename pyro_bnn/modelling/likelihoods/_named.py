@@ -52,8 +52,11 @@ LIKELIHOODS: dict[str, _Choice] = {
 has one output for each class."""
 
 
+GAUSSIAN = "GaussianLikelihood(pyro.distributions.HalfNormal(1.0))"
+"""With this prior, `fit` can run chains; a noise scale without a prior would need a variational fit."""
+
 CALLS = {
-    **dict.fromkeys(["gaussian", "normal", "regression", "mse", "gaussiannll"], "GaussianLikelihood()"),
+    **dict.fromkeys(["gaussian", "normal", "regression", "mse", "gaussiannll"], GAUSSIAN),
     **dict.fromkeys(["categorical", "classification", "softmax", "crossentropy"], "CategoricalLikelihood()"),
     **dict.fromkeys(["bernoulli", "binary", "sigmoid", "logistic", "bce", "bcewithlogits"], "BernoulliLikelihood()"),
     **dict.fromkeys(["poisson", "counts", "poissonnll"], "PoissonLikelihood()"),

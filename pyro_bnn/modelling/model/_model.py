@@ -1,5 +1,7 @@
 """The Bayesian model: a network with priors and a likelihood."""
 
+from __future__ import annotations
+
 import copy
 import itertools
 from collections.abc import Iterable, Mapping
@@ -268,8 +270,8 @@ def _require_likelihood(value: object) -> None:
         got = repr(value) if isinstance(value, str) else _checks.described(value)
         call = nearest_call(value)
         raise ValueError(
-            "`likelihood` must be a Likelihood, such as GaussianLikelihood(0.5) for numbers or CategoricalLikelihood() "
-            f"for classes, got {got}{f'; write {call}' if call else ''}."
+            "`likelihood` must be a Likelihood, such as GaussianLikelihood(0.5) for noise of sd 0.5 or "
+            f"CategoricalLikelihood() for classes, got {got}{f'; write {call}' if call else ''}."
         )
 
 

@@ -46,10 +46,13 @@ def as_prior(name: str, value: object) -> WeightPrior:
     """Return a prior as it is, or make one from a distribution of one real number."""
     if not isinstance(value, Distribution):
         example = "a Prior, such as NormalPrior(1.0), or a distribution of one number, such as dist.Normal(0.0, 1.0)"
-        if _checks.is_number(value) or isinstance(value, str):
-            kind = nearest(value, CALLS) if isinstance(value, str) else ""
-            call = CALLS.get(kind, f"NormalPrior({1.0 if isinstance(value, str) else value})")
-            raise ValueError(f"`{name}` must be {example}, got {value!r}; write {call}.")
+        if _checks.is_number(value):
+            raise ValueError(f"`{name}` must be {example}, got {value!r}; write NormalPrior({value}).")
+        if isinstance(value, str | type):
+            word = value if isinstance(value, str) else value.__name__.removesuffix("Prior")
+            got = repr(value) if isinstance(value, str) else _checks.described(value)
+            call = CALLS.get(nearest(word.lower(), CALLS), "NormalPrior(1.0)")
+            raise ValueError(f"`{name}` must be {example}, got {got}; write {call}.")
         _checks.kind(name, value, WeightPrior, example)
         assert isinstance(value, WeightPrior)
         return value

@@ -1,5 +1,7 @@
 """Comparison of inference methods by their predictions."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -68,7 +70,7 @@ class ClassSummary:
         self.probs = torch.cat([total / len(probs), (total - sums) / (len(probs) - sizes)])  # (G + 1, C, N)
         self.resampled_labels = torch.stack([sums[resample].sum(0).argmax(0) for resample in resamples])  # (B, N)
 
-    def pair_scores(self, reference: "ClassSummary", mask: Tensor) -> dict[str, Estimate]:
+    def pair_scores(self, reference: ClassSummary, mask: Tensor) -> dict[str, Estimate]:
         """Return agreement and total variation; see :class:`Scores`."""
         probs, others = self.probs[..., mask], reference.probs[..., mask]
         agree = (probs[0].argmax(0) == others[0].argmax(0)).double().mean()
@@ -128,7 +130,7 @@ class NumberSummary:
             total = epistemic + variances[keep].mean(0)
             self.moments.append(PredictiveMoments(means[keep].mean(0), epistemic, total, nodes, cdf))
 
-    def pair_scores(self, reference: "NumberSummary", mask: Tensor) -> dict[str, Estimate]:
+    def pair_scores(self, reference: NumberSummary, mask: Tensor) -> dict[str, Estimate]:
         """Return distances of means and distributions, and ratios of standard deviations."""
         own, its = ([PredictiveMoments(*(part[..., mask] for part in m)) for m in s.moments] for s in (self, reference))
         scores = {

@@ -10,7 +10,7 @@ from textwrap import wrap
 
 from ..._core.inputs import Inputs
 from ..._core.remedies import Advised
-from ..._core.summary import NOT_OK, WIDTH, Number, Shown, Summary, counted
+from ..._core.summary import WIDTH, Number, Shown, Summary, counted
 from ...inference.posterior import Status
 from ...scores.uncertainty import Prediction
 
@@ -189,7 +189,7 @@ class Comparison(Advised, Shown):
 
     @property
     def verdict(self) -> str:
-        """The result in words: a line for each method whose status is not ok, then a line for each region.
+        """The result in words: a line for each method whose status is not ok or unknown, then a line for each region.
 
         If several methods are compared with the first, a region's line is about the closest of them. If the status of
         the first method shows more than a slight problem, there are no lines about regions. `status` and `others` have
@@ -200,7 +200,7 @@ class Comparison(Advised, Shown):
     @property
     def _is_told(self) -> bool:
         """Whether the first method is good enough to judge others by."""
-        return self.status.ok or self.status.is_slight
+        return self.status.ok is not False or self.status.is_slight
 
     @property
     def _doubts(self) -> list[str]:
@@ -209,7 +209,7 @@ class Comparison(Advised, Shown):
             name: (status, "its numbers do not tell how good the method is.") for name, status in self.others.items()
         }
         return [
-            f"{_problem(name, status)} Until then, {SMALL if status.is_slight else doubt}"
+            _problem(name, status, SMALL if status.is_slight else doubt)
             for name, (status, doubt) in {**first, **others}.items()
             if not status
         ]
@@ -315,8 +315,9 @@ class Comparison(Advised, Shown):
         Path(path).write_text(text, encoding="utf-8")
 
 
-def _problem(name: str, status: Status) -> str:
-    return f"{NOT_OK}: {name}: {status.finding} {status.remedy}".rstrip()
+def _problem(name: str, status: Status, doubt: str) -> str:
+    until = "" if status.ok is None else f" Until then, {doubt}"
+    return f"{status.label}: {name}: {f'{status.finding} {status.remedy}'.rstrip()}{until}"
 
 
 def _wrapped(lines: Sequence[str]) -> str:

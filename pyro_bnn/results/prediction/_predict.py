@@ -1,5 +1,7 @@
 """Prediction: the mean over draws from a posterior, and its uncertainty."""
 
+from __future__ import annotations
+
 import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -34,8 +34,8 @@ DRAWS_FIRST = ("logits", "components", "values")
 MOST_KEPT = 2**20
 """Heuristic: the largest number of elements that `predict` keeps by default. A million Gaussians take 8 MB."""
 
-NUM_HEAD, MOST_COLUMNS = 5, 12
-"""Largest numbers of rows and columns that a notebook shows of a prediction."""
+HEAD, NOTEBOOK_HEAD, CELL = (3, 76), (5, 140), 8
+"""Largest number of rows, and of characters in a row, that the prompt and a notebook show; least width of a cell."""
 
 HALF = (torch.float16, torch.bfloat16)
 """Floating-point types that data frames hardly support."""
@@ -84,23 +84,30 @@ class Prediction(Advised, Shown, ABC):
         """Mean of the predictive distribution: class probabilities (N, C) or, in regression, means ``(N, *O)``."""
 
     def _summary(self) -> Summary:
+        return self._with_head(*HEAD)
+
+    def _notebook_summary(self) -> Summary:
+        return self._with_head(*NOTEBOOK_HEAD)
+
+    def _with_head(self, most_rows: int, width: int) -> Summary:
+        """Return a summary with the first rows and columns of the data frame."""
         size = f"{counted(len(self), 'row')}, {self.axes_in_words()}, {counted(self.num_samples, self.draws_are)}"
         notes = self.uncertainty_in_words().splitlines() if len(self) else []
         if self.log_density is not None and len(self):
             notes.append(f"mean negative log-density of the targets: {self.nll:.3g} nats")
         device = self.expectation.device
         place = "" if device.type == "cpu" else f", on {device}"
-        return Summary(f"{type(self).__name__}: {size}{place}", notes)
-
-    def _notebook_summary(self) -> Summary:
-        summary = self._summary()
+        title = f"{type(self).__name__}: {size}{place}"
         if not len(self):
-            return summary
-        head = self[:NUM_HEAD].to_frame()
-        names = head.columns[:MOST_COLUMNS]
+            return Summary(title, notes)
+        head = self[:most_rows].to_frame()
+        ends = np.cumsum([max(len(name), CELL) + 2 for name in head.columns])
+        names = head.columns[ends <= width]
+        if len(self) > len(head) or len(head.columns) > len(names):
+            shown = "row" if len(head) == 1 else f"{len(head)} rows"
+            notes.append(f"first {shown}; `prediction.to_frame()` has all rows and columns:")
         rows = [(index, *(head[name][index].item() for name in names)) for index in head.index]
-        shown = f"first {counted(len(rows), 'row')}; `prediction.to_frame()` has all rows and columns"
-        return replace(summary, notes=[*summary.notes, shown], rows=rows, header=("row", *names))
+        return Summary(title, notes, rows, ("row", *names))
 
     def axes_in_words(self) -> str:
         """Describe a row's axes, such as "10 classes"."""
