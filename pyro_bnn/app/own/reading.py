@@ -40,7 +40,7 @@ class Table:
     def column(self, name: str) -> Cells:
         """Return the cells of a column."""
         self.require([name])
-        return Cells(name, self.shown, self.frame[name], self.separator)
+        return Cells(name, self.shown, self.frame[name], self.separator, instead=training_without([name]))
 
     def require(self, names: Sequence[str], *, is_typed: bool = True) -> None:
         """Raise ValueError if `names` are not all columns of the table. `is_typed` says whether the user typed them."""
