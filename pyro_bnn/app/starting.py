@@ -75,12 +75,12 @@ def _asked(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> RunCon
 def columns_of(dataset: str, *, header: bool) -> str:
     """Return a sentence that names the columns of a table, or "" if there is no such file."""
     from .own.cells import listed
-    from .own.reading import read_table  # imported late: loads pandas
+    from .own.reading import hint_of_header, read_table  # imported late: loads pandas
 
     if not Path(dataset).exists():
         return ""
     table = read_table(dataset, header=header)
-    return f" Its columns are {listed(table.names, MOST_COLUMNS)}.{table.hint_of_header}"
+    return f" Its columns are {listed(table.names, MOST_COLUMNS)}.{hint_of_header(table.names)}"
 
 
 def method_for(settings: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ def _check_draws(num_samples: int | None) -> int | None:
     return num_samples
 
 
-Run = Annotated[Path, typer.Argument(help="Folder that `train` wrote.")]
+Run = Annotated[Path, typer.Argument(help="Folder that `train` wrote.", metavar="RUN")]
 Out = Annotated[Path, typer.Option(help="Folder to write to.")]
 Data = Annotated[
     Path | None,
@@ -63,7 +63,7 @@ Format = Annotated[
     ),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="Print the results as a JSON document, and the text to standard error.")
+    bool, typer.Option("--json", help="Print the results, or the error, as JSON, and the text to standard error.")
 ]
 Unknown = Annotated[
     str | None,
@@ -84,11 +84,21 @@ EvaluateDraws = Annotated[
 
 OF_DATA, OF_FIT = ("target", "ignore", "calibrate"), ("hidden", "prior", "method", "time_limit", "epochs", "seed")
 BRIEF = ("out", *OF_DATA, *OF_FIT, "help_all")
+OF_COLUMNS = ("--target", "--features", "--ignore", "--keep")
 ALL = "pyro_bnn.help_all"  # key in the `meta` dictionary of Typer's context, present if `--help-all` was given
 
 
 class PlainFlags:
     """Base class of commands whose help omits the types of flags, and shows defaults in words without parentheses."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line. Raise if columns are named twice, as Typer would silently ignore the first ones."""
+        given = [part.partition("=")[0] for part in args]
+        if twice := next((name for name in OF_COLUMNS if given.count(name) > 1), ""):
+            once = "train once for each target" if twice == "--target" else "separate several columns by commas"
+            ctx.fail(f"{twice} is given twice; {once}.")
+        rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]  # of the command
+        return rest
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the command's parameters. The help shows their defaults, but no types of flags."""
