@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from .. import recipes, specs
-from ..config import PICTURE_FORMATS, RunConfig, option_of, settings
+from ..config import FIT, IMAGE_SETS, NETWORK, OWN, PICTURE_FORMATS, SVI, RunConfig, option_of, settings
 from ..remedies import MANIFEST, no_run
 from ..specs import TABLES
 
@@ -84,6 +84,7 @@ EvaluateDraws = Annotated[
 
 OF_DATA, OF_FIT = ("target", "ignore", "calibrate"), ("hidden", "prior", "method", "time_limit", "epochs", "seed")
 BRIEF = ("out", *OF_DATA, *OF_FIT, "help_all")
+PANELS = (OWN, NETWORK, FIT, SVI, IMAGE_SETS)  # headings of settings, in the order of the help
 OF_COLUMNS = ("--target", "--features", "--ignore", "--keep")
 ALL = "pyro_bnn.help_all"  # key in the `meta` dictionary of Typer's context, present if `--help-all` was given
 
@@ -154,7 +155,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(RunConfig)
     signature = inspect.signature(command)
     options = {name: part for name, part in signature.parameters.items() if part.kind is not part.VAR_KEYWORD}
-    for name, setting in settings().items():
+    for name, setting in sorted(settings().items(), key=lambda item: PANELS.index(item[1].panel)):
         if name in options:
             continue
         kind = hints[name]
@@ -167,6 +168,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         typed: Any = kind if kind in (int, float, bool) else str
         annotation = Annotated[typed | None, option]
         options[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    options["recipe"] = options.pop("recipe")  # below the other options of image sets
     command.__dict__["__signature__"] = signature.replace(parameters=[*options.values()])
     return command
 

@@ -63,9 +63,10 @@ class Table:
                 near = lower[found[0]]
                 hint = f"did you mean {near!r}?" if is_typed else f"rename the column {near!r} if it is meant."
                 raise ValueError(f"{self.shown} has no column {missing[0]!r}; {hint}")
+            needs = "" if is_typed else f" To predict without {listed(missing)}, {training_without(missing)}."
             raise ValueError(
                 f"{self.shown} has no column{'s' * (len(missing) > 1)} {listed(missing)}; its columns are "
-                f"{listed(self.names, 20)}.{hint_of_header(self.names)}"
+                f"{listed(self.names, 20)}.{needs}{hint_of_header(self.names)}"
             )
 
     def rows(self, chosen: np.ndarray) -> "Table":
