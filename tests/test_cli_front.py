@@ -385,7 +385,7 @@ def test_a_wrong_command_line_is_answered_with_the_right_one(pyro_bnn):
         (("evaluate", "run", "--force"), "No such option: --force."),
         (("evalute", "run"), "No such command: evalute; did you mean evaluate?"),
         (("xyz", "run"), "No such command: xyz."),
-        (("predict", "run"), f"Missing argument '{shown('rows')}'; write pyro-bnn predict [OPTIONS] {run} {rows}."),
+        (("predict", "run"), f"Missing argument '{shown('rows')}'; write pyro-bnn predict [OPTIONS] RUN ROWS."),
         (("report",), f"Missing argument '{shown('run')}'; write pyro-bnn report [OPTIONS] {run}."),
     ):
         code, _, err = pyro_bnn(*words)

@@ -1,6 +1,5 @@
 """Targets that are not what the options say."""
 
-import json
 import string
 
 import pytest
@@ -80,11 +79,3 @@ def test_several_targets_or_options_are_refused_with_a_remedy(pyro_bnn, tmp_path
     table = write_table(tmp_path / "t.csv", [(row, row % 3, row % 4) for row in range(20)], ("x", "y", "z"))
     code, _, err = pyro_bnn("train", table, *options, "--out", tmp_path / "run")
     assert (code, remedy in err) == (2, True), err
-
-
-def test_an_error_is_json_if_the_results_would_be(pyro_bnn, tmp_path):  # noqa: F811
-    code, out, err = pyro_bnn("evaluate", tmp_path / "run", "--json")
-    document = json.loads(out)
-    assert (code, document["command"]) == (2, "evaluate")
-    assert "make one with `pyro-bnn train`" in document["error"]
-    assert err == f"error: {document['error']}\n"

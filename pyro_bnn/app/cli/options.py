@@ -168,7 +168,8 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         typed: Any = kind if kind in (int, float, bool) else str
         annotation = Annotated[typed | None, option]
         options[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-    options["recipe"] = options.pop("recipe")  # below the other options of image sets
+    recipe = options.pop("recipe").replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    options["recipe"] = recipe  # below the other options of image sets
     command.__dict__["__signature__"] = signature.replace(parameters=[*options.values()])
     return command
 
