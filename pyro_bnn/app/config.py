@@ -22,20 +22,13 @@ from .specs import (
     make_prior,
     numbers_in,
     parts_of,
+    remedy_for_binary,
     unknown_data,
 )
 from .validation import checked, parsed
 
 PICTURE_FORMATS = ("png", "pdf", "svg")
 LEVEL = 0.9  # default probability of prediction intervals, in `predict`, in pictures and in reports
-WORKBOOK = "it is a workbook or an archive, which is not read: save the sheet as a CSV file"
-BINARY = {
-    b"PK\x03\x04": WORKBOOK,  # *.xlsx, *.ods, *.zip
-    b"\xd0\xcf\x11\xe0": WORKBOOK,  # *.xls
-    b"\x1f\x8b": "it is compressed by gzip: unpack it",
-    b"PAR1": "it is a Parquet file: rename it to end in .parquet",
-}
-"""First bytes of files that are no text, and what to do with such files."""
 VERSION = 2  # of the format of `config.json`; a file of any other version is refused
 
 
@@ -47,18 +40,9 @@ def kind_of(dataset: str) -> str:
     if ending == ".npz" or ending in TABLES:
         return "arrays" if ending == ".npz" else "table"
     if ending and Path(dataset).is_file():
-        remedy = (
-            remedy_for_binary(dataset) or f"rename it to an ending of tables ({', '.join(TABLES)}) or arrays (.npz)"
-        )
-        raise ValueError(f"{dataset} ends in {ending}; {remedy}.")
+        rename = f"rename it to an ending of tables ({', '.join(TABLES)}) or arrays (.npz)"
+        raise ValueError(f"{dataset} ends in {ending}; {remedy_for_binary(dataset) or rename}.")
     raise unknown_data(dataset)
-
-
-def remedy_for_binary(path: str | Path) -> str:
-    """Return what to do with a workbook, an archive or a Parquet file instead of reading it as text, or ""."""
-    with Path(path).open("rb") as file:
-        begin = file.read(4)
-    return next((remedy for first, remedy in BINARY.items() if begin.startswith(first)), "")
 
 
 def _likelihood(spec: str) -> None:

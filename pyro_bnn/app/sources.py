@@ -259,10 +259,7 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 
 
 def first_look(config: RunConfig, *, guesses: bool) -> tuple[str, str, int, bool]:
-    """Return the likelihood, the reason, the number of rows, and whether the data have separate test rows.
-
-    If `guesses` is true, the target suggests the likelihood. The number of rows does not include separate test rows.
-    """
+    """Return the likelihood, the reason, the number of rows without separate test rows, and whether there are such."""
     path = _near(config.dataset)
     if config.kind == "table":
         table = read_table(path, header=config.header)

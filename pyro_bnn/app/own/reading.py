@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ..config import remedy_for_binary
+from ..specs import remedy_for_binary
 from .cells import Cells, listed, training_without, without_marks
 
 MOST_NAMED = 5  # largest number of rows or columns in a note
