@@ -120,10 +120,12 @@ def test_json_of_the_demo(pyro_bnn, tmp_path):
     assert shown["pictures"] == ["loss.pdf", "ood.pdf", "regression.pdf", "reliability.pdf", "votes.pdf"]
 
 
-def test_with_json_a_fault_leaves_standard_output_empty(pyro_bnn, tmp_path):
+def test_with_json_an_error_is_json_too(pyro_bnn, tmp_path):
     code, out, err = pyro_bnn("evaluate", tmp_path / "nowhere", "--json")
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ")
+    document = json.loads(out)
+    assert (code, document["command"]) == (2, "evaluate")
+    assert "make one with `pyro-bnn train`" in document["error"]
+    assert err == f"error: {document['error']}\n"
 
 
 @pytest.mark.nightly

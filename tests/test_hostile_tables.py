@@ -65,16 +65,13 @@ TABLES = {
         "If it is in Latin-1, this command does so: iconv -f latin1",
     ),
     "UTF-16": ("area,price\n1,2\n".encode("utf-16"), (), "is not text in UTF-8"),
+    "workbook": (b"PK\x03\x04\x14\xe6", (), "is not text; it is a workbook or an archive, which is not read: save the"),
+    "Parquet": (b"PAR1\x15\xe6", (), "it is a Parquet file: rename it to end in .parquet"),
     "binary": (bytes(range(128)) * 4, (), "is not t"),
     "no value of the target": (
         with_column("none", iter([""] * 20)),
         ("--target", "none"),
         "has no value in column 'none'",
-    ),
-    "amounts": (
-        with_column("sum", (f'"CHF 1,000,{i:03d}"' for i in range(20))),
-        ("--target", "sum", "--likelihood", "gaussian"),
-        "look like numbers with text around them, such as 'CHF 1,000,000': write 1000000",
     ),
     "dates": (
         with_column("day", (f"2024-02-{i:02d}" for i in range(1, 21))),
@@ -84,8 +81,12 @@ TABLES = {
     "infinite": (edited(5, "area", "inf"), (), "column 'area' of"),
     "infinite target": (edited(5, "price", "-inf"), (), "holds an infinite number in row 6"),
     "too large": (edited(5, "area", "1e308"), ("--test-fraction", 0), "holds numbers that are too large; divide them"),
-    "mixed": (edited(5, "area", "large"), (), "holds numbers, but also texts such as 'large'"),
-    "mixed target": (edited(5, "price", "dear"), (), "column 'price' of"),
+    "mixed": (edited(5, "area", "large"), (), "holds numbers, but also texts: 'large' in row 6; replace these texts"),
+    "mixed target": (
+        edited(5, "price", "dear"),
+        (),
+        "'dear' in row 6; replace these texts by numbers or empty cells, or choose --likelihood categorical",
+    ),
     "dates of two kinds": (with_column("day", (f"{i}.2.24" for i in range(1, 21))), (), "column 'day' of"),
     "month or day": (
         with_column("day", (f"{i % 9 + 1}/2/2024" for i in range(20))),

@@ -295,7 +295,7 @@ def test_rows_that_lack_a_value_are_refused_or_left_out(pyro_bnn, place):  # noq
     ("options", "cells", "message"),
     [
         ({"names": ("id", "area", "city")}, {}, "has no columns 'rooms', 'garden'"),
-        ({}, {"area": "large"}, "holds numbers, but also texts such as 'large' in row 2;"),
+        ({}, {"area": "large"}, "holds numbers, but also texts: 'large' in row 2;"),
         (
             {"num_rows": 2},
             {"area": "large"},

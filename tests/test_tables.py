@@ -12,7 +12,7 @@ import torch
 from pyro_bnn.app import runs, sources
 from pyro_bnn.app.own.cells import Cells
 from pyro_bnn.app.own.reading import read_table
-from pyro_bnn.app.own.targets import guessed
+from pyro_bnn.app.own.targets import MOST_GUESSED_CLASSES, guessed
 from pyro_bnn.app.sources import split_rows
 
 from .own_data import NAMES, QUICK, columns_of, houses, predictions_in, scores_in, write_table
@@ -131,7 +131,8 @@ def test_classes_are_predicted_from_a_table(pyro_bnn, tmp_path):  # noqa: F811
         (["3", "8", "5"], "categorical"),
         ([str(i) for i in range(30)], "gaussian"),
         (["1.0", "0.0", "1.0"], "gaussian"),
-        (["€142.92", "20 €", "-3"], "gaussian"),
+        (["$142.92", "$20", "-3"], "gaussian"),
+        (["€142.92", "20 €"], "categorical"),
         (["€142.92", "$20"], "categorical"),
         (["€142.92", "none"], "categorical"),
     ],
@@ -139,7 +140,8 @@ def test_classes_are_predicted_from_a_table(pyro_bnn, tmp_path):  # noqa: F811
 def test_the_kind_of_target_is_guessed_and_said(cells, likelihood):
     found, reason = guessed(cells_of(*cells, name="y"))
     assert found == likelihood
-    assert ("classification" in reason, "(for classes" in reason) == (likelihood == "categorical", cells[0] == "1.0")
+    are_few_numbers = likelihood == "gaussian" and len({*cells}) <= MOST_GUESSED_CLASSES
+    assert ("classification" in reason, "(for classes" in reason) == (likelihood == "categorical", are_few_numbers)
 
 
 # --- reading and encoding ---------------------------------------------------------------------------------------------
@@ -237,9 +239,9 @@ def test_a_comma_before_three_digits_may_be_of_two_kinds():
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["1", "2", "1_1"], "holds numbers, but also texts such as '1_1'"),
-        (["1", "2", "-nan"], "holds numbers, but also texts such as '-nan'"),
-        (["1,5", "2,5", "many"], "holds numbers, but also texts such as 'many'"),
+        (["1", "2", "1_1"], "holds numbers, but also texts: '1_1' in row 3"),
+        (["1", "2", "-nan"], "holds numbers, but also texts: '-nan' in row 3"),
+        (["1,5", "2,5", "many"], "holds numbers, but also texts: 'many' in row 3"),
         (["1,5", "2,5", "2.5"], "written in several ways, such as '1,5', '2.5'|written in several ways, such as '2,5'"),
         (["1", "2", "Infinity"], "holds an infinite number in row 3"),
     ],

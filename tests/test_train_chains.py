@@ -182,7 +182,7 @@ def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_
     first, again = draws_of(made[0] / "run"), draws_of(tmp_path / "again")
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert pyro_bnn("evaluate", tmp_path / "again")[0] == 0
-    *_, scores, verdict, saved = out.splitlines()
+    *_, verdict, saved, scores = out.splitlines()
     assert scores == brief_of(tmp_path / "again")
     assert verdict.startswith("The network is trained")
     assert saved == f"Saved in {tmp_path / 'again'}; next: pyro-bnn evaluate {tmp_path / 'again'}"

@@ -4,7 +4,7 @@ import string
 
 import pytest
 
-from .own_data import write_table
+from .own_data import QUICK, predictions_in, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 
 WORDS = [f"text {first}{second}" for first in "abcde" for second in string.ascii_lowercase][:120]
@@ -29,11 +29,53 @@ WORDS = [f"text {first}{second}" for first in "abcde" for second in string.ascii
             "gaussian",
             "look like dates: write them as numbers",
         ),
-        (["a", "b", "c", "a", "b"] * 2, "gaussian", "needs numbers; choose --likelihood categorical.\n"),
-        ([f"€{cents}.92" for cents in range(10)], "gaussian", "needs numbers; remove '€', or choose --likelihood ca"),
+        (["a", "b", "c", "a", "b"] * 2, "gaussian", "needs numbers; choose --likelihood categorical for classes.\n"),
+        (["$5", "€5"] * 5, "gaussian", "needs numbers; choose --likelihood categorical for classes.\n"),
+        (["1", "2", "3", "none", "few"] * 4, "gaussian", "'few' in row 5, 'none' in row 9 and 5 more; replace these"),
+        (
+            ["1", "2", "3", "none"] * 4,
+            "gaussian",
+            "replace these texts by numbers or empty cells, or choose --likelihood categorical for classes.\n",
+        ),
+        (
+            [*map(str, range(110)), "odd"],
+            "gaussian",
+            "'odd' in row 111; replace these texts by numbers or empty cells.\n",
+        ),
     ],
 )
 def test_the_remedy_for_a_wrong_target_is_no_circle(pyro_bnn, tmp_path, cells, likelihood, remedy):  # noqa: F811
     table = write_table(tmp_path / "t.csv", [(len(cells) - row, y) for row, y in enumerate(cells)], ("x", "y"))
     code, _, err = pyro_bnn("train", table, "--target", "y", "--likelihood", likelihood, "--out", tmp_path / "run")
     assert (code, remedy in err) == (2, True)
+
+
+def test_amounts_are_predicted_in_their_unit(pyro_bnn, tmp_path):  # noqa: F811
+    rows = [(row, f"${1000 * row + 7:,}") for row in range(1, 61)]
+    table, out = write_table(tmp_path / "t.csv", rows, ("x", "y")), tmp_path / "p.csv"
+    code, text, err = pyro_bnn(
+        "train", table, "--target", "y", "--features", "x", "--out", tmp_path / "run", *QUICK, "--epochs", 400
+    )
+    assert (code, "Numbers in 'y' are read as in $1,234.5" in text) == (0, True), err
+    assert pyro_bnn("predict", tmp_path / "run", table, "--out", out)[0] == 0
+    assert float(predictions_in(out)[30]["mean"]) == pytest.approx(31_007, abs=5_000)
+
+
+def test_a_target_with_a_few_texts_may_be_classes(pyro_bnn, tmp_path):  # noqa: F811
+    rows = [(row % 7, ("1", "2", "3", "none")[row % 4]) for row in range(40)]
+    table, options = write_table(tmp_path / "t.csv", rows, ("x", "y")), ("--likelihood", "categorical", *QUICK)
+    assert pyro_bnn("train", table, "--target", "y", "--out", tmp_path / "run", *options)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (("--target", "x,y"), "train once for each: --target x, then --target y."),
+        (("--target", "x", "--target", "y"), "--target is given twice; train once for each target."),
+        (("--target", "y", "--ignore", "x", "--ignore", "z"), "--ignore is given twice; separate several columns by c"),
+    ],
+)
+def test_several_targets_or_options_are_refused_with_a_remedy(pyro_bnn, tmp_path, options, remedy):  # noqa: F811
+    table = write_table(tmp_path / "t.csv", [(row, row % 3, row % 4) for row in range(20)], ("x", "y", "z"))
+    code, _, err = pyro_bnn("train", table, *options, "--out", tmp_path / "run")
+    assert (code, remedy in err) == (2, True), err

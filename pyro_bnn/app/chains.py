@@ -201,9 +201,7 @@ def are_slightly_short(change: Drift, modes: Modes | None) -> bool:
 
 def need_time(modes: Modes | None, status: Status) -> bool:
     """Return whether chains are so short that longer sampling may change the predictions and their intervals."""
-    if modes is None or not are_short(modes):
-        return False
-    return not status.is_slight or float(modes.within.max()) > SLIGHTLY_SHORT  # earlier versions had no such limit
+    return are_short(modes) and not status.is_slight
 
 
 def in_plain_words(posterior: MCMCPosterior) -> str:

@@ -22,6 +22,7 @@ from .specs import (
     make_prior,
     numbers_in,
     parts_of,
+    remedy_for_binary,
     unknown_data,
 )
 from .validation import checked, parsed
@@ -39,9 +40,8 @@ def kind_of(dataset: str) -> str:
     if ending == ".npz" or ending in TABLES:
         return "arrays" if ending == ".npz" else "table"
     if ending and Path(dataset).is_file():
-        excel = "Excel files are not read: save the sheet as a CSV file" if ending.startswith(".xls") else ""
         rename = f"rename it to an ending of tables ({', '.join(TABLES)}) or arrays (.npz)"
-        raise ValueError(f"{dataset} ends in {ending}; {excel or rename}.")
+        raise ValueError(f"{dataset} ends in {ending}; {remedy_for_binary(dataset) or rename}.")
     raise unknown_data(dataset)
 
 

@@ -77,11 +77,11 @@ def fit(
             raise ValueError(f"{error}; choose --method svi.") from error
         variational = replace(config, method="svi")
         model, posterior = _fit_svi(variational, data, folder, deadline=deadline, device=device)
-        message = posterior.status.message
-        limit = time_for_chains(config, data.facts.num_train) if error.lacks_time else 0
-        remedy = f"; for chains, pass --time-limit {limit}" if limit else ""
-        said = f"The fit is variational, since {error}{remedy}. {message[:1].upper()}{message[1:]}"
-        posterior.status = replace(posterior.status, message=said)
+        message, remedy = posterior.status.message, posterior.status.remedy
+        if limit := time_for_chains(config, data.facts.num_train) if error.lacks_time else 0:
+            remedy = f"For chains, which are often more accurate, pass --time-limit {limit}."
+        said = f"The fit is variational, since {error}. {message[:1].upper()}{message[1:]}"
+        posterior.status = replace(posterior.status, message=said, remedy=remedy)
         return model, posterior
     folder.write_json(CONFIG, found.to_dict())
     folder.write_json(DATA, plain(data.facts))

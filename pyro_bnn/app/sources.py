@@ -104,6 +104,7 @@ def split_rows(
 def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
     """Return the indices of the earlier rows (for training) and of the latest rows (for tests), in ascending order."""
     _check_enough(len(cells))
+    cells = replace(cells, instead="choose another --split-by")
     values = cells.numbers() or cells.days()
     if values is None or cells.is_missing.any():
         raise ValueError(f"{cells} must hold a number or a date in each row to split by it; choose another --split-by.")
@@ -257,15 +258,13 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
     return target.standardized(numbers, shown)
 
 
-def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
-    """Return a suggested likelihood, the reason, the number of rows, and whether the data have separate test rows.
-
-    The number of rows does not include separate test rows.
-    """
+def first_look(config: RunConfig, *, guesses: bool) -> tuple[str, str, int, bool]:
+    """Return the likelihood, the reason, the number of rows without separate test rows, and whether there are such."""
     path = _near(config.dataset)
     if config.kind == "table":
         table = read_table(path, header=config.header)
-        return *guessed(table.column(config.target)), len(table), False
+        likelihood, reason = guessed(table.column(config.target)) if guesses else (config.likelihood, "")
+        return likelihood, reason, len(table), False
     (x, y), test = pairs_of(read_arrays(path), str(path), checks_targets=False)
     if y.dtype.kind == "f":
         likelihood = "gaussian"

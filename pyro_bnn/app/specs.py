@@ -29,6 +29,14 @@ HELD_OUT: dict[str, tuple[int, ...]] = {"fashion-mnist": (), "mnist": (), "digit
 DATA_SETS = tuple(HELD_OUT)
 
 TABLES = (".csv", ".tsv", ".txt", ".data", ".dat", ".parquet")  # files that are read as tables
+WORKBOOK = "it is a workbook or an archive, which is not read: save the sheet as a CSV file"
+BINARY = {
+    b"PK\x03\x04": WORKBOOK,  # *.xlsx, *.ods, *.zip
+    b"\xd0\xcf\x11\xe0": WORKBOOK,  # *.xls
+    b"\x1f\x8b": "it is compressed by gzip: unpack it",
+    b"PAR1": "it is a Parquet file: rename it to end in .parquet",
+}
+"""First bytes of files that are no text, and what to do with such files."""
 PIXEL_SCALE_FLOOR = 0.003  # about one grey level, added to the sd of each pixel against division by nearly 0
 OPTIMIZERS = ("adam", "sgd", "natural")  # numbers may follow `natural`, as in ``natural:DECAY,CLIP``
 PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
@@ -199,6 +207,13 @@ def unknown_data(dataset: str) -> ValueError:
         f"unknown data set {dataset!r}{meant}; choose {', '.join(DATA_SETS)}, or a file of your own: a table "
         f"({', '.join(f'*{ending}' for ending in TABLES)}) or arrays (*.npz)."
     )
+
+
+def remedy_for_binary(path: str | Path) -> str:
+    """Return what to do with a workbook, an archive or a Parquet file instead of reading it as text, or ""."""
+    with Path(path).open("rb") as file:
+        begin = file.read(4)
+    return next((remedy for first, remedy in BINARY.items() if begin.startswith(first)), "")
 
 
 def near(name: str, names: Collection[str]) -> str:

@@ -75,12 +75,12 @@ def _asked(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> RunCon
 def columns_of(dataset: str, *, header: bool) -> str:
     """Return a sentence that names the columns of a table, or "" if there is no such file."""
     from .own.cells import listed
-    from .own.reading import read_table  # imported late: loads pandas
+    from .own.reading import hint_of_header, read_table  # imported late: loads pandas
 
     if not Path(dataset).exists():
         return ""
     table = read_table(dataset, header=header)
-    return f" Its columns are {listed(table.names, MOST_COLUMNS)}.{table.hint_of_header}"
+    return f" Its columns are {listed(table.names, MOST_COLUMNS)}.{hint_of_header(table.names)}"
 
 
 def method_for(settings: Mapping[str, Any]) -> str:
@@ -107,7 +107,8 @@ def _completed(config: RunConfig, dataset: str, given: Mapping[str, Any]) -> tup
     guesses: dict[str, Any] = {}
     if not Path(dataset).exists():
         raise FileNotFoundError(f"there is no file {dataset}.")
-    guesses["likelihood"], reason, num_rows, has_test_rows = sources.first_look(config)
+    is_guessed = "likelihood" not in given
+    guesses["likelihood"], reason, num_rows, has_test_rows = sources.first_look(config, guesses=is_guessed)
     if has_test_rows:
         typed = [option_of(name) for name in ("test_fraction", "split_seed") if name in given]
         if typed:
@@ -120,7 +121,7 @@ def _completed(config: RunConfig, dataset: str, given: Mapping[str, Any]) -> tup
     guesses["epochs"] = min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
     config = replace(config, **{name: value for name, value in guesses.items() if name not in given})
     config.check()
-    notes = [] if "likelihood" in given else [reason]
+    notes = [reason] if is_guessed else []
     if config.method == "svi" and "method" not in given:
         notes.append(f"The fit is variational (--method svi) because of {' and '.join(_variational(given))}.")
     return config, notes

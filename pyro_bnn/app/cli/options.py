@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from .. import recipes, specs
-from ..config import PICTURE_FORMATS, RunConfig, option_of, settings
+from ..config import FIT, IMAGE_SETS, NETWORK, OWN, PICTURE_FORMATS, SVI, RunConfig, option_of, settings
 from ..remedies import MANIFEST, no_run
 from ..specs import TABLES
 
@@ -38,7 +38,7 @@ def _check_draws(num_samples: int | None) -> int | None:
     return num_samples
 
 
-Run = Annotated[Path, typer.Argument(help="Folder that `train` wrote.")]
+Run = Annotated[Path, typer.Argument(help="Folder that `train` wrote.", metavar="RUN")]
 Out = Annotated[Path, typer.Option(help="Folder to write to.")]
 Data = Annotated[
     Path | None,
@@ -63,7 +63,7 @@ Format = Annotated[
     ),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="Print the results as a JSON document, and the text to standard error.")
+    bool, typer.Option("--json", help="Print the results, or the error, as JSON, and the text to standard error.")
 ]
 Unknown = Annotated[
     str | None,
@@ -86,11 +86,22 @@ EvaluateDraws = Annotated[
 
 OF_DATA, OF_FIT = ("target", "ignore", "calibrate"), ("hidden", "prior", "method", "time_limit", "epochs", "seed")
 BRIEF = ("out", *OF_DATA, *OF_FIT, "help_all")
+PANELS = (OWN, NETWORK, FIT, SVI, IMAGE_SETS)  # headings of settings, in the order of the help
+OF_COLUMNS = ("--target", "--features", "--ignore", "--keep")
 ALL = "pyro_bnn.help_all"  # key in the `meta` dictionary of Typer's context, present if `--help-all` was given
 
 
 class PlainFlags:
     """Base class of commands whose help omits the types of flags, and shows defaults in words without parentheses."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line. Raise if columns are named twice, as Typer would silently ignore the first ones."""
+        given = [part.partition("=")[0] for part in args]
+        if twice := next((name for name in OF_COLUMNS if given.count(name) > 1), ""):
+            once = "train once for each target" if twice == "--target" else "separate several columns by commas"
+            ctx.fail(f"{twice} is given twice; {once}.")
+        rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]  # of the command
+        return rest
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the command's parameters. The help shows their defaults, but no types of flags."""
@@ -146,7 +157,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(RunConfig)
     signature = inspect.signature(command)
     options = {name: part for name, part in signature.parameters.items() if part.kind is not part.VAR_KEYWORD}
-    for name, setting in settings().items():
+    for name, setting in sorted(settings().items(), key=lambda item: PANELS.index(item[1].panel)):
         if name in options:
             continue
         kind = hints[name]
@@ -159,6 +170,8 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         typed: Any = kind if kind in (int, float, bool) else str
         annotation = Annotated[typed | None, option]
         options[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    recipe = options.pop("recipe").replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    options["recipe"] = recipe  # below the other options of image sets
     command.__dict__["__signature__"] = signature.replace(parameters=[*options.values()])
     return command
 

@@ -34,6 +34,7 @@ def predict(
         typer.Argument(
             help="Rows to predict: a table with the columns that the run was trained on, or arrays (*.npz) with x.",
             show_default=False,
+            metavar="ROWS",
         ),
     ],
     out: Annotated[

@@ -104,8 +104,8 @@ def _in_plain_words(error: Any) -> str:
         near = OTHERWISE.get(unknown[1]) or nearest(unknown[1], [command.__name__ for command, _ in COMMANDS])
         return f"No such command: {unknown[1]}{_did_you_mean(near)}"
     if message.startswith("Missing argument") and error.ctx is not None:
-        usage = str(error.ctx.command.get_usage(error.ctx))
-        return f"{message.rstrip('.')}; write {usage.replace('Usage:', '').strip()}."
+        usage = re.sub("Usage:|[{}]", "", str(error.ctx.command.get_usage(error.ctx)))  # recent Typer writes {RUN}
+        return f"{message.rstrip('.')}; write {usage.strip()}."
     extra = re.match(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", message)
     if extra and error.ctx is not None and error.ctx.info_name == "train":
         hint = "." if "--target" in sys.argv else _did_you_mean(f"--target {shlex.quote(extra[1])}")
@@ -130,7 +130,10 @@ def _did_you_mean(near: str) -> str:
 
 def _fail(message: str, code: int) -> None:
     message = re.sub(r"(['`])(--[a-z][a-z-]*)\1", r"\2", " ".join(message.split()))  # Typer quotes options
-    Output("", as_json=False, only_notes=True).say(f"error: {message}", style="red")
+    is_json = "--json" in sys.argv
+    output = Output(sys.argv[1] if len(sys.argv) > 1 else "", as_json=is_json, only_notes=True)
+    output.say(f"error: {message}", style="red")
+    output.document(error=message)
     sys.exit(code)
 
 

@@ -49,7 +49,10 @@ def train(
     dataset: Annotated[
         str | None,
         typer.Argument(
-            help=settings()["dataset"].help, show_default=False, autocompletion=options.one_of(*specs.DATA_SETS)
+            help=settings()["dataset"].help,
+            metavar="DATASET",
+            show_default=False,
+            autocompletion=options.one_of(*specs.DATA_SETS),
         ),
     ] = None,
     out: Annotated[
@@ -107,8 +110,11 @@ def train(
             "--resume takes the settings of the unfinished run; leave out all options but "
             "--data, --download, --device, --format and --json."
         )
-    if given.get("time_limit") == 0:
-        raise ValueError("--time-limit must be above 0 seconds, got 0; leave it out for a fit without a limit.")
+    if given.get("time_limit", 1) <= 0:
+        raise ValueError(
+            f"--time-limit must be above 0 seconds, got {given['time_limit']:g}; leave it out to let the number of "
+            "rows set the time."
+        )
     if dataset is not None and not Path(dataset).suffix:
         recipes.find_recipe(dataset, recipe or "default")  # a mistake in the name is told first
     if resume is None and (dataset is None or out is None):
@@ -185,7 +191,7 @@ def train(
     seconds = time.perf_counter() - start
     last = known.facts.in_units(posterior.history).epochs[-1] if isinstance(posterior, GuidePosterior) else None
     output.say(sources.trained_on(config, known))
-    trained = None
+    trained, score = None, ""
     if config.kind != "images" and len(known.x_test):
         from ..reports.drivers import hint_of_leak
         from ..reports.scores import in_brief
@@ -193,7 +199,7 @@ def train(
 
         trained = Trained(model, posterior, known, num_samples=runs.num_draws(posterior, None))
         with own_code(config.net):
-            output.say(in_brief(trained), style="bold")
+            score = in_brief(trained)
         if hint := hint_of_leak(trained, config.ignore):
             notes.append(hint)
             output.say(f"{hint} See pyro-bnn report {place}", style="yellow")
@@ -221,6 +227,8 @@ def train(
         notes.append(warning)
         output.say(f"{warning} For what may help: pyro-bnn report {place}", style="yellow")
     output.say(f"Saved in {place}; next: pyro-bnn evaluate {place}")
+    if score:  # last, since it decides whether to go on
+        output.say(score, style="bold")
     curve, pictures = runs.load_accuracy(place), []
     if curve is not None:
         from ...results import plotting

@@ -2,6 +2,7 @@
 
 import re
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -45,7 +46,7 @@ def numbers_or_amounts(cells: Cells, preferred: str = "") -> tuple[np.ndarray, s
         is_money = re.fullmatch(CURRENCY, (before + after).strip()) is not None
         form = form or (_groups(texts.dropna()) if is_money else "")
         with suppress(ValueError):  # they are written in several ways
-            if found := Cells(cells.name, cells.shown, texts, cells.separator).numbers(form):
+            if found := replace(cells, texts=texts).numbers(form):
                 return found[0], f"{before}{found[1] or '1234.5'}{after}"
         return None
     return (hours, TIME) if (hours := _hours(cells)) is not None and known is None else None

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+MOST_NAMED = 3  # largest number of wrong cells in a message
 MOSTLY = 0.5  # heuristic: if more than this share of a column's cells are numbers or dates, the others are mistakes
 BLANKS = " '\u2019\u00a0\u202f"
 NUMBERS = {
@@ -42,6 +43,7 @@ class Cells:
     shown: str  # name of the file, for messages
     texts: pd.Series  # (N,), indexed by row number in the file; None if missing
     separator: str = ","  # character between the cells in the file
+    instead: str = ""  # advice for a user who does not want to correct the cells
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -128,11 +130,16 @@ class Cells:
                 f"{self} holds numbers that are written in several ways, such as {listed(list(kinds.values())[:2])}; "
                 "write them all in one way, as 1234,5 or as 1234.5."
             )
-        odd = Cells(self.name, self.shown, present[~are_numbers]).first_text
+        odd = present[~are_numbers]
+        shown = ", ".join(f"{text!r} in row {row}" for row, text in odd.iloc[:MOST_NAMED].items())
+        more = f" and {len(odd) - MOST_NAMED} more" if len(odd) > MOST_NAMED else ""
         raise ValueError(
-            f"{self} holds numbers, but also texts such as {odd}; replace these texts by numbers or empty cells, or "
-            f"{training_without([self.name])}."
+            f"{self} holds numbers, but also texts: {shown}{more}; "
+            f"{self._or('replace these texts by numbers or empty cells')}."
         )
+
+    def _or(self, remedy: str) -> str:
+        return f"{remedy}, or {self.instead}" if self.instead else remedy
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
         """Return dates as days since 1970, and their format in `DATES`; None if most cells are not dates.
@@ -152,8 +159,8 @@ class Cells:
         if found is None:
             row, odd = [*present[readings["year first"].isna()].items(), *present.items()][0]
             raise ValueError(
-                f"{self} holds dates, but not all can be read in one way, such as {odd!r} in row {row}; {remedy}, or "
-                f"{training_without([self.name])}."
+                f"{self} holds dates, but not all can be read in one way, such as {odd!r} in row {row}; "
+                f"{self._or(remedy)}."
             )
         days, written, others = found
         if others and written != preferred:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from ..specs import remedy_for_binary
 from .cells import Cells, listed, training_without, without_marks
 
 MOST_NAMED = 5  # largest number of rows or columns in a note
@@ -40,13 +41,19 @@ class Table:
     def column(self, name: str) -> Cells:
         """Return the cells of a column."""
         self.require([name])
-        return Cells(name, self.shown, self.frame[name], self.separator)
+        return Cells(name, self.shown, self.frame[name], self.separator, instead=training_without([name]))
 
     def require(self, names: Sequence[str], *, is_typed: bool = True) -> None:
         """Raise ValueError if `names` are not all columns of the table. `is_typed` says whether the user typed them."""
         missing = [name for name in names if name not in self.frame]
         if missing:
             lower = {name.lower(): name for name in self.names if name not in names}
+            parts = [part.strip() for part in missing[0].split(",")]
+            if is_typed and len(parts) > 1 and all(part in self.frame for part in parts):
+                raise ValueError(
+                    f"{self.shown} has no column {missing[0]!r}; name one of these columns. To predict several "
+                    f"targets, train once for each: --target {parts[0]}, then --target {parts[1]}."
+                )
             name = missing[0].lower()
             longer = [known for known in lower if known.startswith(name) or name.startswith(known)]
             plain = {without_marks(known): known for known in lower}
@@ -56,16 +63,11 @@ class Table:
                 near = lower[found[0]]
                 hint = f"did you mean {near!r}?" if is_typed else f"rename the column {near!r} if it is meant."
                 raise ValueError(f"{self.shown} has no column {missing[0]!r}; {hint}")
+            needs = "" if is_typed else f" To predict without {listed(missing)}, {training_without(missing)}."
             raise ValueError(
                 f"{self.shown} has no column{'s' * (len(missing) > 1)} {listed(missing)}; its columns are "
-                f"{listed(self.names, 20)}.{self.hint_of_header}"
+                f"{listed(self.names, 20)}.{needs}{hint_of_header(self.names)}"
             )
-
-    @property
-    def hint_of_header(self) -> str:
-        """A hint for the user if the names of the columns look like a row of the table; otherwise an empty text."""
-        hint = " If its first line is data, pass --no-header; the columns are then named c1, c2 and so on."
-        return hint if are_numbers(self.names).any() else ""
 
     def rows(self, chosen: np.ndarray) -> "Table":
         """Return a table with only the rows for which `chosen` is True."""
@@ -98,7 +100,9 @@ def read_table(path: str | Path, *, header: bool = True) -> Table:
         raise ValueError(f"column {number} of {path} has no name; write one into the first line.")
     twice = pd.Index(names)[pd.Index(names).duplicated()]
     if len(twice):
-        raise ValueError(f"{path} has two columns named {twice[0]!r}; give them different names.")
+        raise ValueError(
+            f"{path} has two columns named {twice[0]!r}; give them different names.{hint_of_header(names)}"
+        )
     if not len(frame):
         raise ValueError(f"{path} holds no rows; pass a table with a line of names and a line for each row.")
     frame.columns, frame.index = pd.Index(names, dtype=object), pd.RangeIndex(1, len(frame) + 1)
@@ -113,6 +117,8 @@ def read_table(path: str | Path, *, header: bool = True) -> Table:
 
 def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, str]:
     """Return the names of the columns, the cells and the separator of a text file."""
+    if remedy := remedy_for_binary(path):
+        raise ValueError(f"{path} is not text; {remedy}.")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = (line for line in file if line.strip())
@@ -166,6 +172,12 @@ def _separated(path: Path, *, header: bool) -> tuple[list[str], pd.DataFrame, st
             "with --no-header, which names the columns c1, c2 and so on."
         )
     return names, frame.iloc[1:].reset_index(drop=True), separator
+
+
+def hint_of_header(names: Sequence[str]) -> str:
+    """Return a hint for the user if the names of the columns look like a row of the table; otherwise an empty text."""
+    hint = " If its first line is data, pass --no-header; the columns are then named c1, c2 and so on."
+    return hint if are_numbers(names).any() else ""
 
 
 def are_numbers(names: Sequence[str]) -> np.ndarray:

@@ -2,21 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
+from .amounts import numbers_or_amounts
 from .cells import Cells
 from .encoding import LARGEST, MOST_CATEGORIES, moments
 
-SIGN = r"[%$\u00a2-\u00a5\u20a0-\u20cf]"  # currency signs and the per cent sign
-AMOUNT = rf"^(?P<before>{SIGN}?)\s*[+-]?[\d.,' ]*\d\s*(?P<after>{SIGN}?)$"
-WITHIN = r"(?P<before>\D*?)(?P<number>[+-]?\d(?:[\d.,']*\d)?)(?P<after>\D*)"  # a number with text around it
 MOST_GUESSED_CLASSES = 10  # heuristic: so many different whole numbers, or fewer, are guessed to be classes
+AS_CLASSES = "choose --likelihood categorical for classes"  # remedy for a target that holds texts
 FEWEST_COUNTS = 6  # heuristic: with fewer different values from 0 on, counts and classes look alike
 
 
@@ -28,7 +26,7 @@ class Target:
     classes: list[str]  # empty for numbers
     mean: list[float]  # subtracted from the targets, one for each output; empty for classes
     scale: list[float]  # divides the targets, above 0; empty for classes
-    written: str = ""  # format of the numbers in a table: a key of `cells.NUMBERS`
+    written: str = ""  # format of the numbers in a table (see `numbers_or_amounts`)
 
     @property
     def is_class(self) -> bool:
@@ -61,8 +59,13 @@ class Target:
         Classes become labels, shape (N,). Numbers become standardised numbers, shape (N, 1).
         """
         if not self.is_class:
-            numbers = target_numbers(cells, self.written)[0]
-            return self.standardized(numbers[:, None], cells.shown, list(cells.texts.index))
+            found = numbers_or_amounts(replace(cells, instead=""), self.written)
+            if found is None:
+                raise ValueError(
+                    f"the target {self.name!r} in {cells.shown} must hold numbers, as in training, got "
+                    f"{cells.first_text}; correct it."
+                )
+            return self.standardized(found[0][:, None], cells.shown, list(cells.texts.index))
         labels = target_labels(cells)
         others = sorted({*labels} - {*self.classes})
         if others:
@@ -74,31 +77,27 @@ class Target:
         return torch.tensor([place[label] for label in labels], dtype=torch.int64)
 
 
-def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
+def target_numbers(cells: Cells) -> tuple[np.ndarray, str]:
     """Return the numbers in the cells, and their format; raise if the cells are texts."""
-    numbers = cells.numbers(written)
-    if numbers is None:
-        remedy = "choose another --target"
-        if sign := sign_in(cells):
-            remedy = f"remove {sign!r}, or choose --likelihood categorical if these are classes"
-        elif likely := likely_numbers(cells):
-            remedy = f"they {likely}"
-            if cells.present.nunique() <= MOST_CATEGORIES:
-                remedy = remedy.replace("choose another --target", "choose --likelihood categorical")
-        elif cells.present.nunique() <= MOST_CATEGORIES:
-            remedy = "choose --likelihood categorical"
+    found = _read(cells)
+    if found is None:
         raise ValueError(
-            f"the target {cells.name!r} in {cells.shown} holds texts such as {cells.first_text}, and this "
-            f"likelihood needs numbers; {remedy}."
+            f"the target {cells.name!r} in {cells.shown} holds texts such as {cells.first_text}, and this likelihood "
+            f"needs numbers; {_remedy_for_texts(cells)}."
         )
-    return numbers
+    return found
 
 
-def sign_in(cells: Cells) -> str:
-    """Return the currency or per cent sign in cells that are otherwise numbers; an empty text for other cells."""
-    found = cells.present.str.extract(AMOUNT)
-    signs = {*(found["before"] + found["after"])} - {""}  # NaN if a cell is no number
-    return next(iter(signs)) if len(signs) == 1 and not found.isna().to_numpy().any() else ""
+def _read(cells: Cells) -> tuple[np.ndarray, str] | None:
+    """Read the cells of a target as numbers. The message on a few texts among numbers proposes classes if it can."""
+    may_be_classes = cells.present.nunique() <= MOST_CATEGORIES
+    return numbers_or_amounts(replace(cells, instead=AS_CLASSES if may_be_classes else ""))
+
+
+def _remedy_for_texts(cells: Cells) -> str:
+    if are_dates(cells):
+        return "they look like dates: write them as numbers, such as days since the first, or choose another --target"
+    return AS_CLASSES if cells.present.nunique() <= MOST_CATEGORIES else "choose another --target"
 
 
 def are_dates(cells: Cells) -> bool:
@@ -107,20 +106,6 @@ def are_dates(cells: Cells) -> bool:
         return cells.days() is not None
     except ValueError:  # they are dates that cannot be read
         return True
-
-
-def likely_numbers(cells: Cells) -> str:
-    """Say how to write dates, or texts such as "12 kg", as numbers; return "" for other texts."""
-    if are_dates(cells):
-        return "look like dates: write them as numbers, such as days since the first, or choose another --target"
-    found = cells.present.str.extract(f"^{WITHIN}$")
-    if found.isna().to_numpy().any() or len(found[["before", "after"]].drop_duplicates()) != 1:
-        return ""
-    with suppress(ValueError):  # the numbers may be written in several ways
-        if numbers := Cells(cells.name, cells.shown, found["number"]).numbers():
-            written = f"{cells.present.iloc[0]!r}: write {numbers[0][0]:.15g}"
-            return f"look like numbers with text around them, such as {written}, or choose another --target"
-    return ""
 
 
 def target_labels(cells: Cells) -> list[str]:
@@ -139,34 +124,34 @@ def guessed(cells: Cells) -> tuple[str, str]:
     """Return the likelihood that fits the target (categorical, gaussian or poisson), and a sentence with the reason."""
     num_values = cells.present.nunique()
     count = f"{num_values} different {'value' if num_values == 1 else 'values'}"
-    if cells.numbers() is None:
-        if sign := sign_in(cells):  # reading the numbers fails, and the message says what to do
-            return "gaussian", f"Target {cells.name!r} holds numbers with {sign!r}: regression."
+    found = _read(cells)
+    if found is None:
         kind = "dates" if are_dates(cells) else "texts"
         return "categorical", f"Target {cells.name!r} holds {kind} ({count}): classification."
-    if num_values <= MOST_GUESSED_CLASSES and all(text.lstrip("+-").isdecimal() for text in cells.labels if text):
-        if are_counts(cells):
+    numbers = found[0][~cells.is_missing]
+    are_whole = bool((numbers == np.floor(numbers)).all()) and not any({*".,"} & {*text} for text in cells.labels)
+    if num_values <= MOST_GUESSED_CLASSES and are_whole:
+        if are_counts(numbers):
             reason = f"Target {cells.name!r} holds whole numbers from 0 on, the largest of them rarely"
             return "poisson", f"{reason}: counts (for classes: --likelihood categorical; for other numbers: gaussian)."
-        may_count = num_values > 2 and not cells.present.str.startswith("-").any()
         remedy = "(for numbers: --likelihood gaussian, or poisson for counts)"
-        remedy = remedy if may_count else "(for numbers: --likelihood gaussian)"
+        remedy = remedy if num_values > 2 and not (numbers < 0).any() else "(for numbers: --likelihood gaussian)"
         return "categorical", f"Target {cells.name!r} holds whole numbers with {count}: classification {remedy}."
     few = f" with {count}" if num_values <= MOST_GUESSED_CLASSES else ""
     remedy = " (for classes: --likelihood categorical)" if few else ""
     return "gaussian", f"Target {cells.name!r} holds numbers{few}: regression{remedy}."
 
 
-def are_counts(cells: Cells) -> bool:
+def are_counts(numbers: np.ndarray) -> bool:
     """Return whether whole numbers are distributed like counts, which classes seldom are.
 
     They begin at 0. From the most frequent one on, each is rarer than the one before, except by chance, and the largest
     is at most a tenth as frequent as the most frequent one.
     """
-    values = np.unique(cells.present.astype(float))
+    values = np.unique(numbers)
     if len(values) < FEWEST_COUNTS or values[0] != 0 or values[-1] > 2 * len(values):
         return False
-    sizes = np.bincount(cells.present.astype(float).astype(int))  # 0 for a number that does not occur
+    sizes = np.bincount(numbers.astype(int))  # 0 for a number that does not occur
     tail = sizes[sizes.argmax() :]
     chance = 2 * np.sqrt(tail[1:] + tail[:-1])  # twice the standard deviation of a difference of two counts
     return bool((np.diff(tail) <= chance).all() and tail[-1] <= 0.1 * tail[0])
@@ -179,14 +164,11 @@ def learned_classes(name: str, labels: Sequence[str], shown: str) -> Target:
         raise ValueError(f"the target {name!r} in {shown} is {classes[0]!r} in all rows; there is nothing to learn.")
     if len(classes) > MOST_CATEGORIES:
         are_numbers = all(math.isfinite(_order(label)[0]) for label in classes)
-        kind = "" if are_numbers else f", such as {classes[0]!r}"
-        likely = likely_numbers(Cells(name, shown, pd.Series(classes, dtype=object)))
-        remedy = f"they {likely}" if likely else "choose another --target"
-        if are_numbers:
-            remedy = "choose --likelihood gaussian, since they are numbers"
+        remedy = _remedy_for_texts(Cells(name, shown, pd.Series(classes, dtype=object)))
+        remedy = "choose --likelihood gaussian, since they are numbers" if are_numbers else remedy
         raise ValueError(
-            f"the target {name!r} in {shown} has {len(classes)} different values{kind}: too many for classes (at most "
-            f"{MOST_CATEGORIES}); {remedy}."
+            f"the target {name!r} in {shown} has {len(classes)} different values, such as {classes[0]!r}: too many for "
+            f"classes (at most {MOST_CATEGORIES}); {remedy}."
         )
     return Target(name, classes, [], [])
 
