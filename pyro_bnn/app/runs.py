@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pyro.infer import Trace_ELBO
 from torch.optim import Optimizer
@@ -48,6 +48,7 @@ RunCalibration = ConformalIntervals | ConformalSets
 
 CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.safetensors"  # files of a run
 CHOICE = "choice.json"  # what was chosen for a run of chains
+ASKED = "asked.json"  # the options of `train` that the user gave, and the recipe
 VERDICT = "verdict.json"  # the first line of the report by `evaluate` or `report`, which `predict` quotes
 ACCURACY = "accuracy.json"  # the accuracy after each epoch, if it was recorded
 
@@ -216,6 +217,13 @@ def read_facts(folder: Path) -> Facts:
 def load_choice(run: str | Path) -> Choice:
     """Load the :class:`Choice` of settings from the folder of a run that drew Markov chains."""
     return _read(Path(run), CHOICE, lambda text: record(Choice, parsed(text), "choice"))
+
+
+def load_asked(run: str | Path) -> dict[str, Any]:
+    """Load the options that the user gave to `train`; {} for a run that was made without the command line."""
+    if ASKED not in Manifest.read(find_run(run)).files:
+        return {}
+    return _read(find_run(run), ASKED, lambda text: dict(parsed(text)))
 
 
 def load_accuracy(run: str | Path) -> AccuracyCurve | None:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Generic, TypeVar
@@ -15,7 +15,15 @@ from torch.distributions import Categorical, Distribution, Normal, Poisson
 from ...modelling.likelihoods import PoissonLikelihood
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict, predict_point
-from ...scores.uncertainty import Accumulator, ClassAccumulator, MomentAccumulator, Prediction, RegressionPrediction
+from ...scores.uncertainty import (
+    Accumulator,
+    ClassAccumulator,
+    ClassificationPrediction,
+    MomentAccumulator,
+    Prediction,
+    RegressionPrediction,
+    take,
+)
 from .. import datasets, runs, sources
 from ..config import RunConfig
 from ..datasets import Dataset
@@ -153,33 +161,42 @@ class Trained:
     num_samples: int = 100  # weight draws in each prediction
     seed: int = 0  # of the weight draws
     calibration: runs.RunCalibration | None = None  # of its predictions, if rows were held out for it
-    source: Path | None = None  # file of the rows, if it is not the one that was trained on
-    _ensembles: dict[tuple[int, bool], Prediction] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def test(self) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the test rows, on the device of the model."""
         return self.rows.x_test.to(self.model.device), self.rows.y_test.to(self.model.device)
 
-    def ensemble(self, *, num_samples: int | None = None, keep_draws: bool = False) -> Prediction:
-        """Predict the test rows by an average over weight draws. Repeated calls return the stored prediction."""
-        count = num_samples or self.num_samples
-        if (count, keep_draws) not in self._ensembles:
-            x, y = self.test
-            self._ensembles[count, keep_draws] = predict(
-                self.model, self.posterior, x, y=y, num_samples=count, keep_draws=keep_draws, seed=self.seed
-            )
-        return self._ensembles[count, keep_draws]
+    @functools.cached_property
+    def ensemble(self) -> Prediction:
+        """Prediction of the test rows by an average over weight draws, which are kept for numbers and for chains."""
+        x, y = self.test
+        keep = not self.rows.facts.target.is_class or runs.is_chains(self.posterior)
+        return predict(
+            self.model, self.posterior, x, y=y, num_samples=self.num_samples, keep_draws=keep, seed=self.seed
+        )
 
     @functools.cached_property
     def single(self) -> tuple[str, Prediction | Alone[Prediction]]:
         """The name and the predictions of single networks, for comparison with the ensemble."""
-        x, y = self.test
         if runs.is_chains(self.posterior):  # the mean of several modes would predict poorly
-            few = self.posterior.draws(min(MOST_ALONE, self.num_samples))  # evenly spaced, like those of the ensemble
-            alone = Alone([predict_point(self.model, draw, x, y=y) for draw in few])
+            few = torch.linspace(0, self.num_samples - 1, min(MOST_ALONE, self.num_samples)).long().tolist()
+            alone = Alone([self._draw(number) for number in few])
             return alone.name, alone
+        x, y = self.test
         return "mean weights", predict_point(self.model, self.posterior.median(), x, y=y)
+
+    def _draw(self, number: int) -> Prediction:
+        """Return the prediction of the test rows by one of the ensemble's draws."""
+        ensemble, chosen = self.ensemble, torch.tensor([number])
+        if isinstance(ensemble, ClassificationPrediction):
+            assert ensemble.logits is not None
+            draw: Distribution = Categorical(logits=ensemble.logits[chosen], validate_args=False)
+        else:
+            draw = take(ensemble.as_kind(RegressionPrediction).components, chosen, 0)
+        accumulator, y = self.model.likelihood.accumulator(), self.test[1]
+        accumulator.add_draws(draw, keep=True)
+        return replace(accumulator.prediction(draw.log_prob(y).reshape(len(y), -1).sum(-1)), targets=y)
 
     @functools.cached_property
     def baselines(self) -> dict[str, Prediction]:
@@ -214,4 +231,4 @@ def load_trained(
             )
     model, posterior = runs.load_run(run, rows, device=device)
     count, calibration = runs.num_draws(posterior, num_samples), runs.calibration_of(run, config)
-    return Trained(model, posterior, rows, unknown, name, count, seed, calibration, data)
+    return Trained(model, posterior, rows, unknown, name, count, seed, calibration)

@@ -26,6 +26,7 @@ from ._prediction import Sliced as Sliced
 from ._prediction import are_few as are_few
 from ._prediction import concatenate as concatenate
 from ._prediction import in_double as in_double
+from ._prediction import take as take
 from ._quantiles import cdf_of_each_draw as cdf_of_each_draw
 from ._quantiles import has_cdf as has_cdf
 from ._regression import RegressionPrediction

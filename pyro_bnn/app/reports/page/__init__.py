@@ -15,7 +15,14 @@ from .chains import chains_section
 from .classifier import accuracy_section, examples_section, unknown_section
 from .columns import data_section
 from .drivers import drivers_section, surprises_section
-from .fit import about_section, command_with, configuration_section, of_temperature, training_section, weights_section
+from .fit import (
+    about_section,
+    configuration_section,
+    of_temperature,
+    training_command,
+    training_section,
+    weights_section,
+)
 from .regression import errors_section, intervals_section
 from .section import ELSEWHERE, Section, Verdict, first_line
 from .section import level_of as level_of
@@ -52,7 +59,9 @@ def verdicts_on(subject: Subject) -> tuple[str, list[Verdict], list[Section]]:
     temperature = () if is_chains(posterior) else of_temperature(posterior.history)
     verdicts = sorted([*temperature, *found], key=lambda verdict: (ORDER.index(verdict.level), not verdict.is_cause))
     changes = {name: value for verdict in verdicts for name, value in verdict.changes.items()}
-    command = command_with(subject, changes) if changes else ""  # one command, since several would lack a change each
+    command = (
+        training_command(subject, "2", changes) if changes else ""
+    )  # one, since each of several would lack changes
     verdicts = [replace(verdict, command=command) if verdict.changes else verdict for verdict in verdicts]
     headline = first_line(verdicts, ", and ".join(section.usable for section in sections if section.usable))
     return headline, verdicts, sections
