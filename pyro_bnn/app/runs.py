@@ -2,7 +2,6 @@
 
 import functools
 import math
-import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -240,8 +239,8 @@ def write_verdict(folder: Folder, headline: str) -> None:
 
 
 def decision_of(headline: str) -> str:
-    """Return the first sentence of the report's first line."""
-    return re.split(r"(?<=[.]) (?=[A-Z0-9])", headline, maxsplit=1)[0]
+    """Return the decision at the beginning of the report's first line."""
+    return headline.partition(".")[0]
 
 
 def known_verdict(run: str | Path) -> str:
