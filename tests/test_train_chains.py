@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -173,19 +174,19 @@ def test_commands_that_need_a_distribution_of_each_weight_name_the_remedy(pyro_b
 
 
 def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, made, tmp_path):  # noqa: F811
-    config = RunConfig.from_json((made[0] / "run" / "config.json").read_text())
-    command = shlex.split(training_command(config, tmp_path / "again"))
-    assert command[command.index("--method") + 1] == "mclmc"
-    code, out, err = pyro_bnn(*command[1:])
-    assert (code, err) == (0, "")
-    assert "best of" not in choice_of(tmp_path / "again")  # nothing was left to choose
-    first, again = draws_of(made[0] / "run"), draws_of(tmp_path / "again")
+    config = runs.load_config(made[0] / "run")
+    asked = {name: getattr(config, name) for name in ("target", "method", "hidden", "prior", "likelihood")}
+    subject = SimpleNamespace(config=config, run=tmp_path / "run", asked=asked)
+    _, *command = shlex.split(training_command(subject, "again"))
+    code, out, err = pyro_bnn(*command)
+    assert (code, err, "best of" in choice_of(tmp_path / "run-again")) == (0, "", False)  # nothing was left to choose
+    first, again = draws_of(made[0] / "run"), draws_of(tmp_path / "run-again")
     assert all(torch.equal(first[name], again[name]) for name in first)
-    assert pyro_bnn("evaluate", tmp_path / "again")[0] == 0
+    assert pyro_bnn("evaluate", tmp_path / "run-again")[0] == 0
     *_, scores, verdict, saved = out.splitlines()
-    assert scores == brief_of(tmp_path / "again")
+    assert scores == brief_of(tmp_path / "run-again")
     assert verdict.startswith("The network is trained")
-    assert saved == f"Saved in {tmp_path / 'again'}; next: pyro-bnn evaluate {tmp_path / 'again'}"
+    assert saved == f"Saved in {tmp_path / 'run-again'}; next: pyro-bnn evaluate {tmp_path / 'run-again'}"
     assert not re.search("R-hat|modes|MCLMC|variance| in C|nats", out)  # the report and the status have these numbers
 
 

@@ -18,11 +18,10 @@ from ...results.prediction import predict, predict_point
 from ...scores.uncertainty import (
     Accumulator,
     ClassAccumulator,
-    ClassificationPrediction,
     MomentAccumulator,
     Prediction,
     RegressionPrediction,
-    take,
+    draw_of,
 )
 from .. import datasets, runs, sources
 from ..config import RunConfig
@@ -57,7 +56,7 @@ def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Predicti
         log_probs = {"shares of the classes": shares.log().expand(len(x_test), -1)}
         if len(y.unique()) == len(data.classes):
             fitted = LogisticRegression(max_iter=1000).fit(x, y.numpy())
-            log_probs["logistic regression"] = torch.from_numpy(fitted.predict_log_proba(x_test))
+            log_probs["logistic regression"] = torch.from_numpy(fitted.predict_proba(x_test)).clamp_min(SMALLEST).log()
             if has_trees and int(y.bincount().min()) > 1:  # of many rows, trees hold out some of each class
                 trees = HistGradientBoostingClassifier(random_state=0).fit(x, y.numpy())
                 log_probs[TREES] = torch.from_numpy(trees.predict_proba(x_test)).clamp_min(SMALLEST).log()
@@ -181,22 +180,10 @@ class Trained:
         """The name and the predictions of single networks, for comparison with the ensemble."""
         if runs.is_chains(self.posterior):  # the mean of several modes would predict poorly
             few = torch.linspace(0, self.num_samples - 1, min(MOST_ALONE, self.num_samples)).long().tolist()
-            alone = Alone([self._draw(number) for number in few])
+            alone = Alone([draw_of(self.ensemble, number, self.model.likelihood.accumulator()) for number in few])
             return alone.name, alone
         x, y = self.test
         return "mean weights", predict_point(self.model, self.posterior.median(), x, y=y)
-
-    def _draw(self, number: int) -> Prediction:
-        """Return the prediction of the test rows by one of the ensemble's draws."""
-        ensemble, chosen = self.ensemble, torch.tensor([number])
-        if isinstance(ensemble, ClassificationPrediction):
-            assert ensemble.logits is not None
-            draw: Distribution = Categorical(logits=ensemble.logits[chosen], validate_args=False)
-        else:
-            draw = take(ensemble.as_kind(RegressionPrediction).components, chosen, 0)
-        accumulator, y = self.model.likelihood.accumulator(), self.test[1]
-        accumulator.add_draws(draw, keep=True)
-        return replace(accumulator.prediction(draw.log_prob(y).reshape(len(y), -1).sum(-1)), targets=y)
 
     @functools.cached_property
     def baselines(self) -> dict[str, Prediction]:

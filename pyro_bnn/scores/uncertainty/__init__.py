@@ -17,6 +17,7 @@ from ._accumulators import ClassAccumulator as ClassAccumulator
 from ._accumulators import MixtureAccumulator as MixtureAccumulator
 from ._accumulators import MomentAccumulator as MomentAccumulator
 from ._accumulators import RunningMoments as RunningMoments
+from ._accumulators import draw_of as draw_of
 from ._classification import ClassificationPrediction
 from ._entropy import entropy, expected_entropy, mutual_information, predictive_entropy
 from ._prediction import MOST_KEPT as MOST_KEPT
@@ -26,7 +27,6 @@ from ._prediction import Sliced as Sliced
 from ._prediction import are_few as are_few
 from ._prediction import concatenate as concatenate
 from ._prediction import in_double as in_double
-from ._prediction import take as take
 from ._quantiles import cdf_of_each_draw as cdf_of_each_draw
 from ._quantiles import has_cdf as has_cdf
 from ._regression import RegressionPrediction

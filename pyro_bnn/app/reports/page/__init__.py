@@ -30,7 +30,6 @@ from .section import usability as usability
 from .subject import Subject
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
-    data_section,
     accuracy_section,
     calibration_section,
     unknown_section,
@@ -40,6 +39,7 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     drivers_section,
     surprises_section,
     examples_section,
+    data_section,
     chains_section,
     training_section,
     weights_section,

@@ -124,6 +124,7 @@ def first_line(verdicts: Sequence[Verdict], scores: str) -> Headline:
             fault.about not in of_decision,
             LEVELS.index(fault.level),
             not fault.is_cause,
+            fault.level == "problem" and fault.about == "uncertainty",
             not (fault.is_named or fault.is_beaten),
             fault.about not in important,
         )
