@@ -81,8 +81,9 @@ def drivers_of(run: Trained) -> Drivers | None:
             found.append([*_measured(after, y, scale), _change(before, after)])
         varies = bool((x[:, inputs] != x[0, inputs]).any())
         effects = torch.tensor(found)  # (permutations, 3)
-        errors = (effects.std(0) / NUM_PERMUTATIONS**0.5).tolist()
-        drivers.append(Driver(name, *effects.mean(0).tolist(), *errors[:2], varies))
+        score, epistemic, moved = effects.mean(0).tolist()
+        its_error, error, _ = (effects.std(0) / NUM_PERMUTATIONS**0.5).tolist()
+        drivers.append(Driver(name, score, epistemic, moved, its_error, error, varies))
     sign = 1 if run.rows.facts.target.is_class else -1  # the accuracy falls, and the RMSE rises
     drivers.sort(key=lambda driver: (sign * driver.score, -driver.moved))
     return Drivers(*_measured(before, y, scale), drivers)
