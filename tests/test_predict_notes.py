@@ -57,8 +57,8 @@ def test_a_verdict_that_is_known_is_quoted(pyro_bnn, run):
     ("headline", "is_told"),
     [
         ("Usable. RMSE 1.", False),
-        ("Usable for its predictions, not for its uncertainty. Too wide.", True),
-        ("Usable, but column No. of rooms equals the target (leave it out: --ignore a). RMSE 1.", True),
+        ("Usable for predictions, not for uncertainty. Too wide.", True),
+        ("Usable, with notes. The intervals are slightly too wide. RMSE 1.", False),
     ],
 )
 def test_a_bad_verdict_is_told_for_a_run_without_another_fault(pyro_bnn, run, monkeypatch, headline, is_told):

@@ -15,13 +15,13 @@ import torch
 
 from pyro_bnn import metrics
 from pyro_bnn.app import recipes
-from pyro_bnn.app.config import RunConfig
 from pyro_bnn.app.remedies import MORE_EPOCHS, TOO_EARLY
 from pyro_bnn.app.reports.numbers import number
 from pyro_bnn.app.reports.page import page_of
-from pyro_bnn.app.reports.page.fit import command_with, has_settled, of_length, training_command
-from pyro_bnn.app.reports.page.section import Section, Tile, Verdict
+from pyro_bnn.app.reports.page.fit import has_settled, of_length, training_command
+from pyro_bnn.app.reports.page.section import Headline, Section, Tile, Verdict
 from pyro_bnn.app.reports.pictures import pixels
+from pyro_bnn.app.runs import load_asked, load_config
 from pyro_bnn.inference.history import History
 from pyro_bnn.inference.posterior import Status
 from pyro_bnn.results.plotting import _figures
@@ -142,7 +142,7 @@ def test_a_good_run_is_praised_and_a_bad_one_is_not(good, bad):
     assert "problem:" not in printed
     assert "All weights learned from the data." in words
     words, printed = Page(bad[0]).words, bad[1]
-    assert printed.startswith("Not usable as it is: ")
+    assert printed.startswith("Not usable as it is. ")
     assert "problem:  Logistic regression predicts better: NLL " in printed
     assert "The training had 1 epoch (15 steps): too few to tell" in words
 
@@ -184,7 +184,7 @@ def test_names_that_look_like_html_are_text():
     verdict = Verdict("note", "fit", "<s>", "<i> & 5 %", "<em>")
     values = {"settings": {"<del>": "<u>"}, "data": {}}
     section = Section("<b>", "configuration.html", values, tiles=(Tile("<p>", "<q>", "<a>"),))
-    found = Page(page_of("<script>", "<h3>", "<h4>", [verdict], [section]))
+    found = Page(page_of("<script>", "<h3>", Headline("<h4>"), [verdict], [section]))
     for tag in ("script", "h3", "h4", "s", "i", "em", "del", "u", "b", "q"):
         assert not found.find(tag), tag
         assert f"<{tag}>" in found.words or tag == "s"
@@ -192,29 +192,17 @@ def test_names_that_look_like_html_are_text():
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"epochs": 3, "hidden": (), "hold_out": ()},
-        {"prior": "net.2.*=normal:0.4;**=normal:0.1", "accuracy": True, "lr": 1e-4},
-    ],
+    "typed",
+    [(), ("--epochs", "3", "--hidden", "", "--hold-out", ""), ("--recipe", "fast", "--accuracy", "--lr", "1e-4")],
 )
-@pytest.mark.parametrize("key", [("digits", "default"), ("mnist", "tutorial"), ("fashion-mnist", "article")])
-def test_the_command_to_repeat_is_the_run(key, changes, monkeypatch, pyro_bnn, tmp_path):  # noqa: F811
-    """The program itself parses the command, and is stopped before the training."""
-    config = replace(recipes.RECIPES[key], **changes)
-    asked = []
-
-    def stop(found, **options):
-        asked.append(found)
-        raise ValueError("here")
-
-    monkeypatch.setattr("pyro_bnn.app.datasets.load_data", stop)
-    command = shlex.split(training_command(config, tmp_path / "a run"))
-    assert command[0] == "pyro-bnn"
-    assert pyro_bnn(*command[1:])[0] == 2
-    assert asked == [config]
-    assert isinstance(asked[0], RunConfig)
+def test_the_command_to_repeat_is_the_command_as_typed(typed, pyro_bnn, tmp_path):  # noqa: F811
+    given = ("--epochs", "1", *typed[typed[:1] == ("--epochs",) and 2 :])
+    assert pyro_bnn("train", "digits", *given, "--out", tmp_path / "run")[0] == 0
+    config = load_config(tmp_path / "run")
+    subject = SimpleNamespace(config=config, run=tmp_path / "run", asked=load_asked(tmp_path / "run"))
+    command = shlex.split(training_command(subject, "again"))
+    assert pyro_bnn(*command[1:])[0] == 0
+    assert load_config(tmp_path / "run-again") == config
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
@@ -246,8 +234,9 @@ def test_a_fit_whose_elbo_still_rises_stopped_too_early_for_train_and_for_the_re
     verdict = of_length(config, history_of([3.0, 2.0]), status)
     assert (verdict.short, verdict.changes) == (TOO_EARLY, {"epochs": 8})
     assert verdict.text == "The training stopped too early: the objective still rises. Raise --epochs, or --lr."
-    subject = SimpleNamespace(config=replace(config, time_limit=9.0), choice=None, run=Path("digits-run"))
-    assert command_with(subject, verdict.changes) == "pyro-bnn train digits --epochs 8 --out digits-run-2"
+    subject = SimpleNamespace(config=config, asked={"recipe": None}, run=Path("digits-run"))
+    command = "pyro-bnn train digits --seed 0 --epochs 8 --out digits-run-2"
+    assert training_command(subject, "2", verdict.changes) == command
     well = Status(True, "well.")
     assert "too few epochs" in of_length(config, history_of([3.0, 2.0]), well).short
     table = replace(recipes.OWN, method="svi", epochs=2)

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.app.chains import Choice, Drift, are_slightly_short, drift, fault_of, has_failed, in_plain_words
+from pyro_bnn.app.chains import Drift, are_slightly_short, drift, fault_of, has_failed, in_plain_words
 from pyro_bnn.app.chains import has_one_mode as has_one_mode_of
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.remedies import longer_chains
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.chains import chains_section, diagnostics_of, of_chains
-from pyro_bnn.app.reports.page.fit import about_section, command_with, configuration_section
-from pyro_bnn.app.reports.page.section import Verdict, first_line
+from pyro_bnn.app.reports.page.fit import about_section, configuration_section, training_command
+from pyro_bnn.app.reports.page.section import Headline, Verdict, first_line
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
 
@@ -148,10 +148,8 @@ def test_chains_that_are_too_short_to_judge_are_said_to_be_so():
 def test_chains_that_are_not_explored_are_named_in_the_first_line():
     posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(False, "short."), sampler="MCLMC")
     short = of_chains(OWN, posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
-    assert first_line([short], "RMSE 2") == f"Usable, but {short.short}. RMSE 2."
     wide = Verdict("problem", "uncertainty", "too wide", "", "")
-    said = first_line([wide, short], "RMSE 2")
-    assert said.startswith("Usable for its predictions, not for its uncertainty: too wide. 1 of 2 chains is too short")
+    assert first_line([wide, short], "RMSE 2").reasons.startswith("Too wide; 1 of 2 chains is too short")
     unknown = of_chains(OWN, posterior, None)
     assert (unknown.level, unknown.short) == (
         "note",
@@ -169,15 +167,11 @@ def test_the_remedy_for_short_chains_is_a_whole_command(limit, seconds, longer):
     verdict = of_chains(config, posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
     assert "The sampler would need longer to be exact." in verdict.text
     assert verdict.changes == ({} if longer is None else {"time_limit": longer})
-    made = ("hidden", "activation", "prior", "likelihood")
-    subject = SimpleNamespace(config=config, run=Path("some/run"), choice=Choice("Chosen: this.", made))
-    command = command_with(subject, verdict.changes)
+    subject = SimpleNamespace(config=config, run=Path("some/run"), asked={"recipe": None, "target": "y", "seed": 3})
+    command = training_command(subject, "2", verdict.changes)
     options = f" --time-limit {longer}" if longer else ""
-    assert command == f"pyro-bnn train a.csv{options} --target y --out some/run-2"
+    assert command == f"pyro-bnn train a.csv --target y --seed 0{options} --out some/run-2"
     assert f"try{options}." in verdict.text or not longer
-    command = command_with(subject, {"likelihood": "poisson"})  # although the likelihood was chosen automatically
-    assert "--likelihood poisson" in command
-    assert "--hidden" not in command
 
 
 @pytest.mark.parametrize("is_class", [False, True])
@@ -200,29 +194,31 @@ def test_the_picture_of_chains_shows_what_each_chain_predicts(is_class):
 
 
 @pytest.mark.parametrize(
-    ("made", "chosen"),
+    ("asked", "changes", "options"),
     [
-        (("hidden", "activation", "prior", "likelihood"), "--time-limit 20"),
-        (("hidden", "prior"), "--likelihood categorical --time-limit 20"),
-        ((), "--hidden '' --likelihood categorical --method mclmc --time-limit 20"),
+        ({"target": "y"}, {}, "--target y --seed 0"),
+        ({"target": "y", "time_limit": 20.0, "hidden": [4, 3]}, {}, "--target y --time-limit 20 --hidden 4,3 --seed 0"),
+        ({"target": "y", "time_limit": 5.0}, {"time_limit": 40}, "--target y --time-limit 40 --seed 0"),
+        (
+            {"target": "y", "header": False, "method": "auto", "time_limit": 5.0},
+            {"epochs": 80},
+            "--target y --no-header --method svi --seed 0 --epochs 80",
+        ),
+        ({"target": "y"}, {"ignore": ("a", "b c")}, "--target y --seed 0 --ignore 'a,b c'"),
     ],
 )
-def test_the_command_to_repeat_chains_with_a_time_limit_repeats_the_choice(made, chosen):
+def test_the_command_to_train_again_is_that_of_the_user(asked, changes, options):
+    """A fallback has the method svi, which the user did not ask for."""
+    config = replace(OWN, dataset="a.csv", target="y", hidden=(50,), method="svi", time_limit=5.0)
+    subject = SimpleNamespace(config=config, run=Path("run"), asked={"recipe": None, **asked})
+    assert training_command(subject, "2", changes) == f"pyro-bnn train a.csv {options} --out run-2"
+
+
+@pytest.mark.parametrize(("asked", "method"), [({}, "auto, which chose mclmc"), ({"method": "mclmc"}, "mclmc")])
+def test_settings_that_were_not_given_are_words(asked, method):
     posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
-    config = replace(OWN, dataset="a.csv", target="y", hidden=(), prior="fan-in:2", method="mclmc", time_limit=20.0)
-    model = SimpleNamespace(device=torch.device("cpu"))
-    run = {"run": Path("run"), "num_samples": 18, "seed": 0, "model": model, "choice": Choice("Chosen: this.", made)}
-    subject = SimpleNamespace(posterior=posterior, config=config, **run)
-    values = about_section(subject).values
-    assert values["is_timed"]
-    assert values["is_compared"] == bool(made)
-    assert values["commands"][0] == (f"pyro-bnn train a.csv {chosen} --target y --out run-again")
-
-
-@pytest.mark.parametrize(("made", "method"), [(("hidden",), "auto, which chose mclmc"), ((), "mclmc")])
-def test_settings_that_were_not_given_are_words(made, method):
     config = replace(OWN, dataset="a.csv", target="y", method="mclmc", test_fraction=0.2)
-    subject = SimpleNamespace(config=config, data={}, choice=Choice("Chosen: this.", made))
+    subject = SimpleNamespace(config=config, data={}, posterior=posterior, asked={"target": "y", **asked})
     shown = configuration_section(subject).values["settings"]
     assert {name: shown[name] for name in ("method", "time limit", "calibrate", "features", "split by")} == {
         "method": method,
@@ -232,21 +228,21 @@ def test_settings_that_were_not_given_are_words(made, method):
         "split by": "at random",
     }
     assert shown["test fraction"] == "0.2"
-    subject.config, subject.choice = replace(config, method="svi", calibrate=0.1), None
+    subject.config, subject.posterior = replace(config, method="svi", calibrate=0.1), None
+    subject.asked = {"epochs": 3}
     shown = configuration_section(subject).values["settings"]
     assert (shown["method"], shown["time limit"], shown["calibrate"]) == ("svi", "none", "0.1")
 
 
-@pytest.mark.parametrize(("limit", "made"), [(20.0, ("hidden",)), (0.0, ("hidden",)), (0.0, ())])
-def test_the_page_says_whether_the_commands_give_the_same_numbers(limit, made):
+@pytest.mark.parametrize("limit", [20.0, 0.0])
+def test_the_page_says_whether_the_commands_give_the_same_numbers(limit):
     posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(True, "well."), sampler="MCLMC")
     config = replace(OWN, dataset="a.csv", target="y", method="mclmc", time_limit=limit)
     run = {"run": Path("run"), "num_samples": 18, "seed": 0, "model": SimpleNamespace(device=torch.device("cpu"))}
-    subject = SimpleNamespace(posterior=posterior, config=config, choice=Choice("Chosen: this.", made), **run)
-    words = Page(page_of("", "", "", [], [about_section(subject)])).words
+    subject = SimpleNamespace(posterior=posterior, config=config, asked={"target": "y"}, **run)
+    words = Page(page_of("", "", Headline(""), [], [about_section(subject)])).words
     same = "On the same kind of CPU and with the same versions, these commands give the same numbers."
     assert (same in words, "a repeated run has other chains and other scores" in words) == (not limit, bool(limit))
-    assert ("settings that --method auto chose" in words) == (bool(made) and not limit)
 
 
 HARDLY = "The network is trained. Some chains are short, but longer sampling should hardly change the predictions."

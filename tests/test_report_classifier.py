@@ -13,6 +13,7 @@ from pyro_bnn.app.reports.evaluation import ClassifierScores, Evaluation
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.calibration import calibration_of, calibration_section, of_calibration
 from pyro_bnn.app.reports.page.classifier import accuracy_section, examples_section
+from pyro_bnn.app.reports.page.section import Headline
 from pyro_bnn.app.reports.page.subject import Classified
 from pyro_bnn.scores.uncertainty import ClassificationPrediction
 
@@ -80,19 +81,19 @@ def labelled(kind):
     ("kind", "start", "short", "level"),
     [
         ("good", "Usable. ", None, None),
-        ("too sure", "Usable for its predictions, not", "the probabilities are too high", "problem"),
-        ("too unsure", "Usable for its predictions, not", "the probabilities are too low", "problem"),
-        ("useless uncertainty", "Not usable as it is: ", "uncertainty does not point at errors", "problem"),
-        ("beaten", "Not usable as it is: ", "beaten by logistic regression", "problem"),
+        ("too sure", "Usable for predictions, not", "the probabilities are too high", "problem"),
+        ("too unsure", "Usable for predictions, not", "the probabilities are too low", "problem"),
+        ("useless uncertainty", "Not usable as it is. ", "uncertainty does not point at errors", "problem"),
+        ("beaten", "Not usable as it is. ", "beaten by logistic regression", "problem"),
         (
             "tied",
-            "Usable, but not clearly better than logistic",
+            "Usable, with notes. Not clearly better than logistic",
             "not clearly better than logistic regression",
             "note",
         ),
-        ("imbalanced", "Not usable as it is: no better than", "no better than always saying “a”", "problem"),
-        ("imbalanced", "Not usable as it is: ", "mostly misses “b”", "problem"),
-        ("a class missed", "Not usable as it is: ", "mostly misses “c”", "problem"),
+        ("imbalanced", "Not usable as it is. No better than", "no better than always saying “a”", "problem"),
+        ("imbalanced", "Not usable as it is. ", "mostly misses “b”", "problem"),
+        ("a class missed", "Not usable as it is. ", "mostly misses “c”", "problem"),
     ],
 )
 def test_the_faults_of_a_classifier_are_named(kind, start, short, level):
@@ -221,7 +222,7 @@ def test_the_examples_are_the_extremes_of_all():
         assert [card["entropy"] for card in groups[title]] == pytest.approx(entropy[rows].tolist()), title
         names = ["unknown (hats)"] * 2 if "Unknown" in title else [f"truly {'ab'[y[row]]}" for row in rows]
         assert [card["truth"] for card in groups[title]] == names
-    assert 'alt="An image, truly b, taken for a."' in page_of("", "", "", [], [section])
+    assert 'alt="An image, truly b, taken for a."' in page_of("", "", Headline(""), [], [section])
     assert groups["Surest, and wrong"][0]["votes"] == [("a", 1.0)]
 
 
@@ -231,7 +232,7 @@ def test_the_best_baseline_counts():
     flat = classes(torch.full_like(best.probs, 1 / 3), best.targets)
     for baselines in ({"first": flat, "second": best}, {"second": best, "first": flat}):
         subject.classified = replace(subject.classified, baselines=baselines)
-        assert "not clearly better than second" in judged(subject)[1]
+        assert "ot clearly better than second" in judged(subject)[1]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from pyro_bnn.app.own.targets import Target
 from pyro_bnn.app.reports import drivers
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.drivers import conclusion_of, drivers_section
+from pyro_bnn.app.reports.page.section import Headline
 from pyro_bnn.app.reports.trained import Trained
 
 from .test_report import Page
@@ -105,7 +106,9 @@ def test_nothing_for_images_or_many_columns(monkeypatch):
     monkeypatch.setattr(drivers, "MOST_COLUMNS", 2)
     assert drivers.drivers_of(run) is None
     assert drivers_section(SimpleNamespace(drivers=None, num_columns=0)) is None  # images
-    words = Page(page_of("", "", "", [], [drivers_section(SimpleNamespace(drivers=None, num_columns=51))])).words
+    words = Page(
+        page_of("", "", Headline(""), [], [drivers_section(SimpleNamespace(drivers=None, num_columns=51))])
+    ).words
     assert "The data have 51 columns. This section is only for data with at most 50" in words
 
 
@@ -119,7 +122,9 @@ def test_new_combinations_of_equal_columns_raise_the_uncertainty():
 
 def effects(*columns, before=(2.0, 0.5)):
     """Effects of columns named a, b, ... with a score and an epistemic uncertainty each."""
-    return drivers.Drivers(*before, [drivers.Driver("abcdefghijkl"[i], *pair, 0.0) for i, pair in enumerate(columns)])
+    return drivers.Drivers(
+        *before, [drivers.Driver("abcdefghijkl"[i], *pair, 0.0, 0.012, 0.0034) for i, pair in enumerate(columns)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,8 +148,14 @@ def test_the_drivers_are_concluded_in_words(columns, is_class, words):
 def test_the_table_begins_with_the_score_before_and_counts_the_columns():
     found = effects(*[(4.0 - number / 10, 0.5) for number in range(12)])
     words = Page(
-        page_of("", "", "", [], [drivers_section(SimpleNamespace(drivers=found, classified=None, num_columns=2))])
+        page_of(
+            "", "", Headline(""), [], [drivers_section(SimpleNamespace(drivers=found, classified=None, num_columns=2))]
+        )
     ).words
     assert "(10 of 12 columns)" in words
-    assert "none2.0000.500 a4.0000.500 b3.9000.500" in words
+    assert "none2.0000.500 a4.000 ± 0.0120.5000 ± 0.0034 b3.900 ± 0.0120.5000 ± 0.0034" in words
     assert words.index("The other columns") < words.index("k3.000") < words.index("l2.900")
+    found = effects(*[(4.0 - number / 10, 0.5 + 0.2 * (number == 11)) for number in range(12)])
+    values = drivers_section(SimpleNamespace(drivers=found, classified=None, num_columns=2)).values
+    assert "rises most with l" in values["conclusion"]
+    assert values["shown"][-1].name == "l"  # a column in the text is in the table

@@ -11,7 +11,7 @@ from pyro_bnn.app.reports.page.calibration import calibration_section
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.drivers import surprises_section
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, of_groups, ranking_of
-from pyro_bnn.app.reports.page.section import first_line
+from pyro_bnn.app.reports.page.section import Headline, first_line
 from pyro_bnn.app.reports.trained import TREES
 
 from .test_report import Page
@@ -66,7 +66,7 @@ def test_no_check_of_few_rows_is_called_good_that_could_not_fail(number):
         assert intervals.text.startswith(
             "Too few rows to judge the intervals: on 12 test rows, chance gives 66.7 % to "
         )
-        assert first_line([intervals], "RMSE 1") == "Usable, but too few rows to judge the intervals. RMSE 1."
+        assert first_line([intervals], "").reasons == "Too few rows to judge the intervals."
 
 
 def test_an_sd_that_is_far_too_large_is_found_in_few_rows_too():
@@ -108,7 +108,7 @@ def test_the_cards_name_the_target_and_units_and_intervals_have_one_level():
     labels.classified = replace(labels.classified, target="kind")
     accuracy = accuracy_section(labels)
     assert [tile.name for tile in accuracy.tiles] == ["Accuracy of kind", "Balanced accuracy of kind", "NLL of kind"]
-    words = Page(page_of("", "", "", [], [*sections, accuracy])).words
+    words = Page(page_of("", "", Headline(""), [], [*sections, accuracy])).words
     assert "90 % interval" in words
     assert "95 % interval" not in words
 

@@ -65,7 +65,7 @@ def test_a_sum_of_columns_begins_the_report_and_problems_come_before_notes(pyro_
     assert f"\n{hint} See pyro-bnn report {tmp_path / 'run'}\n" in printed
     found = json.loads(pyro_bnn("report", tmp_path / "run", "--json")[1])
     said = "columns casual and member add up to the target (leave them out: --ignore wind,casual,member)"
-    assert found["headline"].startswith(f"Not usable as it is: {said}. Other faults: ")
+    assert found["headline"].startswith(f"Not usable as it is. C{said[1:]}; ")
     levels = [verdict["level"] for verdict in found["verdicts"]]
     assert levels == sorted(levels, key=("problem", "note", "good").index)
     assert {"problem", "note"} <= {*levels}

@@ -10,6 +10,7 @@ import pytest
 
 from pyro_bnn.app.reports.numbers import number, with_error
 from pyro_bnn.app.reports.page import page_of, unbroken
+from pyro_bnn.app.reports.page.section import Headline
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 from .test_report import Page
@@ -41,7 +42,9 @@ def report(pyro_bnn, table, target, *options):  # noqa: F811
 
 def test_numbers(pyro_bnn, table):  # noqa: F811
     page, printed = report(pyro_bnn, table, "y")
-    assert printed.startswith("Usable, but the training had only 300 epochs (600 steps; the default is 3,000). RMSE ")
+    assert printed.startswith(
+        "Usable, with notes. The training had only 300 epochs (600 steps; the default is 3,000); "
+    )
     assert "problem:" not in printed
     assert "of the variance is explained" in printed
     assert "The network's probabilities are better than those of linear regression" in printed
@@ -58,7 +61,7 @@ def test_no_line_of_a_page_ends_within_an_option():
     page = unbroken("pyro-bnn train --time-limit 9 --ignore 'a<b' --out=air-2, x--y and a -- b")
     assert page.count("<span class=option>") == 3
     assert "<span class=option>--time-limit</span> 9 <span class=option>--ignore</span> &#39;a&lt;b&#39;" in page
-    assert "nowrap" in page_of("", "", "", [], []).partition(".option {")[2].partition("}")[0]
+    assert "nowrap" in page_of("", "", Headline(""), [], []).partition(".option {")[2].partition("}")[0]
 
 
 @pytest.mark.parametrize("value", [0.0, math.inf, -math.inf, math.nan, 5.88e-06, -3.2e8, 7.16])
@@ -90,7 +93,7 @@ def test_a_straight_line_is_no_worse_than_a_network_where_the_truth_is_one(pyro_
 def test_what_cannot_be_predicted_is_said_to_be_so(pyro_bnn, table):  # noqa: F811
     _, printed = report(pyro_bnn, table, "noise")
     assert printed.startswith(
-        "Not usable as it is: the training had only 300 epochs (600 steps; the default is 3,000). "
+        "Not usable as it is. The training had only 300 epochs (600 steps; the default is 3,000). "
     )
     assert "no better than the mean of the targets" in printed.splitlines()[0]
     assert "problem:  RMSE" in printed

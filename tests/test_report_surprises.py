@@ -11,6 +11,7 @@ from pyro_bnn.app import sources
 from pyro_bnn.app.reports.drivers import Driver, Drivers
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.drivers import surprises_section
+from pyro_bnn.app.reports.page.section import Headline
 from pyro_bnn.app.starting import new_config
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -49,7 +50,7 @@ def test_a_wrong_entry_comes_first():
     scores = [float(cells[-1].replace(",", "")) for _, cells in section.values["rows"]]
     assert scores == sorted(scores, reverse=True)
     assert scores == pytest.approx((-network.log_density).sort(descending=True).values[:10].tolist(), rel=1e-3)
-    words = Page(page_of("", "", "", [], [section])).words
+    words = Page(page_of("", "", Headline(""), [], [section])).words
     assert "Rows that surprised the model most" in words
     assert "10 of these 10 targets lie outside their 90 % interval" in words
     assert "first row below the names" in words
@@ -63,7 +64,7 @@ def test_of_several_targets_the_one_with_the_largest_error_is_shown():
     section = section_of("arrays", regressed=replace(found, y=y, prediction=network, rows=range(NUM_ROWS)))
     number, (name, observed, *_) = section.values["rows"][0]
     assert (number, name, float(observed.replace(",", ""))) == (3, "target 1", pytest.approx(float(y[3, 1]), rel=1e-5))
-    assert "its score covers all targets" in Page(page_of("", "", "", [], [section])).words
+    assert "its score covers all targets" in Page(page_of("", "", Headline(""), [], [section])).words
 
 
 def test_a_whole_number_of_the_file_is_whole_in_the_report():
@@ -102,7 +103,7 @@ def test_a_row_shows_the_inputs_that_matter_most():
     numbered = section_of("table", regressed=found, drivers=of_columns("number"), inputs=frame)
     assert numbered.values["rows"][0][1][4:] == ["1234567890123"]
     assert section.values["rows"][0][1][4:] == ["0.123457", "x" * 23 + "…", "missing", "-0.712905"]
-    words = Page(page_of("", "", "", [], [section])).words
+    words = Page(page_of("", "", Headline(""), [], [section])).words
     assert "score (NLL)sizenamedaymass" in words
     assert "The last 4 columns of the table have the inputs on which the predictions depend most." in words
 

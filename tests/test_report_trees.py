@@ -2,18 +2,16 @@
 
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from pyro_bnn.app.own.targets import Target
-from pyro_bnn.app.reports import page
 from pyro_bnn.app.reports.drivers import Leak
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section
-from pyro_bnn.app.reports.page.section import NEITHER, UNSURE, Verdict, first_line
+from pyro_bnn.app.reports.page.section import Headline, Verdict, first_line, usability
 from pyro_bnn.app.reports.page.verdicts import of_baseline
 from pyro_bnn.app.reports.scores import scores_of
 from pyro_bnn.app.reports.trained import LINEAR, TREES
@@ -59,13 +57,13 @@ def test_trees_are_compared_by_their_errors(share, level, text):
     assert (verdict.level, verdict.text.startswith(text)) == (level, True)
     line = first_line(section.verdicts, section.usable)
     if level == "note":
-        assert line.startswith("Usable, but for predictions alone, take gradient-boosted trees. RMSE ")
-        assert re.search(r"RMSE [\d.]+ \(gradient-boosted trees: 0\.\d+\)", line)
-        least = line.partition("trees: ")[2].partition(")")[0]
+        assert line.reasons.startswith("Gradient-boosted trees predict better (RMSE ")
+        assert re.search(r"RMSE [\d.]+ \(gradient-boosted trees: 0\.\d+\)", line.scores)
+        least = line.scores.partition("trees: ")[2].partition(")")[0]
         assert section.tiles[0].remark == f"in the unit of the target; {TREES}: {least}"
     else:
-        assert line.startswith("Usable. RMSE")
-    words = Page(page_of("", "", "", [], [section])).words
+        assert line.decision == "Usable."
+    words = Page(page_of("", "", Headline(""), [], [section])).words
     assert f"baseline: {TREES}" in words
     assert "HistGradientBoostingRegressor with default settings, which predicts no uncertainty" in words
 
@@ -80,7 +78,7 @@ def test_trees_are_compared_by_their_mistakes():
     verdict = verdict_on(section, "Trees of scikit-learn")
     assert verdict.level == "note"
     assert verdict.text.startswith("Gradient-boosted trees are more accurate here: accuracy 100.0 %, this run ")
-    assert "HistGradientBoostingClassifier" in Page(page_of("", "", "", [], [section])).words
+    assert "HistGradientBoostingClassifier" in Page(page_of("", "", Headline(""), [], [section])).words
     assert "better than those of logistic regression" in " ".join(v.text for v in section.verdicts)
 
 
@@ -89,38 +87,26 @@ def test_a_run_with_wrong_uncertainty_that_trees_beat_is_not_usable(share):
     found = regressed().regressed
     section = errors_section(with_trees(found.y + share * (found.prediction.mean - found.y)))
     wide = Verdict("problem", "uncertainty", "95 % intervals too wide", "", "")
-    line = first_line([wide, *section.verdicts], "RMSE 2")
-    if share == 1.0:  # the trees are not better
-        assert line == f"{UNSURE}: 95 % intervals too wide. RMSE 2."
-        return
-    theirs, own = re.search(r"RMSE (\S+), this run ([\d.]+)\.", verdict_on(section, "Trees of").text).groups()
-    assert float(theirs) < float(own)
-    beaten = f"gradient-boosted trees predict better (RMSE {theirs} against {own})"
-    assert line == f"{NEITHER}: {beaten}; 95 % intervals too wide."
-    short = Verdict("note", "fit", "chains too short", "", "", is_cause=True)
-    assert first_line([wide, *section.verdicts, short], "") == f"{line} Other faults: chains too short."
-    early = Verdict("note", "limit", "stopped too early", "", "", is_cause=True)
-    said = f"Not usable as it is: stopped too early. Other faults: {beaten}; 95 % intervals too wide."
-    assert first_line([wide, *section.verdicts, early], "") == said
+    beaten = verdict_on(section, "Trees of").is_beaten
+    assert beaten == (share == 0.5)
+    assert usability([wide, *section.verdicts]) == ("not usable" if beaten else "usable for predictions only")
 
 
 @pytest.mark.parametrize("unbeaten", ["", "RMSE"])
 def test_a_run_with_wrong_uncertainty_that_a_baseline_beats_in_its_errors_is_not_usable(unbeaten):
     little = of_baseline("a line", -5.46, -5.4, 0.01, points="", is_nearer=False, unbeaten=unbeaten)
     wide = Verdict("problem", "uncertainty", "95 % intervals too wide", "", "")
-    in_part = f"{UNSURE}: 95 % intervals too wide. Beaten by a line in NLL, not clearly in RMSE. "
-    whole = f"{NEITHER}: beaten by a line; 95 % intervals too wide."
-    assert first_line([wide, little], "").startswith(in_part if unbeaten else whole)
+    assert usability([wide, little]) == ("usable for predictions only" if unbeaten else "not usable")
 
 
 def test_an_nll_above_that_of_the_mean_of_the_targets_names_both():
     numbers = {"points": "RMSE 2 against 3", "is_nearer": True}
     worse = of_baseline("linear regression", -4.5, -2.5, 0.1, **numbers, guess=("the mean of the targets", -3.3))
     said = "robabilities worse than those of linear regression and of the mean of the targets (NLL 4.500 against 2.500"
-    line = first_line([worse], "RMSE 2")
-    assert line == f"{UNSURE}: p{said} and 3.300). RMSE 2."
+    line = str(first_line([worse], "RMSE 2"))
+    assert line == f"Usable for predictions, not for uncertainty. P{said} and 3.300). RMSE 2."
     better = of_baseline("linear regression", -3.2, -2.5, 0.1, **numbers, guess=("the mean of the targets", -3.3))
-    assert "and of the mean of the targets" not in first_line([better], "RMSE 2")
+    assert "and of the mean of the targets" not in better.short
 
 
 @pytest.mark.parametrize(("shift", "said"), [(0.5, "too high"), (-0.5, "too low"), (0.0, None)])
@@ -180,7 +166,7 @@ def test_a_rounding_error_of_the_smallest_target_is_zero():
 
 
 def test_pictures_are_dark_where_the_page_is():
-    page = page_of("", "", "", [], [])
+    page = page_of("", "", Headline(""), [], [])
     dark = page[page.index("prefers-color-scheme: dark") :]
     assert "invert(1)" in dark[: dark.index("* {")]
     assert "#fff;" not in dark[: dark.index("* {")]
@@ -205,17 +191,19 @@ def test_a_linear_baseline_that_is_almost_exact_is_told(share, leak, short, reme
     found = regressed().regressed
     exact = predicted(found.y + share * found.y.std(), torch.ones_like(found.y), found.y)
     found = replace(found, baselines={**found.baselines, LINEAR: exact}, leak=leak, ignored=("id",))
-    told = [verdict for verdict in errors_section(Measured(regressed=found)).verdicts if verdict.about == "limit"]
+    told = [
+        verdict
+        for verdict in errors_section(Measured(regressed=found)).verdicts
+        if "linear formula" in verdict.short
+        or "equal" in verdict.short
+        or "add up" in verdict.short
+        or "contain" in verdict.short
+    ]
     assert [verdict.short for verdict in told] == ([] if short is None else [short])
     for verdict in told:
         assert verdict.level == "problem"
         assert verdict.text.endswith(remedy)
-        beaten = Verdict("problem", "predictions", "beaten by a line", "", "")
-        short_fit = Verdict("note", "fit", "too few epochs", "", "", is_cause=True)
-        assert first_line([beaten, short_fit, verdict], "").startswith(
-            f"Not usable as it is: {short}. Other faults: too few epochs; b"
-        )
-        assert first_line([verdict], "RMSE 2") == f"Usable, but {short}. RMSE 2."
+        assert usability([verdict]) == "not usable"
 
 
 def test_the_terminal_and_the_page_judge_the_same_levels():
@@ -231,17 +219,7 @@ def test_a_picture_of_some_rows_says_which(num_rows):
     some = replace(found, y=found.y[:num_rows], prediction=found.prediction[:num_rows])
     some = replace(some, baselines={name: way[:num_rows] for name, way in found.baselines.items()})
     some = replace(some, single=("mean weights", found.single[1][:num_rows]))
-    words = Page(page_of("", "", "", [], [errors_section(Measured(regressed=some))])).words
+    words = Page(page_of("", "", Headline(""), [], [errors_section(Measured(regressed=some))])).words
     said = "100 of 600 test rows, evenly spaced in the order of the predictions."
     assert (said in words) == (num_rows == 600)
     assert ("100 of 150 test rows" in words) == (num_rows == 150)
-
-
-def test_the_first_line_on_the_page_says_that_notes_are_below(monkeypatch):
-    headline = "Usable. RMSE 2; 2 notes in the report."
-    monkeypatch.setattr(page, "verdicts_on", lambda subject: (headline, [], []))
-    found, _, text = page.report_on(SimpleNamespace(run="run", num_samples=2, title="A run"))
-    assert found == headline  # `evaluate` and `predict` say where
-    assert (
-        '<p class="headline good"><strong>Usable.</strong><span class="reasons"> RMSE 2; 2 notes below.</span>' in text
-    )

@@ -10,12 +10,11 @@ import torch
 from scipy.stats import spearmanr
 from torch.distributions import Laplace, Normal, Poisson
 
-from pyro_bnn.app.remedies import TOO_EARLY
 from pyro_bnn.app.reports.page.calibration import calibration_section
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.fit import of_temperature, of_weights
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, of_ranking, ranking_of
-from pyro_bnn.app.reports.page.section import UNSURE, Verdict, first_line
+from pyro_bnn.app.reports.page.section import first_line
 from pyro_bnn.app.reports.page.subject import Regressed
 from pyro_bnn.app.reports.page.verdicts import of_baseline
 from pyro_bnn.inference.guides import Diagnosis, SiteDiagnosis
@@ -40,7 +39,7 @@ def judged(subject):
     makers = (accuracy_section, calibration_section, errors_section, intervals_section)
     sections = [section for make in makers if (section := make(subject)) is not None]
     verdicts = [verdict for section in sections for verdict in section.verdicts]
-    return verdicts, first_line(verdicts, ", and ".join(section.usable for section in sections if section.usable))
+    return verdicts, str(first_line(verdicts, ", and ".join(section.usable for section in sections if section.usable)))
 
 
 def check(subject, start, faults):
@@ -109,6 +108,7 @@ def regressed(kind="good", *, num_outputs=1):
     )
 
 
+UNSURE = "Usable for predictions, not for uncertainty."
 WIDE, NARROW = "the 90 % intervals are too wide", "the 90 % intervals are too narrow"
 INSIDE = r" \([0-9.]+ % of [0-9]+ targets inside; to correct them, train with --calibrate 0.2\)"
 WORSE = "probabilities worse than those of the mean of the targets"
@@ -120,9 +120,9 @@ TIED = "not clearly better than linear regression"
     ("kind", "start", "faults"),
     [
         ("good", "Usable. RMSE ", {}),
-        ("too wide", f"{UNSURE}: {WIDE} (100.0 % of ", {WIDE: "problem", LARGE: "note"}),
-        ("too narrow", f"{UNSURE}: {NARROW} (", {NARROW: "problem", WORSE: "problem", SMALL: "note"}),
-        ("tied", f"Usable, but {TIED}", {TIED: "note"}),
+        ("too wide", f"{UNSURE} T{WIDE[1:]} (100.0 % of ", {WIDE: "problem", LARGE: "note"}),
+        ("too narrow", f"{UNSURE} T{NARROW[1:]} (", {NARROW: "problem", WORSE: "problem", SMALL: "note"}),
+        ("tied", f"Usable, with notes. N{TIED[1:]}", {TIED: "note"}),
     ],
 )
 @pytest.mark.parametrize("num_outputs", [1, 2])
@@ -162,7 +162,7 @@ def test_a_regression_with_several_faults_has_each_of_them(kind, short, level):
     verdicts, line = judged(regressed(kind))
     assert (short, level) in {(verdict.short, verdict.level) for verdict in verdicts}
     assert short in line.lower()
-    assert line.startswith("Usable for its predictions, not" if "sd" in short else "Not usable as it is: ")
+    assert line.startswith(UNSURE if "sd" in short else "Not usable as it is. ")
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_equal_predicted_sds_rank_nothing_and_could_not():
         )
     )
     unclear = "too few rows, or too similar sds, to tell whether errors grow with the predicted sd"
-    check(subject, "Usable. RMSE ", {unclear: "note"})
+    check(subject, f"Usable, with notes. T{unclear[1:]}. RMSE ", {unclear: "note"})
     text = intervals_section(subject).verdicts[1].text
     assert text.startswith(
         "It cannot be told whether errors are larger where the predicted sd is larger: the test rows"
@@ -288,7 +288,7 @@ def test_counts_are_held_against_what_their_intervals_promise(observed, short):
     [
         (-5.0, 0.1, "good", "probabilities are better than those of a line (NLL 5.000 against 5.434, gain"),
         (-5.455, 0.03, "note", "not clearly better than those of a line (NLL 5.455 against 5.434"),
-        (-5.455, 0.005, "problem", "A line predicts better: NLL 5.434, this run 5.455 (gain"),
+        (-5.455, 0.005, "note", "A line predicts better: NLL 5.434, this run 5.455 (gain"),
         (-5.430, 0.001, "note", "gain +0.00400 ± 0.00100; RMSE 2 against 1"),
     ],
 )
@@ -309,17 +309,16 @@ def test_the_score_that_decides_is_named_where_probabilities_and_errors_disagree
     short = (
         "probabilities not clearly better than those of a line (NLL 3.197 against 2.997), while the errors are smaller"
     )
-    assert first_line([tied], "RMSE 3.7") == f"Usable, but {short}. RMSE 3.7."
+    assert tied.short == short
 
 
 def test_a_network_that_a_baseline_beats_by_little_is_usable():
     little, much = (of_baseline("a line", own, -5.4, 0.01, points="", is_nearer=False) for own in (-5.46, -5.6))
-    assert (little.level, little.about) == ("problem", "baseline")
-    assert first_line([little], "99 % right") == "Usable, but beaten by a line. 99 % right."
-    assert first_line([much], "99 % right") == "Not usable as it is: beaten by a line."
+    assert (little.level, little.about, little.is_beaten) == ("note", "baseline", True)
+    assert str(first_line([little], "99 % right")) == "Usable, with notes. Beaten by a line. 99 % right."
+    assert str(first_line([much], "99 % right")) == "Not usable as it is. Beaten by a line."
     level = of_baseline("a line", -5.46, -5.4, 0.01, points="", is_nearer=False, unbeaten="accuracy")
-    found = first_line([level], "99 % right")
-    assert found == "Usable, but beaten by a line in NLL, not clearly in accuracy. 99 % right."
+    assert (level.short, level.is_beaten) == ("beaten by a line in NLL, not clearly in accuracy", False)
 
 
 def test_a_guess_that_also_beats_the_network_is_named():
@@ -332,26 +331,12 @@ def test_a_guess_that_also_beats_the_network_is_named():
     assert guess not in verdict.short + verdict.text
 
 
-def test_a_training_that_was_cut_short_is_named_before_other_faults():
-    cause = Verdict("note", "limit", TOO_EARLY, "", "", is_cause=True)
-    recall = Verdict("note", "predictions", "low recall of a", "", "")
-    narrow = Verdict("problem", "uncertainty", NARROW, "", "")
-    beaten = Verdict("problem", "predictions", "beaten by a line", "", "")
-    assert first_line([narrow, cause], "99 %") == f"{UNSURE}: {NARROW}. {TOO_EARLY[0].upper()}{TOO_EARLY[1:]}. 99 %."
-    assert first_line([beaten, cause], "") == f"Not usable as it is: {TOO_EARLY}. Other faults: beaten by a line."
-    assert first_line([cause], "99 %") == f"Usable, but {TOO_EARLY}. 99 %."
-    assert first_line([recall, cause], "99 %") == f"Usable, but {TOO_EARLY}. 99 %; 1 more note in the report."
-    little = Verdict("problem", "baseline", "beaten by a line", "", "")
-    assert first_line([little, cause], "99 %") == f"Usable, but {TOO_EARLY}. Beaten by a line. 99 %."
-
-
 def test_a_cold_posterior_is_said_to_be_one():
     history = History(num_data=10)
     history.add_step(-1.0, 0.0, 0.1)
     history.end_epoch([10], 0.1, 1.0)
     [verdict] = of_temperature(history)
     assert verdict.short == "a cold posterior (KL weight 0.1)"
-    assert first_line([verdict], "99 % right") == f"Usable. 99 % right; 1 note in the report: {verdict.short}."
     history.add_step(-1.0, 0.0, 1.0)
     history.end_epoch([10], 0.1, 1.0)
     assert of_temperature(history) == ()
@@ -393,6 +378,4 @@ def test_few_rows_are_no_problem_but_no_proof_either():
     )
     verdict = errors_section(subject).verdicts[0]
     assert (verdict.level, verdict.short) == ("note", "better than the mean of the targets only within chance")
-    assert first_line([verdict], "RMSE 2") == (
-        "Too few rows to tell whether it is usable. Better than the mean of the targets only within chance. RMSE 2."
-    )
+    assert first_line([verdict], "RMSE 2").decision == "Too few rows to tell whether usable."

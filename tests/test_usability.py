@@ -1,56 +1,52 @@
-"""The word for whether a run is usable, in the JSON of `evaluate` and `report`."""
+"""The word for whether a run is usable, in the JSON of `evaluate` and `report`, and the first line of the report."""
 
 import pytest
 
-from pyro_bnn.app.reports.page.section import USABLE, Verdict, first_line, level_of, usability
+from pyro_bnn.app.reports.page.section import DECISIONS, Verdict, first_line, level_of, usability
 
 
-def fault(level, about, beaten=""):
-    return Verdict(level, about, "a fault", "A fault.", "", beaten=beaten)
+def fault(level, about, is_beaten=False):
+    return Verdict(level, about, "a fault", "A fault.", "", is_beaten=is_beaten)
 
 
 @pytest.mark.parametrize(
-    ("faults", "word", "start"),
+    ("faults", "word", "level"),
     [
-        ([], "usable", "Usable"),
-        ([("note", "fit")], "usable with notes", "Usable"),
-        ([("problem", "baseline")], "usable with notes", "Usable, but a fault"),
-        ([("problem", "uncertainty"), ("note", "fit")], "usable for predictions only", "Usable for its predictions,"),
-        ([("problem", "uncertainty"), ("note", "baseline", "trees")], "not usable", "Not usable as it is, neither"),
-        ([("note", "baseline", "trees")], "usable with notes", "Usable, but a fault"),
+        ([], "usable", "good"),
+        ([("note", "fit")], "usable with notes", "note"),
+        ([("note", "baseline", True)], "usable with notes", "note"),
+        ([("problem", "uncertainty"), ("note", "fit")], "usable for predictions only", "problem"),
+        ([("problem", "uncertainty"), ("note", "baseline", True)], "not usable", "problem"),
         (
-            [("note", "unclear"), ("note", "baseline", "x"), ("problem", "uncertainty")],
+            [("note", "unclear"), ("note", "baseline", True), ("problem", "uncertainty")],
             "too few rows to tell",
-            "Too few",
+            "problem",
         ),
-        ([("note", "unclear"), ("problem", "uncertainty")], "too few rows to tell", "Too few rows to tell whether"),
-        ([("problem", "predictions"), ("note", "unclear")], "not usable", "Not usable as it is"),
-        ([("problem", "fit")], "not usable", "Not usable as it is"),
+        ([("note", "unclear")], "too few rows to tell", "note"),
+        ([("problem", "predictions"), ("note", "unclear")], "not usable", "problem"),
+        ([("problem", "fit")], "not usable", "problem"),
     ],
 )
-def test_a_word_says_the_same_as_the_first_line(faults, word, start):
+def test_the_decision_follows_from_the_worst_verdict(faults, word, level):
     verdicts = [fault("good", "predictions"), *(fault(*each) for each in faults)]
-    assert first_line(verdicts, "RMSE 2").startswith(start)
-    assert (usability(verdicts), word in USABLE) == (word, True)
+    assert (usability(verdicts), level_of(verdicts)) == (word, level)
+    assert first_line(verdicts, "RMSE 2").decision == f"{DECISIONS[word]}."
 
 
-def test_notes_on_intervals_are_named_in_the_decision():
-    wide = Verdict("note", "uncertainty", "the 90 % intervals are slightly too wide", "", "", is_named=True)
+def test_a_decision_is_short():
+    assert max(len(decision.split()) for decision in DECISIONS.values()) <= 8
+
+
+def test_the_worst_faults_are_the_reasons():
+    wide = Verdict("note", "uncertainty", "the intervals are too wide", "", "", is_named=True)
     tied = Verdict("note", "baseline", "not clearly better than a line", "", "")
-    assert first_line([wide], "RMSE 2") == f"Usable, but {wide.short}. RMSE 2."
-    both = f"Usable, but {tied.short} and {wide.short}. RMSE 2; 1 more note in the report."
-    assert first_line([wide, tied, fault("note", "uncertainty")], "RMSE 2") == both
-
-
-@pytest.mark.parametrize(
-    ("headline", "level"),
-    [
-        ("Usable. RMSE 2; 1 note in the report.", "good"),
-        ("Usable, but the 90 % intervals are slightly too wide. RMSE 2.", "note"),
-        ("Usable for its predictions, not for its uncertainty: a fault. RMSE 2.", "note"),
-        ("Too few rows to tell whether it is usable. RMSE 2.", "note"),
-        ("Not usable as it is: a fault.", "problem"),
-    ],
-)
-def test_the_first_line_has_the_colour_of_its_decision(headline, level):
-    assert level_of(headline) == level
+    early = Verdict("note", "limit", "stopped too early", "", "", is_cause=True)
+    narrow = Verdict("problem", "uncertainty", "the intervals are too narrow", "", "")
+    assert str(first_line([wide], "RMSE 2")) == "Usable, with notes. The intervals are too wide. RMSE 2."
+    line = first_line([tied, fault("note", "uncertainty"), wide, early], "RMSE 2")
+    assert line.reasons == "Stopped too early; the intervals are too wide; not clearly better than a line; 1 more note."
+    line = first_line([tied, wide, early, narrow], "RMSE 2")
+    assert line.reasons.startswith("The intervals are too narrow; stopped too early; ")
+    line = first_line([fault("problem", "uncertainty"), *4 * [narrow]], "RMSE 2")
+    assert "more note" not in line.reasons  # every problem is named
+    assert first_line([fault("problem", "fit")], "RMSE 2").scores == ""

@@ -56,7 +56,6 @@ class Choice:
     """The settings that were chosen automatically for a run that draws Markov chains."""
 
     sentence: str  # what was compared, chosen and left out
-    made: tuple[str, ...]  # settings that a comparison on held-out rows chooses, even if there was no time for it
 
 
 def fit_chains(
@@ -82,8 +81,7 @@ def fit_chains(
             status, is_slight=are_slightly_short(drift(chosen.model, chosen.posterior, data.x_train), modes)
         )
     chosen.posterior.status = status
-    made = [name for name in CHOSEN if name not in fixed] if len(configs) > 1 else []
-    return found, Choice(chosen.choice, tuple(made)), chosen.model, chosen.posterior
+    return found, Choice(chosen.choice), chosen.model, chosen.posterior
 
 
 def with_verdict(chosen: Chosen, config: RunConfig) -> Status:

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas
@@ -13,6 +13,7 @@ from ..data import Images, load_images
 from ..inference.history import History
 from .config import RunConfig
 from .own.arrays import ArrayEncoding
+from .own.columns import Column
 from .own.encoding import TableEncoding
 from .own.targets import Target
 
@@ -28,6 +29,7 @@ class Facts:
     target: Target
     table: TableEncoding | None  # how rows of a table become inputs; None for other data
     arrays: ArrayEncoding | None  # how rows of an array become inputs; None for other data
+    columns: list[Column] = field(default_factory=list)  # of the file, for the report; empty unless it is a table
 
     def __post_init__(self) -> None:
         if self.num_train < 1 or self.num_test < 0:

@@ -2,11 +2,10 @@
 
 import functools
 import math
-import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pyro.infer import Trace_ELBO
 from torch.optim import Optimizer
@@ -48,6 +47,7 @@ RunCalibration = ConformalIntervals | ConformalSets
 
 CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.safetensors"  # files of a run
 CHOICE = "choice.json"  # what was chosen for a run of chains
+ASKED = "asked.json"  # the options of `train` that the user gave, and the recipe
 VERDICT = "verdict.json"  # the first line of the report by `evaluate` or `report`, which `predict` quotes
 ACCURACY = "accuracy.json"  # the accuracy after each epoch, if it was recorded
 
@@ -218,6 +218,13 @@ def load_choice(run: str | Path) -> Choice:
     return _read(Path(run), CHOICE, lambda text: record(Choice, parsed(text), "choice"))
 
 
+def load_asked(run: str | Path) -> dict[str, Any]:
+    """Load the options that the user gave to `train`; {} for a run that was made without the command line."""
+    if ASKED not in Manifest.read(find_run(run)).files:
+        return {}
+    return _read(find_run(run), ASKED, lambda text: dict(parsed(text)))
+
+
 def load_accuracy(run: str | Path) -> AccuracyCurve | None:
     """Load the accuracies that a run recorded during training; None if the run did not record them."""
     folder = find_run(run)
@@ -232,8 +239,8 @@ def write_verdict(folder: Folder, headline: str) -> None:
 
 
 def decision_of(headline: str) -> str:
-    """Return the first sentence of the report's first line."""
-    return re.split(r"(?<=[.]) (?=[A-Z0-9])", headline, maxsplit=1)[0]
+    """Return the decision at the beginning of the report's first line."""
+    return headline.partition(".")[0]
 
 
 def known_verdict(run: str | Path) -> str:

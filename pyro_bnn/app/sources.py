@@ -24,6 +24,7 @@ from .own.arrays import (
     read_arrays,
 )
 from .own.cells import Cells, listed
+from .own.columns import describe_columns
 from .own.encoding import has_name_of_identifier, learned_encoding
 from .own.reading import WARNING, Table, checksum, complete, feature_names, read_table
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
@@ -153,17 +154,17 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     used = [*names, config.target, *([config.split_by] if config.split_by else [])]
     digest = checksum(table, used)
     check_same(config, facts, digest, path)
-    table = complete(table, [config.target], what="the target")
+    file, table = table, complete(table, [config.target], what="the target")
     if config.drop_missing:
         table = complete(table, used)
     try:
-        return _divided(config, table, names, digest, facts)
+        return _divided(config, file, table, names, digest, facts)
     except ValueError as error:  # the notes may name its cause, such as rows that were left out
         raise ValueError(" ".join([str(error), *table.notes])) from error
 
 
-def _divided(config: RunConfig, table: Table, names: list[str], digest: str, facts: Facts | None) -> Dataset:
-    """Divide the rows of a table into training, calibration and test rows, and encode them."""
+def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha: str, facts: Facts | None) -> Dataset:
+    """Divide the rows of a table, all or some of those in a file, into training, calibration and test rows."""
     notes = [*table.notes]
     cells = table.column(config.target)
     labels = target_labels(cells) if config.likelihood == "categorical" else None
@@ -195,8 +196,9 @@ def _divided(config: RunConfig, table: Table, names: list[str], digest: str, fac
     else:
         assert facts.table is not None
         encoding, target = facts.table, facts.target
+    columns = facts.columns if facts else describe_columns(config, file, encoding, target)
     x, y = encoding.inputs(table), target.encoded(cells)
-    found = Facts(digest, len(training), len(testing), [encoding.width], target, encoding, None)
+    found = Facts(sha, len(training), len(testing), [encoding.width], target, encoding, None, columns)
     calibrating = (x[held_out], y[held_out]) if held_out else None
     rows, inputs = tuple(table.frame.index[testing].tolist()), table.frame[encoding.names].iloc[testing]
     return Dataset(x[training], y[training], x[testing], y[testing], found, tuple(notes), calibrating, rows, inputs)
@@ -267,12 +269,9 @@ def first_look(config: RunConfig, *, guesses: bool) -> tuple[str, str, int, bool
         return likelihood, reason, len(table), False
     (x, y), test = pairs_of(read_arrays(path), str(path), checks_targets=False)
     if y.dtype.kind == "f":
-        likelihood = "gaussian"
-        reason = "`y` holds floating-point numbers: regression."
-    else:
-        likelihood = "categorical"
-        reason = f"`y` holds labels ({y.dtype}): classification (for numbers: --likelihood gaussian)."
-    return likelihood, reason, len(x), test is not None
+        return "gaussian", "`y` holds floating-point numbers: regression.", len(x), test is not None
+    reason = f"`y` holds labels ({y.dtype}): classification (for numbers: --likelihood gaussian)."
+    return "categorical", reason, len(x), test is not None
 
 
 @dataclass(frozen=True)

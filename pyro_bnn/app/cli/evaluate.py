@@ -1,7 +1,7 @@
 """`pyro-bnn evaluate`.
 
 The JSON of `evaluate` has `folder`, `pictures` (file names), `headline` (the first line of `pyro-bnn report`),
-`usability` (the text in `USABLE` that says whether the run is usable), and the items of metrics.json. For image sets,
+`usability` (a key of `DECISIONS`, which says whether the run is usable), and the items of metrics.json. For image sets,
 `headline` and `usability` are null.
 
 For image sets, metrics.json has `num_test` and `num_unknown` (numbers of images), `rows` and `ood`. Each item of `rows`
@@ -66,14 +66,14 @@ def evaluate(
             output.say(f"(scores are for the {config.validation} validation images)")
         report = evaluation.report_evaluation(trained, folder) if is_image else scores.report_scores(trained, folder)
         pictures = pictures_of(folder, files)
-        headline, usable = None, None
+        headline, usable, level = None, None, "good"
         if not is_image:
-            headline, verdicts, _ = verdicts_on(subject_of(run, config, trained, has_drivers=False))
-            usable = usability(verdicts)
+            found, verdicts, _ = verdicts_on(subject_of(run, config, trained, has_drivers=False))
+            headline, usable, level = str(found), usability(verdicts), level_of(verdicts)
             runs.write_verdict(folder, headline)
     output.table(f"{report}")
     more = "" if headline is not None else f" Whether the run is usable: pyro-bnn report {run}"
     output.say(f"\nMetrics and pictures in {run}.{more}")
     if headline is not None:
-        output.say(f"{headline} Why: pyro-bnn report {run}", style=STYLES[level_of(headline)])
+        output.say(f"{headline} Why: pyro-bnn report {run}", style=STYLES[level])
     output.document(folder=run, pictures=pictures, headline=headline, usability=usable, **vars(report))

@@ -175,10 +175,10 @@ def _note_on(run: Path, config: "RunConfig", facts: "Facts", posterior: "RunPost
         from ..reports.page.fit import of_length  # imported late: it also loads what draws pictures
 
         fault = of_length(config, facts.in_units(posterior.history), posterior.status).short
-    known = runs.decision_of(runs.known_verdict(run)).rstrip(".")
+    known = runs.decision_of(runs.known_verdict(run))
     if known and posterior.status.is_slight:
         fault = ""  # the report has it
-    if known and (fault or known != "Usable"):
+    if known and (fault or known not in ("Usable", "Usable, with notes")):
         named = f"; {fault}" if fault and fault not in known else ""
         return [f"Verdict on the test rows: {known}{named}. Why: pyro-bnn report {run}"]
     if not fault:

@@ -1,10 +1,10 @@
 """`pyro-bnn report`.
 
 The JSON of `report` has `folder`, `page` (the path of the page), `headline` (the first line of the report), `usability`
-(the text in `USABLE` that says whether the run is usable), and the list `verdicts`. A verdict has `level` (good, note
-or problem), `about` (predictions, uncertainty, fit or baseline), `short`, `text` and `rule`. It also has `changes`
-(settings that may mend the fault), `command` (the command that trains with the changes of all verdicts) and `beaten`
-(which other method has smaller errors); these three may be empty.
+(a key of `DECISIONS`, which says whether the run is usable), and the list `verdicts`. A verdict has `level` (good, note
+or problem), `about` (such as predictions, uncertainty or fit), `short`, `text`, `rule` and `is_beaten` (whether another
+method predicts better). It also has `changes` (settings that may mend the fault) and `command` (the command that trains
+with the changes of all verdicts); these two may be empty.
 """
 
 from pathlib import Path
@@ -69,7 +69,7 @@ def report(
     else:
         write_atomically(out, lambda file: file.write(page.encode()))
     output = Output("report", as_json=as_json)
-    output.say(headline, style=STYLES[level_of(headline)])
+    output.say(headline, style=STYLES[level_of(verdicts)])
     for verdict in verdicts:
         output.say(f"{verdict.level + ':':9s} {verdict.text}", indent=10)
     command = next((verdict.command for verdict in verdicts if verdict.command), "")

@@ -183,6 +183,8 @@ def train(
                 output.say(
                     f"The fit takes about {wait} on {counted(cores, 'free core')}; --time-limit sets another time."
                 )
+        if resume is None:
+            folder.write_json(runs.ASKED, {"recipe": recipe, **given})
         start = time.perf_counter()
         model, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
@@ -262,7 +264,7 @@ def _worse_than_guess(run: Any) -> str:
 
     target, (name, guess) = run.rows.facts.target, next(iter(run.baselines.items()))
     score, sign = ("accuracy", 1) if target.is_class else ("rmse", -1)
-    own, other = (sign * scores_of(way, target)[score] for way in (run.ensemble(), guess))
+    own, other = (sign * scores_of(way, target)[score] for way in (run.ensemble, guess))
     guessed = "always guessing the most frequent class" if target.is_class else f"the {name}"
     return f"The run predicts the test rows worse than {guessed}." if own < other else ""
 

@@ -29,6 +29,8 @@ class Driver:
     score: float  # the RMSE; for classes, the accuracy
     epistemic: float  # mean epistemic sd; for classes, mean mutual information
     moved: float  # change of the predictions: of their means, divided by the target's scale, or of their probabilities
+    score_error: float = 0.0  # standard error of the score, over the permutations
+    epistemic_error: float = 0.0
     varies: bool = True  # False if the column has one value in the test rows, so that shuffling changes nothing
 
 
@@ -78,8 +80,10 @@ def drivers_of(run: Trained) -> Drivers | None:
             after = predicted(permuted)
             found.append([*_measured(after, y, scale), _change(before, after)])
         varies = bool((x[:, inputs] != x[0, inputs]).any())
-        score, epistemic, moved = torch.tensor(found).mean(0).tolist()
-        drivers.append(Driver(name, score, epistemic, moved, varies))
+        effects = torch.tensor(found)  # (permutations, 3)
+        score, epistemic, moved = effects.mean(0).tolist()
+        its_error, error, _ = (effects.std(0) / NUM_PERMUTATIONS**0.5).tolist()
+        drivers.append(Driver(name, score, epistemic, moved, its_error, error, varies))
     sign = 1 if run.rows.facts.target.is_class else -1  # the accuracy falls, and the RMSE rises
     drivers.sort(key=lambda driver: (sign * driver.score, -driver.moved))
     return Drivers(*_measured(before, y, scale), drivers)

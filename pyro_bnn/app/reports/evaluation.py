@@ -79,8 +79,9 @@ class Evaluation:
 
 def evaluate_classifier(run: Trained) -> Evaluation:
     """Predict the test rows, and unknown images if there are any, and score the predictions of a classifier."""
-    few = run.ensemble(num_samples=NUM_COMPONENTS, keep_draws=True).as_kind(ClassificationPrediction)
-    ensemble = run.ensemble().as_kind(ClassificationPrediction)
+    x, y = run.test
+    found = predict(run.model, run.posterior, x, y=y, num_samples=NUM_COMPONENTS, keep_draws=True, seed=run.seed)
+    few, ensemble = (way.as_kind(ClassificationPrediction) for way in (found, run.ensemble))
     name, one = run.single
     kind = ClassificationPrediction
     alone = Alone([draw.as_kind(kind) for draw in one.draws]) if isinstance(one, Alone) else one.as_kind(kind)

@@ -105,7 +105,7 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
     from .pictures import observed_against_predicted, save_picture
 
     target = run.rows.facts.target
-    ensemble = run.ensemble(keep_draws=not target.is_class)
+    ensemble = run.ensemble
     name, single = run.single
     ways = {name: single, f"mean of {run.num_samples} draws": ensemble}
     ways |= {f"baseline: {name}": way for name, way in run.baselines.items()}
@@ -143,7 +143,7 @@ def in_brief(run: Trained) -> str:
     """Compare the accuracy or the RMSE of a run on its test rows with those of the baselines, in a sentence."""
     target = run.rows.facts.target
     score = "accuracy" if target.is_class else "rmse"
-    ways = {"": run.ensemble(), **run.baselines}
+    ways = {"": run.ensemble, **run.baselines}
     own, *others = (f"{name} {shown_score(score, scores_of(way, target)[score])}" for name, way in ways.items())
     return f"{shown_name(score)} on {counted(len(run.rows.x_test), 'test row')}:{own} ({', '.join(others)})."
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Generic, TypeVar
@@ -15,7 +15,14 @@ from torch.distributions import Categorical, Distribution, Normal, Poisson
 from ...modelling.likelihoods import PoissonLikelihood
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict, predict_point
-from ...scores.uncertainty import Accumulator, ClassAccumulator, MomentAccumulator, Prediction, RegressionPrediction
+from ...scores.uncertainty import (
+    Accumulator,
+    ClassAccumulator,
+    MomentAccumulator,
+    Prediction,
+    RegressionPrediction,
+    draw_of,
+)
 from .. import datasets, runs, sources
 from ..config import RunConfig
 from ..datasets import Dataset
@@ -49,7 +56,7 @@ def baselines_of(data: Dataset, *, is_count: bool = False) -> dict[str, Predicti
         log_probs = {"shares of the classes": shares.log().expand(len(x_test), -1)}
         if len(y.unique()) == len(data.classes):
             fitted = LogisticRegression(max_iter=1000).fit(x, y.numpy())
-            log_probs["logistic regression"] = torch.from_numpy(fitted.predict_log_proba(x_test))
+            log_probs["logistic regression"] = torch.from_numpy(fitted.predict_proba(x_test)).clamp_min(SMALLEST).log()
             if has_trees and int(y.bincount().min()) > 1:  # of many rows, trees hold out some of each class
                 trees = HistGradientBoostingClassifier(random_state=0).fit(x, y.numpy())
                 log_probs[TREES] = torch.from_numpy(trees.predict_proba(x_test)).clamp_min(SMALLEST).log()
@@ -153,32 +160,29 @@ class Trained:
     num_samples: int = 100  # draws of the weights in each prediction
     seed: int = 0  # of the draws of the weights
     calibration: runs.RunCalibration | None = None  # of its predictions, if rows were held out for it
-    source: Path | None = None  # file of the rows, if it is not the one that was trained on
-    _ensembles: dict[tuple[int, bool], Prediction] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def test(self) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the test rows, on the device of the model."""
         return self.rows.x_test.to(self.model.device), self.rows.y_test.to(self.model.device)
 
-    def ensemble(self, *, num_samples: int | None = None, keep_draws: bool = False) -> Prediction:
-        """Predict the test rows by a mean over draws of the weights. Repeated calls return the stored prediction."""
-        count = num_samples or self.num_samples
-        if (count, keep_draws) not in self._ensembles:
-            x, y = self.test
-            self._ensembles[count, keep_draws] = predict(
-                self.model, self.posterior, x, y=y, num_samples=count, keep_draws=keep_draws, seed=self.seed
-            )
-        return self._ensembles[count, keep_draws]
+    @functools.cached_property
+    def ensemble(self) -> Prediction:
+        """Prediction of the test rows by a mean over draws of the weights, which are kept for numbers and for chains."""
+        x, y = self.test
+        keep = not self.rows.facts.target.is_class or runs.is_chains(self.posterior)
+        return predict(
+            self.model, self.posterior, x, y=y, num_samples=self.num_samples, keep_draws=keep, seed=self.seed
+        )
 
     @functools.cached_property
     def single(self) -> tuple[str, Prediction | Alone[Prediction]]:
         """The name and the predictions of single networks, for comparison with the ensemble."""
-        x, y = self.test
         if runs.is_chains(self.posterior):  # the mean of several modes would predict poorly
-            few = self.posterior.draws(min(MOST_ALONE, self.num_samples))  # evenly spaced, like those of the ensemble
-            alone = Alone([predict_point(self.model, draw, x, y=y) for draw in few])
+            few = torch.linspace(0, self.num_samples - 1, min(MOST_ALONE, self.num_samples)).long().tolist()
+            alone = Alone([draw_of(self.ensemble, number, self.model.likelihood.accumulator()) for number in few])
             return alone.name, alone
+        x, y = self.test
         return "mean weights", predict_point(self.model, self.posterior.median(), x, y=y)
 
     @functools.cached_property
@@ -214,4 +218,4 @@ def load_trained(
             )
     model, posterior = runs.load_run(run, rows, device=device)
     count, calibration = runs.num_draws(posterior, num_samples), runs.calibration_of(run, config)
-    return Trained(model, posterior, rows, unknown, name, count, seed, calibration, data)
+    return Trained(model, posterior, rows, unknown, name, count, seed, calibration)

@@ -22,9 +22,9 @@ from ...results.prediction import predict
 from ...results.pruning import Per, mean_field
 from ..datasets import Dataset
 from ..folders import Folder
-from ..manifest import verified
+from ..manifest import Manifest, verified
 from ..own.targets import Target
-from ..runs import CONFIG, DATA, HISTORY, write_posterior
+from ..runs import ASKED, CONFIG, DATA, HISTORY, write_posterior
 from .pictures import save_picture
 
 WEIGHT_FILES = ("weight.png", "weights.png")  # all that are written
@@ -246,7 +246,7 @@ def save_pruned_run(
 ) -> str:
     """Write a copy of a run without a share of its weights; return a sentence on how many weights were removed."""
     pruned = pruning.prune(posterior, fraction=fraction, per=per)
-    for name in (CONFIG, HISTORY, DATA):
+    for name in Manifest.read(run).files.keys() & {CONFIG, HISTORY, DATA, ASKED}:
         folder.write_text(name, verified(run, name).read_text(encoding="utf-8"))
     write_posterior(folder, model, pruned, data)
     return str(pruned.status)

@@ -8,22 +8,28 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ...._core.summary import counted
-from ...runs import decision_of, is_chains
+from ...runs import is_chains
 from ..numbers import number, percent, together, with_error
 from .calibration import calibrated_section, calibration_section
 from .chains import chains_section
 from .classifier import accuracy_section, examples_section, unknown_section
 from .columns import data_section
 from .drivers import drivers_section, surprises_section
-from .fit import about_section, command_with, configuration_section, of_temperature, training_section, weights_section
+from .fit import (
+    about_section,
+    configuration_section,
+    of_temperature,
+    training_command,
+    training_section,
+    weights_section,
+)
 from .regression import errors_section, intervals_section
-from .section import ELSEWHERE, Section, Verdict, first_line
+from .section import LEVELS, RULE, Headline, Section, Verdict, first_line
 from .section import level_of as level_of
 from .section import usability as usability
 from .subject import Subject
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
-    data_section,
     accuracy_section,
     calibration_section,
     unknown_section,
@@ -33,6 +39,7 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     drivers_section,
     surprises_section,
     examples_section,
+    data_section,
     chains_section,
     training_section,
     weights_section,
@@ -41,18 +48,16 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
 )
 """The functions that make the sections, in the order of the page. Each returns None if its section does not apply."""
 
-ORDER = ("problem", "note", "good")
 
-
-def verdicts_on(subject: Subject) -> tuple[str, list[Verdict], list[Section]]:
+def verdicts_on(subject: Subject) -> tuple[Headline, list[Verdict], list[Section]]:
     """Judge a run. Return the first line of the report, the verdicts (problems first), and the sections."""
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     posterior = subject.posterior
     found = [verdict for section in sections for verdict in section.verdicts]
     temperature = () if is_chains(posterior) else of_temperature(posterior.history)
-    verdicts = sorted([*temperature, *found], key=lambda verdict: (ORDER.index(verdict.level), not verdict.is_cause))
+    verdicts = sorted([*temperature, *found], key=lambda verdict: (LEVELS.index(verdict.level), not verdict.is_cause))
     changes = {name: value for verdict in verdicts for name, value in verdict.changes.items()}
-    command = command_with(subject, changes) if changes else ""  # one command, since several would lack a change each
+    command = training_command(subject, "2", changes) if changes else ""  # one, since each of several would lack some
     verdicts = [replace(verdict, command=command) if verdict.changes else verdict for verdict in verdicts]
     headline = first_line(verdicts, ", and ".join(section.usable for section in sections if section.usable))
     return headline, verdicts, sections
@@ -62,11 +67,12 @@ def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
     """Judge a run. Return the first line of the report, the verdicts, and the HTML of the whole page."""
     headline, verdicts, sections = verdicts_on(subject)
     subtitle = f"Report on {subject.run}, with {subject.num_samples} draws of the weights."
-    here = headline.replace(ELSEWHERE, "below")
-    return headline, verdicts, page_of(subject.title, subtitle, here, verdicts, sections)
+    return str(headline), verdicts, page_of(subject.title, subtitle, headline, verdicts, sections)
 
 
-def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict], sections: Sequence[Section]) -> str:
+def page_of(
+    title: str, subtitle: str, headline: Headline, verdicts: Sequence[Verdict], sections: Sequence[Section]
+) -> str:
     """Return the HTML of the whole page, in which all inserted texts are escaped."""
     environment = Environment(
         loader=PackageLoader(__name__, "templates"),
@@ -78,14 +84,13 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
     environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": counted, "form": format}
     environment.filters |= {"number": number, "with_error": with_error}
     environment.filters |= {"together": lambda text: unbroken(together(text)), "unbroken": unbroken}
-    decision = decision_of(headline)
     command = next((verdict.command for verdict in verdicts if verdict.command), "")
     return environment.get_template("page.html").render(
         title=title,
-        level=level_of(headline),
+        level=level_of(verdicts),
         subtitle=subtitle,
-        decision=decision,
-        reasons=headline.removeprefix(decision),
+        headline=headline,
+        rule=RULE,
         verdicts=verdicts,
         command=command,
         sections=sections,

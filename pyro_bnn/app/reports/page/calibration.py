@@ -46,7 +46,7 @@ def calibration_section(subject: Subject) -> Section | None:
             "num_simulations": NUM_SIMULATIONS,
             "limit": LIMIT,
             "found": found,
-            "picture": _diagram(probs, y),
+            "picture": _diagram(probs, y) if len(bins.counts) > 1 else None,
             "bins": [*columns],
         },
         (of_calibration(found, is_calibrated=subject.classified.calibration is not None),),

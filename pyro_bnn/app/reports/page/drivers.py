@@ -9,7 +9,7 @@ import pandas
 from ....results import plotting
 from ...config import LEVEL
 from ..drivers import MOST_COLUMNS, MOST_ROWS, NUM_PERMUTATIONS, Driver, Drivers
-from ..numbers import in_series, number, percent, six_digits
+from ..numbers import in_series, number, percent, six_digits, with_error
 from ..pictures import Drawing, panels
 from .section import Section
 from .subject import Classified, Regressed, Subject
@@ -30,24 +30,35 @@ def drivers_section(subject: Subject) -> Section | None:
     varying = [] if found is None else [driver for driver in found.columns if driver.varies]
     if found is None or not varying:
         return None
+    doubtful = max(varying, key=lambda driver: driver.epistemic)  # the text may name it
+    shown = [driver for driver in varying if driver in (*varying[:MOST_SHOWN], doubtful)]
     names = names_of(is_class=subject.classified is not None)
     constant = [driver.name for driver in found.columns if not driver.varies]
     values = {
         "score": names[0],
         "doubt": names[1],
         "form": score_of(is_class=subject.classified is not None),
+        "cells": lambda driver: _cells(driver, is_class=subject.classified is not None),
         "before": found,
         "conclusion": conclusion_of(found, varying, is_class=subject.classified is not None),
-        "shown": varying[:MOST_SHOWN],
-        "others": varying[MOST_SHOWN:],
+        "shown": shown,
+        "others": [driver for driver in varying if driver not in shown],
         "num_columns": len(found.columns),
         "constant": in_series(constant),
         "num_constant": len(constant),
-        "picture": _bars(found, varying[:MOST_SHOWN], names),
+        "picture": _bars(found, shown, names),
         "num_permutations": NUM_PERMUTATIONS,
         "most_rows": MOST_ROWS,
     }
     return Section("What drives the predictions", "drivers.html", values)
+
+
+def _cells(driver: Driver, *, is_class: bool) -> list[str]:
+    """Return the score and the epistemic uncertainty, each with its standard error over the permutations."""
+    score = with_error(driver.score, driver.score_error)
+    if is_class:
+        score = f"{100 * driver.score:.1f} ± {100 * driver.score_error:.1f} %"
+    return [score, with_error(driver.epistemic, driver.epistemic_error)]
 
 
 def conclusion_of(before: Drivers, varying: Sequence[Driver], *, is_class: bool) -> str:
@@ -86,7 +97,8 @@ def _bars(before: Drivers, drivers: Sequence[Driver], labels: tuple[str, str]) -
     axes = panels(2, 0.8 + 0.22 * len(drivers))
     names = [_short(driver.name, LONGEST) for driver in drivers]
     for ax, color, kind, label in zip(axes, (0, 1), ("score", "epistemic"), labels, strict=True):
-        ax.barh(range(len(drivers)), [getattr(driver, kind) for driver in drivers], 0.7, color=plotting.PALETTE[color])
+        values, errors = ([getattr(driver, name) for driver in drivers] for name in (kind, f"{kind}_error"))
+        ax.barh(range(len(drivers)), values, 0.7, xerr=errors, ecolor="0.35", color=plotting.PALETTE[color])
         ax.axvline(getattr(before, kind), color="black", linewidth=1, linestyle="--")
         ax.set_yticks(range(len(drivers)), names if kind == "score" else [])
         ax.set(xlabel=label)

@@ -4,10 +4,9 @@ import math
 import platform
 import shlex
 import statistics
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import pyro
@@ -21,12 +20,11 @@ from ....inference.guides import Diagnosis, MeanFieldGuide
 from ....inference.history import History
 from ....inference.posterior import Status
 from ....results import plotting, pruning
-from ... import recipes
 from ...chains import OF_NET
 from ...config import RunConfig, option_of, settings
-from ...remedies import MORE, MORE_EPOCHS, TOO_EARLY, enough_time, more_time
+from ...remedies import MORE, MORE_EPOCHS, TOO_EARLY, enough_time, more_time, time_for_chains
 from ...runs import cut_short, is_chains
-from ...starting import NUM_STEPS, VARIATIONAL
+from ...starting import NUM_STEPS, VARIATIONAL, method_for
 from ..numbers import percent
 from ..pictures import Drawing, panel
 from .section import Section, Verdict, sentence
@@ -44,8 +42,6 @@ SHORT = 0.5  # heuristic: with a lowered learning rate, a training needs this sh
 FEW_AT_PRIOR = 0.5  # heuristic: a posterior is good if less than this share of the weights is at the prior
 UNSET = {"time_limit": "none", "calibrate": "none", "test_fraction": "none", "features": "all", "split_by": "at random"}
 """The report's words for settings that are empty or zero because the user left them out."""
-
-GUESSED = ("likelihood", "epochs", "batch_size", "estimator")  # defaults depend on the rows or other settings
 
 
 def training_section(subject: Subject) -> Section | None:
@@ -73,7 +69,19 @@ def training_section(subject: Subject) -> Section | None:
             "kl_weight": last.kl_weight,
             "pictures": [Drawing(ax) for ax in axes],
         },
-        (of_length(subject.config, history, subject.posterior.status),),
+        (_of_length(subject, history),),
+    )
+
+
+def _of_length(subject: Subject, history: History) -> Verdict:
+    """Judge the length of a training. If chains lacked the time, the remedy is the time that chains need."""
+    config, verdict = subject.config, of_length(subject.config, history, subject.posterior.status)
+    done = cut_short(config, history)
+    if not (done and _is_auto(subject)):
+        return verdict
+    limit = max(time_for_chains(config, history.num_data or 1), enough_time(config, history))
+    return replace(
+        verdict, text=f"{sentence(done)}. For chains, pass --time-limit {limit:.0f}.", changes={"time_limit": limit}
     )
 
 
@@ -223,11 +231,16 @@ def configuration_section(subject: Subject) -> Section:
         for name, value in asdict(config).items()
         if not _is_unused(config, name) and config.kind in settings()[name].kinds
     }
-    if subject.choice is not None:
-        limit = config.time_limit or "none given: the number of rows determined the time"
-        used |= {"method": f"auto, which chose {config.method}"} if subject.choice.made else {}
-        used |= {"time limit": f"{limit}"}
+    if _is_auto(subject):
+        used |= {"method": f"auto, which chose {config.method}"}
+    if is_chains(subject.posterior) and not config.time_limit:
+        used |= {"time limit": "none given: the number of rows determined the time"}
     return Section("Configuration", "configuration.html", {"settings": used, "data": subject.data})
+
+
+def _is_auto(subject: Subject) -> bool:
+    """Return whether the user left the choice of the method to the program."""
+    return bool(subject.asked) and subject.config.kind != "images" and method_for(subject.asked) == "auto"
 
 
 def _is_unused(config: RunConfig, name: str) -> bool:
@@ -256,64 +269,38 @@ def about_section(subject: Subject) -> Section:
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
     posterior, config = subject.posterior, subject.config
-    is_timed = config.time_limit > 0 and (is_chains(posterior) or bool(cut_short(config, posterior.history)))
-    made = subject.choice.made if is_timed and subject.choice is not None else ()
-    repeated = replace(config, method="auto") if made else config
     values = {
-        # a limit that cut nothing short would only make the repetition depend on the machine
         "commands": [
-            training_command(repeated if is_timed else replace(repeated, time_limit=0.0), again, made),
+            training_command(subject, "again"),
             shlex.join(["pyro-bnn", "report", str(again), *options]),
         ],
         "environment": environment,
-        "is_timed": is_timed,
-        "is_compared": bool(made),
-        "is_chosen": not is_timed and subject.choice is not None and bool(subject.choice.made),
+        "is_timed": config.time_limit > 0 and (is_chains(posterior) or bool(cut_short(config, posterior.history))),
         "num_epochs": 0 if is_chains(posterior) else len(posterior.history.epochs),
         "most_epochs": config.epochs,
     }
     return Section("How to repeat", "about.html", values)
 
 
-def command_with(subject: Subject, changes: Mapping[str, Any]) -> str:
-    """Return the command that trains the run again with `changes` to its settings.
-
-    If the run chose its network automatically, the command compares networks again.
-    """
-    made = () if subject.choice is None else tuple(name for name in subject.choice.made if name not in changes)
-    config = replace(subject.config, method="auto") if made else subject.config
-    if config.method == "svi":  # its epochs end it, so a limit would only make the result depend on the machine
-        config = replace(config, time_limit=0.0)
-    return training_command(replace(config, **changes), subject.run.with_name(f"{subject.run.name}-2"), made)
-
-
-def training_command(config: RunConfig, run: Path, made: Collection[str] = ()) -> str:
-    """Return the shortest command that trains with the settings in `config`, except those named in `made`."""
-    candidates: list[list[str]] = []
-    if config.kind != "images":
-        usual = replace(recipes.OWN, target="", method="auto" if config.method == "auto" else "svi")
-        candidates.append(_options(config, usual, always=GUESSED, never=made))
-    for dataset, recipe in recipes.RECIPES:
-        if dataset == config.dataset:
-            name = [] if recipe == "default" else ["--recipe", recipe]
-            candidates.append([*name, *_options(config, recipes.find_recipe(dataset, recipe))])
-    shortest = min(candidates, key=len)
-    return shlex.join(["pyro-bnn", "train", config.dataset, *shortest, "--out", str(run)])
+def training_command(subject: Subject, ending: str, changes: Mapping[str, Any] | None = None) -> str:
+    """Return the command with which the user trained the run, with its seed, `changes`, and a new folder."""
+    config, changes = subject.config, changes or {}
+    asked = {**subject.asked, "seed": config.seed, **changes}
+    if config.net != "mlp":
+        asked["net"] = config.net  # with the whole path
+    if config.kind != "images" and VARIATIONAL & changes.keys():
+        asked["method"] = "svi"
+    if "epochs" in changes:  # they end the fit, so a limit would only make the result depend on the machine
+        asked.pop("time_limit", None)
+    options = [part for name, value in asked.items() if value is not None for part in _option(name, value)]
+    run = subject.run.with_name(f"{subject.run.name}-{ending}")
+    return shlex.join(["pyro-bnn", "train", config.dataset, *options, "--out", str(run)])
 
 
-def _options(
-    config: RunConfig, usual: RunConfig, *, always: Collection[str] = (), never: Collection[str] = ()
-) -> list[str]:
-    """Return the options for settings that are in `always` or differ from `usual`, except the settings in `never`."""
-    options: list[str] = []
-    for field in fields(config):
-        name, value = option_of(field.name), getattr(config, field.name)
-        is_usual = value == getattr(usual, field.name) and field.name not in always
-        if is_usual or field.name in never or _is_unused(config, field.name) or field.name == "dataset":
-            continue
-        if isinstance(value, bool):
-            options.append(name if value else name.replace("--", "--no-", 1))
-        else:
-            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            options += [name, text.removesuffix(".0") if isinstance(value, float) else text]
-    return options
+def _option(name: str, value: object) -> list[str]:
+    option = option_of(name)
+    if isinstance(value, bool):
+        return [option if value else option.replace("--", "--no-", 1)]
+    if isinstance(value, list | tuple):
+        return [option, ",".join(map(str, value))]
+    return [option, str(value).removesuffix(".0")]

@@ -34,7 +34,7 @@ def of_leak(found: Regressed) -> list[Verdict]:
     if found.leak is not None:
         short = f"{finding} (leave {'it' if len(found.leak.columns) == 1 else 'them'} out: {remedy})"
         changes = {"ignore": (*found.ignored, *found.leak.columns)}
-    return [Verdict("problem", "limit", short, text, rule, is_cause=True, changes=changes)]
+    return [Verdict("problem", "predictions", short, text, rule, is_cause=True, changes=changes)]
 
 
 def of_bias(found: Regressed) -> list[Verdict]:

@@ -337,8 +337,7 @@ def of_ranking(found: Mapping[str, float]) -> Verdict:
     )
     unclear = (
         "It cannot be told whether errors are larger where the predicted sd is larger: the test rows are too few, or "
-        f"their sds too similar. The rank correlation of sd and error is {correlation:+.2f}. Chance alone gives up to "
-        f"± {error:.2f}, and correct sds would give only about {expected:+.2f}. {groups}{by_few}."
+        f"their sds too similar ({ranks}; correct sds would give only about {expected:+.2f})."
     )
     mostly = f"The predicted sd ranks most errors, but not the largest ({ranks}). {groups}."
     reversed_ = f"Errors are smaller where the predicted sd is larger ({ranks}). {groups}{by_few}. {remedy}"

@@ -1,8 +1,9 @@
 """The subject of a report: a run, with its predictions of the test rows and what was computed from them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas
 import torch
@@ -12,13 +13,12 @@ from ....inference.history import History
 from ....inference.mcmc import Modes, modes_of_predictions
 from ....modelling.likelihoods import PoissonLikelihood
 from ....modelling.model import BayesianModel
-from ....results.prediction import predict
 from ....scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ... import runs
 from ...chains import Choice
 from ...config import RunConfig
+from ...own.columns import Column
 from ..calibrated import interval_of
-from ..columns import Column, describe_columns
 from ..drivers import Drivers, Leak, columns_of, drivers_of, leak_of
 from ..evaluation import Evaluation, evaluate_classifier
 from ..scores import in_units
@@ -99,6 +99,7 @@ class Subject:
     seed: int  # of the draws of the weights
     model: BayesianModel
     posterior: runs.RunPosterior
+    asked: Mapping[str, Any] = field(default_factory=dict)  # options that the user gave to `train`
     classified: Classified | None = None
     regressed: Regressed | None = None
     drivers: Drivers | None = None  # effects of the columns
@@ -169,13 +170,14 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
         found.seed,
         found.model,
         found.posterior,
+        runs.load_asked(run),
         classified,
         regressed,
         drivers_of(found) if has_drivers else None,
         history,
         choice,
         num_columns=len(columns_of(found)) if has_drivers else 0,
-        columns=describe_columns(config, rows.facts, found.source) if has_drivers else (),
+        columns=rows.facts.columns if has_drivers else (),
         notes=rows.notes,
         inputs=rows.test_inputs,
         modes=modes,
@@ -199,11 +201,8 @@ def _by_chain(run: Trained, measured: Classified | Regressed | None) -> tuple[Te
         assert prediction.components is not None
         draws = prediction.components.mean[:, chosen, 0]  # (S, R)
     else:
-        x = run.test[0][chosen]
-        few = predict(run.model, run.posterior, x, num_samples=run.num_samples, keep_draws=True, seed=run.seed)
-        logits = few.as_kind(ClassificationPrediction).logits
-        assert logits is not None
-        draws = logits.softmax(-1)[:, torch.arange(len(chosen)), prediction.labels[chosen]]
+        assert prediction.logits is not None
+        draws = prediction.logits[:, chosen, prediction.labels[chosen]].exp()
     parts = draws.tensor_split(run.posterior.num_chains)  # draws come one chain after the other
     return chosen, torch.stack([part.mean(0) for part in parts])
 
@@ -211,7 +210,7 @@ def _by_chain(run: Trained, measured: Classified | Regressed | None) -> tuple[Te
 def _regressed(run: Trained, ignored: Sequence[str]) -> Regressed:
     target = run.rows.facts.target
     name, one = run.single
-    ensemble = in_units(run.ensemble(keep_draws=True).as_kind(RegressionPrediction), target)
+    ensemble = in_units(run.ensemble.as_kind(RegressionPrediction), target)
     assert ensemble.targets is not None
     alone: RegressionPrediction | Alone[RegressionPrediction]
     if isinstance(one, Alone):

@@ -17,7 +17,7 @@ from .subject import Classified, Regressed
 P = TypeVar("P", bound=Prediction)
 NUM_ERRORS = 2.0  # standard errors that a difference must exceed, which happens by chance in one of twenty
 SMALL_GAIN = 0.01  # heuristic: a smaller difference in NLL, in nats per row, counts as a tie
-LARGE_LOSS = 0.1  # heuristic: a network is unusable if a baseline's NLL is lower by this, in nats per row
+LARGE_LOSS = 0.1  # heuristic: a network is not usable if a baseline's NLL is lower by this, in nats per row
 WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's mistakes or squared errors
 NO_BETTER = "Check the target and the columns; more rows or a longer training may help."  # the remedy
 IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", "shares of the classes")}  # guesses
@@ -89,19 +89,21 @@ def of_baseline(
     if guess is not None and guess[1] > own:
         better, by_guess = [name, guess[0]], f"{by_guess} and {number(-guess[1])}"
         beats = f"{beats} So does {guess[0]}, which ignores all inputs: NLL {number(-guess[1])}."
-    about: About = "baseline" if is_tied or (is_beaten and gain > -LARGE_LOSS) else "predictions"
+    is_large = is_beaten and gain < -LARGE_LOSS
+    about: About = "predictions" if is_large else "baseline"
+    level: Level = "problem" if is_large else "note"
     verdict = judged(
         "uncertainty" if is_beaten and is_nearer else about,
         "The baseline with the lowest NLL is compared. Problem: its NLL is lower than that of the network by more than "
-        f"{NUM_ERRORS:g} standard errors of the difference, and by more than {SMALL_GAIN:g} nats per row. If it is "
-        f"lower by more than {LARGE_LOSS:g} nats, the network is not usable. If the network still has the smaller "
-        "errors, its uncertainty is wrong. Note: neither NLL is lower by that much.",
+        f"{NUM_ERRORS:g} standard errors of the difference, and by more than {LARGE_LOSS:g} nats per row. If the "
+        "network still has the smaller errors, only its uncertainty is wrong. Note: the NLL of the baseline is lower "
+        f"by less, or the NLL of the network is not lower by {NUM_ERRORS:g} standard errors and {SMALL_GAIN:g} nats.",
         (is_tied, "note", equal, tied),
         (gain > 0, "good", "", f"The network's probabilities are better than those of {name} ({numbers})."),
-        (is_nearer, "problem", f"probabilities worse than those of {' and of '.join(better)} (NLL {by_guess})", worse),
-        (True, "problem", f"beaten by {' and '.join(better)}{where}", f"{beats} {remedy}"),
+        (is_nearer, level, f"probabilities worse than those of {' and of '.join(better)} (NLL {by_guess})", worse),
+        (True, level, f"beaten by {' and '.join(better)}{where}", f"{beats} {remedy}"),
     )
-    return replace(verdict, beaten="" if not is_beaten or is_nearer or unbeaten else verdict.short)
+    return replace(verdict, is_beaten=is_beaten and not is_nearer and not unbeaten)
 
 
 def of_ways(
@@ -182,10 +184,9 @@ def of_trees(found: Classified | Regressed) -> list[Verdict]:
         "of the difference.",
         (is_tied, "good", "", f"The network is as accurate as {TREES}, within chance ({numbers})."),
         (gain > 0, "good", "", f"The network is more accurate than {TREES} ({numbers})."),
-        (True, "note", f"for predictions alone, take {TREES}", better),
+        (True, "note", f"{TREES} predict better ({score} {values[1]} against {values[0]})", better),
     )
-    brief = f"{TREES} predict better ({score} {values[1]} against {values[0]})"
-    return [replace(verdict, beaten=brief if verdict.level == "note" else "")]
+    return [replace(verdict, is_beaten=verdict.level == "note")]
 
 
 def ways_of(found: Classified | Regressed) -> dict[str, Any]:

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..._core.summary import counted
 from ..config import RunConfig
-from ..datasets import Facts
-from ..own.cells import Cells
-from ..own.encoding import Feature
-from ..own.reading import read_table
-from ..own.targets import Target
+from .cells import Cells
+from .encoding import Feature, TableEncoding
+from .reading import Table
+from .targets import Target
 
 MARKED = {
     "number": "missing ones become the mean, and an input marks them",
@@ -23,7 +21,7 @@ DATE_PARTS = ("number of days", *("time of year", "time of week", "time of day")
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, in words for the report."""
+    """A column of a table, in words for the report on a run."""
 
     name: str
     kind: str  # number, date, category or text
@@ -36,21 +34,18 @@ class Column:
         return self.use.startswith("left out")
 
 
-def describe_columns(config: RunConfig, facts: Facts, path: Path | None = None) -> Sequence[Column]:
-    """Describe each column of a run's table, in the order of the file; return () if the data are not a table."""
-    if facts.table is None:
-        return ()
-    table = read_table(config.dataset if path is None else path, header=config.header)
-    features = {feature.name: feature for feature in facts.table.features}
+def describe_columns(config: RunConfig, table: Table, encoding: TableEncoding, target: Target) -> list[Column]:
+    """Describe each column of a run's table, in the order of the file."""
+    features = {feature.name: feature for feature in encoding.features}
     found = []
     for name in table.names:
         cells = table.column(name)
         if name == config.target:
-            kind, use = ("category" if facts.target.is_class else "number"), _target_in_words(facts.target)
+            kind, use = ("category" if target.is_class else "number"), _target_in_words(target)
         elif name in features:
             kind, use = features[name].kind, _use_in_words(features[name])
         else:
-            kind, use = _kind_of(cells), _why_left_out(config, facts.table.identifiers, cells)
+            kind, use = _kind_of(cells), _why_left_out(config, encoding.identifiers, cells)
         by = "; the rows are split by it" if name == config.split_by else ""
         found.append(Column(name, kind, float(cells.is_missing.mean()), f"{use}{by}"))
     return found
