@@ -168,7 +168,7 @@ class Trained:
 
     @functools.cached_property
     def ensemble(self) -> Prediction:
-        """Prediction of the test rows by a mean over draws of the weights, which are kept for numbers and for chains."""
+        """Prediction of the test rows by a mean over draws, which are kept for numbers and for chains."""
         x, y = self.test
         keep = not self.rows.facts.target.is_class or runs.is_chains(self.posterior)
         return predict(

@@ -151,11 +151,11 @@ def accuracy_curves(
         ('epoch', 'accuracy at mean weights (%)')
     """
     ax = one_axes(ax, width, 0.72)
-    for name, values, look in (("train", train, {"color": BLUE}), ("test", test, {"color": VERMILION, "marker": "s"})):
+    for name, values, color, marker in (("train", train, BLUE, "o"), ("test", test, VERMILION, "s")):
         accuracies = _checks.items(name, values, "a list of accuracies from 0 to 1")
         percent = [100 * _checks.number(name, value) for value in accuracies]
         epochs = range(1, 1 + len(percent))
-        ax.plot(epochs, percent, label=name, **{"linestyle": "-", "marker": "o", "markersize": 3} | look)
+        ax.plot(epochs, percent, color=color, linestyle="-", marker=marker, markersize=3, label=name)
     ax.set(xlabel="epoch", ylabel="accuracy at mean weights (%)")
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     ax.legend(loc="lower right")

@@ -52,8 +52,8 @@ def training_section(subject: Subject) -> Section | None:
     last, per_row = history.epochs[-1], history.num_data or 1
     values = {
         "ELBO": last.elbo / per_row,
-        "data cost (expected NLL)": -last.expected_log_likelihood / per_row,
-        "complexity cost (KL divergence)": last.kl / per_row,
+        "expected NLL": -last.expected_log_likelihood / per_row,
+        "KL divergence": last.kl / per_row,
     }
     axes = plotting.loss_curves(history, [panel() for _ in values])
     return Section(
