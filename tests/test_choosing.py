@@ -176,7 +176,7 @@ def test_the_chosen_chains_have_the_verdict_of_fit_mcmc(monkeypatch):
     assert not found[-1]
     assert "too short to explore their modes" in str(found[-1])
     assert not regressor.posterior_.status
-    assert said(regressor).endswith("with more time (`time_limit=`) they explore further.")
+    assert said(regressor).endswith("Raise `max_iter`, the number of draws of each chain and of its warm-up.")
     assert repr(regressor.posterior_).count("NOT OK: ") == 1
 
 

@@ -23,7 +23,7 @@ from .folders import train_run
 from .tolerances import SINGLE, assert_identical
 
 PNG = b"\x89PNG"
-FILES = {"config.json", "history.json", "data.json", "manifest.json", "posterior.safetensors"}
+FILES = {"asked.json", "config.json", "history.json", "data.json", "manifest.json", "posterior.safetensors"}
 DEMO = pytest.mark.slow if "PYRO_BNN_DEMO" in os.environ else pytest.mark.nightly
 """In CI the demo has run already, and a test looks at its files; otherwise running it is left to the nightly run."""
 

@@ -255,7 +255,7 @@ def test_infinities_that_the_model_has_too_are_allowed(tmp_path):
 
     model, *_ = whole(net=Masked())
     pb.save_posterior(pb.DeltaGuide(model), tmp_path / "file", model)
-    assert pb.load_posterior(tmp_path / "file", model).status
+    assert pb.load_posterior(tmp_path / "file", model).method == "DeltaGuide"
     model.network.mask.zero_()
     with pytest.raises(ValueError, match=r"`net\.mask` of the model must be finite"):
         pb.load_posterior(tmp_path / "file", model)

@@ -1,8 +1,8 @@
 """A trained run with its test rows, and predictions of baselines without a network, for `evaluate` and `report`."""
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Generic, TypeVar
@@ -24,6 +24,7 @@ from ...scores.uncertainty import (
     draw_of,
 )
 from .. import datasets, runs, sources
+from ..chains import Choice
 from ..config import RunConfig
 from ..datasets import Dataset
 
@@ -160,6 +161,8 @@ class Trained:
     num_samples: int = 100  # draws of the weights in each prediction
     seed: int = 0  # of the draws of the weights
     calibration: runs.RunCalibration | None = None  # of its predictions, if rows were held out for it
+    asked: Mapping[str, Any] = field(default_factory=dict)  # options that the user gave to `train`
+    choice: Choice | None = None  # what was chosen for a run of chains
 
     @property
     def test(self) -> tuple[Tensor, Tensor]:
@@ -218,4 +221,5 @@ def load_trained(
             )
     model, posterior = runs.load_run(run, rows, device=device)
     count, calibration = runs.num_draws(posterior, num_samples), runs.calibration_of(run, config)
-    return Trained(model, posterior, rows, unknown, name, count, seed, calibration)
+    choice = runs.load_choice(run) if runs.is_chains(posterior) else None
+    return Trained(model, posterior, rows, unknown, name, count, seed, calibration, runs.load_asked(run), choice)

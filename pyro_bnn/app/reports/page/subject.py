@@ -153,9 +153,8 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
         "classes": ", ".join(rows.classes),
         "checksum of the rows": f"SHA-256 {rows.facts.sha256}",
     }
-    history, choice, modes, by_chain = None, None, None, None
+    history, modes, by_chain = None, None, None
     if runs.is_chains(found.posterior):
-        choice = runs.load_choice(run)
         x_train = rows.x_train.to(found.model.device)  # `train` judges predictions of the same rows
         modes = modes_of_predictions(found.model, found.posterior.chains, x_train)
         by_chain = _by_chain(found, classified or regressed)
@@ -170,12 +169,12 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
         found.seed,
         found.model,
         found.posterior,
-        runs.load_asked(run),
+        found.asked,
         classified,
         regressed,
         drivers_of(found) if has_drivers else None,
         history,
-        choice,
+        found.choice,
         num_columns=len(columns_of(found)) if has_drivers else 0,
         columns=rows.facts.columns if has_drivers else (),
         notes=rows.notes,
