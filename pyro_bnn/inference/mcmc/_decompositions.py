@@ -146,7 +146,7 @@ class _Windows:
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:
-        """Return zeros in the shape of the padded x, with an element of `part` at `place` in each window."""
+        """Return a tensor in the shape of the padded x: each window has its element of `part` at `place`; the rest is 0."""
         for axis, (size, first, step) in enumerate(zip(self.sizes, place, self.stride, strict=True), 2):
             part = _placed(part, axis, size, first, step)
         return part

@@ -51,7 +51,7 @@ class Classified:
 
     @property
     def single(self) -> tuple[str, ClassificationPrediction | Alone[ClassificationPrediction]]:
-        """The name and the predictions of single networks."""
+        """What the report calls single networks (such as "one draw"), and their predictions."""
         return self.evaluation.single
 
 
