@@ -91,7 +91,7 @@ def _of_inner(name: str) -> Any:
 
 
 class CarryingPosterior(Posterior):
-    """Each draw consists of a draw from the posterior `inner`, and of values of the network's parameters and buffers."""
+    """Each draw consists of a draw from `inner`, and of values of the network's parameters and buffers."""
 
     def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
         require_bayesian(model)

@@ -3,8 +3,8 @@
 The JSON of `prune` has `folder`, `pictures` (file names), `report`, `gains` and `pruned`. For each share of removed
 weights, `report` has the scores, and `gains` has the file size in bytes and the times in seconds, as in pruning.json.
 The field `change` of `gains` belongs to the first sentence of the output: it has the share of removed weights of that
-sentence, the change of the NLL, and the standard error of this change. `pruned` has the `folder` and the `status` of the
-pruned copy, or is null without --keep.
+sentence, the change of the NLL, and the standard error of this change. `pruned` has the `folder` and the `status` of
+the pruned copy, or is null without --keep.
 """
 
 from contextlib import nullcontext

@@ -180,7 +180,7 @@ class Trained:
 
     @functools.cached_property
     def single(self) -> tuple[str, Prediction | Alone[Prediction]]:
-        """What the report calls single networks (such as "one draw"), and their predictions, to compare with the mean."""
+        """What the report calls single networks (such as "one draw"), and their predictions."""
         if runs.is_chains(self.posterior):  # the mean of several modes would predict poorly
             few = torch.linspace(0, self.num_samples - 1, min(MOST_ALONE, self.num_samples)).long().tolist()
             alone = Alone([draw_of(self.ensemble, number, self.model.likelihood.accumulator()) for number in few])
