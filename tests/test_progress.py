@@ -222,7 +222,7 @@ def test_evaluations_without_a_known_number_are_counted(shown_on):
 def shown_times(capsys, epochs, deadline=None, compiling=0.0):
     """Report three epochs of a fit, and return the negative ELBOs and the times left in the lines of the bar."""
     history = History(num_data=10)
-    facts = Facts("", 10, 0, [1], Target("price", [], [0.0], [2.0]), None, None)
+    facts = Facts("", 10, 0, [1], Target("price", [], [0.0], [2.0]), None, None, [])
     data = Dataset(torch.zeros(10, 1), torch.zeros(10, 1), torch.zeros(0, 1), torch.zeros(0, 1), facts)
     with FitProgress(replace(OWN, epochs=epochs), data, deadline, shown=True) as shown:
         shown._bar.start_t -= compiling

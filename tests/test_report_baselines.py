@@ -26,7 +26,7 @@ TRAIN, TEST = slice(0, 45), slice(45, 60)
 
 def dataset(y, target):
     x, y = torch.from_numpy(X), torch.from_numpy(y)
-    facts = Facts("", 45, 15, [2], target, None, None)
+    facts = Facts("", 45, 15, [2], target, None, None, [])
     return Dataset(x[TRAIN], y[TRAIN], x[TEST], y[TEST], facts)
 
 

@@ -34,7 +34,7 @@ def trained(location, scale, likelihood, target=NUMBER, *, table=None, x=None):
     guide.load_state_dict({"loc.net.weight": location, "rho.net.weight": scale.expm1().log()})
     x = torch.randn(500, size) if x is None else x
     encoding = None if table else ArrayEncoding([size], [], [], False)
-    facts = Facts("", len(x), len(x), [size], target, table, encoding)
+    facts = Facts("", len(x), len(x), [size], target, table, encoding, [])
     outputs = x @ location.T
     y = outputs.argmax(-1) if target.is_class else outputs
     return Trained(model, guide, Dataset(x, y, x, y, facts), num_samples=50)

@@ -31,7 +31,7 @@ def run_on(formula):
         Feature("kind", "category", "", [], [], [], ["yes", "no"], False),
     ]
     target = Target("y", [], [float(y.mean())], [float(y.std())])
-    facts = Facts("", 200, 0, [5], target, TableEncoding(features), None)
+    facts = Facts("", 200, 0, [5], target, TableEncoding(features), None, [])
     y = ((y - y.mean()) / y.std())[:, None]
     return SimpleNamespace(rows=SimpleNamespace(facts=facts, x_train=torch.cat([x, kind], 1), y_train=y))
 

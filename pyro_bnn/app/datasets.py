@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas
@@ -29,7 +29,7 @@ class Facts:
     target: Target
     table: TableEncoding | None  # how rows of a table become inputs; None for other data
     arrays: ArrayEncoding | None  # how rows of an array become inputs; None for other data
-    columns: list[Column] = field(default_factory=list)  # of the file, for the report; empty unless it is a table
+    columns: list[Column]  # of the file, for the report; empty unless it is a table
 
     def __post_init__(self) -> None:
         if self.num_train < 1 or self.num_test < 0:
@@ -149,6 +149,7 @@ def load_data(config: RunConfig, *, root: str | Path | None, download: bool = Fa
         target=Target("class", [*images.classes], [], []),
         table=None,
         arrays=None,
+        columns=[],
     )
     return Dataset(images.x_train, images.y_train, images.x_test, images.y_test, facts), unknown
 

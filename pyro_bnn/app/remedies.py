@@ -1,6 +1,7 @@
 """Advice on what to type after a failed run. `train`, `report` and the report's page give the same advice."""
 
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,12 @@ def time_for_chains(config: RunConfig, num_rows: int) -> int:
     if not config.time_limit:
         return 0
     return 10 * math.ceil(max(MORE * config.time_limit, Budget.of_rows(num_rows).seconds) / 10)
+
+
+def limit_in(remedy: str) -> float:
+    """Return the time limit that a remedy tells the user to pass; 0 if there is none."""
+    found = re.search(r"--time-limit (\d+)", remedy)
+    return float(found[1]) if found else 0.0
 
 
 def longer_chains(config: RunConfig, seconds: float | None) -> str:

@@ -76,13 +76,7 @@ def fit(
         if config.method == "mclmc":
             raise ValueError(f"{error}; choose --method svi.") from error
         variational = replace(config, method="svi")
-        model, posterior = _fit_svi(variational, data, folder, deadline=deadline, device=device)
-        message, remedy = posterior.status.message, posterior.status.remedy
-        if limit := time_for_chains(config, data.facts.num_train) if error.lacks_time else 0:
-            remedy = f"For chains, which are often more accurate, pass --time-limit {limit}."
-        said = f"The fit is variational, since {error}. {message[:1].upper()}{message[1:]}"
-        posterior.status = replace(posterior.status, message=said, remedy=remedy)
-        return model, posterior
+        return _fit_svi(variational, data, folder, deadline=deadline, device=device, reason=error)
     folder.write_json(CONFIG, found.to_dict())
     folder.write_json(DATA, plain(data.facts))
     folder.write_json(CHOICE, plain(choice))
@@ -116,7 +110,13 @@ def calibrated(model: BayesianModel, posterior: RunPosterior, data: Dataset) -> 
 
 
 def _fit_svi(
-    config: RunConfig, data: Dataset, folder: Folder, *, deadline: Deadline | None, device: str
+    config: RunConfig,
+    data: Dataset,
+    folder: Folder,
+    *,
+    deadline: Deadline | None,
+    device: str,
+    reason: UnsuitableError | None = None,
 ) -> tuple[BayesianModel, GuidePosterior]:
     model, guide = build(config, data)
     folder.require(SPACE * sum(value.nbytes for value in guide.state_dict().values()))
@@ -165,6 +165,8 @@ def _fit_svi(
     elif posterior.status.remedy == LONGER:
         early = f"{TOO_EARLY}: {posterior.status.message}"
         posterior.status = replace(posterior.status, message=early, remedy=MORE_EPOCHS)
+    if reason is not None:
+        posterior.status = _in_place_of_chains(posterior.status, reason, time_for_chains(config, len(data.x_train)))
     folder.write_json(HISTORY, posterior.history.to_dict())
     with own_code(config.net):
         write_posterior(folder, model, posterior, data)
@@ -172,6 +174,13 @@ def _fit_svi(
         folder.write_json(ACCURACY, tracker.state_dict())
         folder.write_text("accuracy.csv", tracker.curve.to_csv())
     return model, posterior
+
+
+def _in_place_of_chains(status: Status, reason: UnsuitableError, limit: int) -> Status:
+    """Add to the status of a variational fit why there are no chains. The time `limit` would allow them."""
+    said = f"The fit is variational, since {reason}. {status.message[:1].upper()}{status.message[1:]}"
+    remedy = f"For chains, which are often more accurate, pass --time-limit {limit}."
+    return replace(status, message=said, remedy=remedy if limit and reason.lacks_time else status.remedy)
 
 
 DRAW_SEED = 0  # default seed of the draws of the weights in predictions

@@ -240,7 +240,7 @@ def _load_arrays(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
         assert facts.arrays is not None
         encoding, target = facts.arrays, facts.target
     sets = [(encoding.inputs(a, shown), _array_targets(target, b, shown, name)) for name, a, b in named]
-    found = Facts(digest, len(fitted), len(test[0]), encoding.shape, target, None, encoding)
+    found = Facts(digest, len(fitted), len(test[0]), encoding.shape, target, None, encoding, [])
     calibrating, rows = sets[2] if held_out else None, tuple(row + 1 for row in testing)
     inputs = input_frame(test[0]) if len(encoding.shape) == 1 else None
     notes = tuple(_on_few(len(fitted), len(test[0])))

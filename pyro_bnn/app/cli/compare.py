@@ -30,7 +30,7 @@ the time. If NUTS takes more than `LONG` seconds, the command suggests dividing 
 def compare(
     run: Annotated[
         Path | None,
-        typer.Argument(help="Folder that `train` wrote.", metavar="[RUN]", show_default="a noisy sine, and no run"),
+        typer.Argument(help="Folder that `train` wrote.", metavar="RUN", show_default="a noisy sine, and no run"),
     ] = None,
     out: Annotated[
         Path | None,

@@ -87,21 +87,12 @@ EvaluateDraws = Annotated[
 OF_DATA, OF_FIT = ("target", "ignore", "calibrate"), ("hidden", "prior", "method", "time_limit", "epochs", "seed")
 BRIEF = ("out", *OF_DATA, *OF_FIT, "help_all")
 PANELS = (OWN, NETWORK, FIT, SVI, IMAGE_SETS)  # headings of settings, in the order of the help
-OF_COLUMNS = ("--target", "--features", "--ignore", "--keep")
+OF_COLUMNS = ("--target", "--features", "--ignore", "--keep")  # `prune --keep` takes a share
 ALL = "pyro_bnn.help_all"  # key in the `meta` dictionary of Typer's context, present if `--help-all` was given
 
 
 class PlainFlags:
     """Base class of commands whose help omits the types of flags, and shows defaults in words without parentheses."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line. Raise if columns are named twice, as Typer would silently ignore the first ones."""
-        given = [part.partition("=")[0] for part in args]
-        if twice := next((name for name in OF_COLUMNS if given.count(name) > 1), ""):
-            once = "train once for each target" if twice == "--target" else "separate several columns by commas"
-            ctx.fail(f"{twice} is given twice; {once}.")
-        rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]  # of the command
-        return rest
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the command's parameters. The help shows their defaults, but no types of flags."""
@@ -118,6 +109,16 @@ class PlainFlags:
 
 class PlainCommand(PlainFlags, TyperCommand):
     """A command of the program."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line. Raise if columns are named twice, as Typer would silently ignore the first ones."""
+        given = [part.partition("=")[0] for part in args]
+        if twice := next((name for name in OF_COLUMNS if given.count(name) > 1), ""):
+            once = "train once for each target" if twice == "--target" else "separate several columns by commas"
+            once = "choose one share" if self.name == "prune" else once
+            ctx.fail(f"{twice} is given twice; {once}.")
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
 
 
 class PlainGroup(PlainFlags, TyperGroup):

@@ -131,7 +131,8 @@ def _did_you_mean(near: str) -> str:
 def _fail(message: str, code: int) -> None:
     message = re.sub(r"(['`])(--[a-z][a-z-]*)\1", r"\2", " ".join(message.split()))  # Typer quotes options
     is_json = "--json" in sys.argv
-    output = Output(sys.argv[1] if len(sys.argv) > 1 else "", as_json=is_json, only_notes=True)
+    name = next(iter(sys.argv[1:]), "")
+    output = Output("" if name.startswith("-") else name, as_json=is_json, only_notes=True)
     output.say(f"error: {message}", style="red")
     output.document(error=message)
     sys.exit(code)

@@ -199,7 +199,8 @@ def train(
         from ..reports.scores import in_brief
         from ..reports.trained import Trained
 
-        trained = Trained(model, posterior, known, num_samples=runs.num_draws(posterior, None))
+        num_samples = runs.num_draws(posterior, None)
+        trained = Trained(model, posterior, known, num_samples=num_samples, keeps_draws=False)
         with own_code(config.net):
             score = in_brief(trained)
         if hint := hint_of_leak(trained, config.ignore):

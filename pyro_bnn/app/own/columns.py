@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ..._core.summary import counted
 from ..config import RunConfig
+from .amounts import numbers_or_amounts
 from .cells import Cells
 from .encoding import Feature, TableEncoding
 from .reading import Table
@@ -75,7 +76,10 @@ def _use_in_words(feature: Feature) -> str:
 def _kind_of(cells: Cells) -> str:
     if cells.is_missing.all():
         return "none"
-    return "number" if cells.numbers() else "date" if cells.days() else "text"
+    try:
+        return "number" if numbers_or_amounts(cells) else "date" if cells.days() else "text"
+    except ValueError:  # some cells do not fit the others, which does not matter here
+        return "text"
 
 
 def _why_left_out(config: RunConfig, identifiers: Sequence[str], cells: Cells) -> str:

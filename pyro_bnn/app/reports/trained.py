@@ -21,7 +21,6 @@ from ...scores.uncertainty import (
     MomentAccumulator,
     Prediction,
     RegressionPrediction,
-    draw_of,
 )
 from .. import datasets, runs, sources
 from ..chains import Choice
@@ -163,6 +162,7 @@ class Trained:
     calibration: runs.RunCalibration | None = None  # of its predictions, if rows were held out for it
     asked: Mapping[str, Any] = field(default_factory=dict)  # options that the user gave to `train`
     choice: Choice | None = None  # what was chosen for a run of chains
+    keeps_draws: bool = True  # whether the predictions of numbers keep all draws, which intervals need
 
     @property
     def test(self) -> tuple[Tensor, Tensor]:
@@ -171,9 +171,9 @@ class Trained:
 
     @functools.cached_property
     def ensemble(self) -> Prediction:
-        """Prediction of the test rows by a mean over draws, which are kept for numbers and for chains."""
+        """Prediction of the test rows by a mean over draws."""
         x, y = self.test
-        keep = not self.rows.facts.target.is_class or runs.is_chains(self.posterior)
+        keep = self.keeps_draws and not self.rows.facts.target.is_class
         return predict(
             self.model, self.posterior, x, y=y, num_samples=self.num_samples, keep_draws=keep, seed=self.seed
         )
@@ -181,11 +181,11 @@ class Trained:
     @functools.cached_property
     def single(self) -> tuple[str, Prediction | Alone[Prediction]]:
         """What the report calls single networks (such as "one draw"), and their predictions."""
-        if runs.is_chains(self.posterior):  # the mean of several modes would predict poorly
-            few = torch.linspace(0, self.num_samples - 1, min(MOST_ALONE, self.num_samples)).long().tolist()
-            alone = Alone([draw_of(self.ensemble, number, self.model.likelihood.accumulator()) for number in few])
-            return alone.name, alone
         x, y = self.test
+        if runs.is_chains(self.posterior):  # the mean of several modes would predict poorly
+            draws = self.posterior.draws(min(MOST_ALONE, self.num_samples))
+            alone = Alone([predict_point(self.model, draw, x, y=y) for draw in draws])
+            return alone.name, alone
         return "mean weights", predict_point(self.model, self.posterior.median(), x, y=y)
 
     @functools.cached_property

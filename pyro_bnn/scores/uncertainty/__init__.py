@@ -17,7 +17,6 @@ from ._accumulators import ClassAccumulator as ClassAccumulator
 from ._accumulators import MixtureAccumulator as MixtureAccumulator
 from ._accumulators import MomentAccumulator as MomentAccumulator
 from ._accumulators import RunningMoments as RunningMoments
-from ._accumulators import draw_of as draw_of
 from ._classification import ClassificationPrediction
 from ._entropy import entropy, expected_entropy, mutual_information, predictive_entropy
 from ._prediction import MOST_KEPT as MOST_KEPT

@@ -1,7 +1,6 @@
 """Running sums over draws of the weights, from which predictions are made."""
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import Any, Generic
 
 import torch
@@ -11,7 +10,7 @@ from torch.nn.functional import logsigmoid
 
 from ._classification import ClassificationPrediction
 from ._entropy import RunningEntropies, single_at_least
-from ._prediction import P_co, Prediction, in_double, join_distributions, take
+from ._prediction import P_co, in_double, join_distributions
 from ._regression import RegressionPrediction
 from ._special import MixtureDensityPrediction
 
@@ -149,19 +148,6 @@ class RunningMoments:
     @property
     def variance(self) -> Tensor | None:
         return self._squares / (self.count - 1) if self.count > 1 else None
-
-
-def draw_of(prediction: Prediction, number: int, accumulator: Accumulator) -> Prediction:
-    """Return the prediction by a single draw, given a prediction with targets that keeps its draws."""
-    chosen, y = torch.tensor([number]), prediction.targets
-    if isinstance(prediction, ClassificationPrediction):
-        assert prediction.logits is not None
-        draw: Distribution = Categorical(logits=prediction.logits[chosen], validate_args=False)
-    else:
-        draw = take(prediction.as_kind(RegressionPrediction).components, chosen, 0)
-    assert y is not None
-    accumulator.add_draws(draw, keep=True)
-    return replace(accumulator.prediction(draw.log_prob(y).reshape(len(y), -1).sum(-1)), targets=y)
 
 
 def _log_probs(observation: Distribution) -> Tensor:

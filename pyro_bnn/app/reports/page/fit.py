@@ -22,7 +22,7 @@ from ....inference.posterior import Status
 from ....results import plotting, pruning
 from ...chains import OF_NET
 from ...config import RunConfig, option_of, settings
-from ...remedies import MORE, MORE_EPOCHS, TOO_EARLY, enough_time, more_time, time_for_chains
+from ...remedies import MORE, MORE_EPOCHS, TOO_EARLY, limit_in
 from ...runs import cut_short, is_chains
 from ...starting import NUM_STEPS, VARIATIONAL, method_for
 from ..numbers import percent
@@ -32,10 +32,9 @@ from .subject import Subject
 from .verdicts import NUM_ERRORS
 
 FEWEST_EPOCHS = 6  # heuristic: with fewer, it cannot be judged whether the training had settled
-LAST, FEWEST_LAST = (
-    0.25,
-    3,
-)  # the end of a training is this share of its epochs, but at least three, for a line with residuals
+LAST, FEWEST_LAST = 0.25, 3
+"""The end of a training is this share of its epochs, but at least three, for a line with residuals."""
+
 STILL_FALLING = 0.01  # heuristic: a loss has settled if its fall at the end is less than this share of the whole
 LOWERED = 0.1  # heuristic: any loss settles if the learning rate falls below this share of the largest one
 SHORT = 0.5  # heuristic: with a lowered learning rate, a training needs this share of the default steps
@@ -69,33 +68,24 @@ def training_section(subject: Subject) -> Section | None:
             "kl_weight": last.kl_weight,
             "pictures": [Drawing(ax) for ax in axes],
         },
-        (_of_length(subject, history),),
-    )
-
-
-def _of_length(subject: Subject, history: History) -> Verdict:
-    """Judge the length of a training. If chains lacked the time, the remedy is the time that chains need."""
-    config, verdict = subject.config, of_length(subject.config, history, subject.posterior.status)
-    done = cut_short(config, history)
-    if not (done and _is_auto(subject)):
-        return verdict
-    limit = max(time_for_chains(config, history.num_data or 1), enough_time(config, history))
-    return replace(
-        verdict, text=f"{sentence(done)}. For chains, pass --time-limit {limit:.0f}.", changes={"time_limit": limit}
+        (of_length(subject.config, history, subject.posterior.status),),
     )
 
 
 def of_length(config: RunConfig, history: History, status: Status) -> Verdict:
     """Judge whether a variational training was long enough. The commands `train` and `report` call this function."""
+    longer = {"time_limit": limit} if (limit := limit_in(status.remedy)) else {}
     if done := cut_short(config, history):
-        text, changes = f"{sentence(done)}. {more_time(config, history)}", {"time_limit": enough_time(config, history)}
         rule = "Reported if the time limit ended the training."
-        return Verdict("note", "limit", done, text, rule, is_cause=True, changes=changes)
+        text = f"{sentence(done)}. {status.remedy}"
+        return Verdict("note", "limit", done, text, rule, is_cause=True, changes=longer)
     usual_steps, num_epochs = 0 if config.kind == "images" else NUM_STEPS, len(history.epochs)
     verdict = has_settled(history, usual_steps)
     if not status:
-        short = TOO_EARLY if status.remedy == MORE_EPOCHS else status.message.rstrip(".")
+        short = TOO_EARLY if TOO_EARLY in status.message.lower() else status.message.rstrip(".")
         verdict = replace(verdict, level="note", about="limit", short=short, text=sentence(f"{status}"), is_cause=True)
+        if longer:
+            return replace(verdict, changes=longer)
     if verdict.level == "good":
         return verdict
     usual_epochs = math.ceil(usual_steps * num_epochs / len(history.elbo))
@@ -303,4 +293,4 @@ def _option(name: str, value: object) -> list[str]:
         return [option if value else option.replace("--", "--no-", 1)]
     if isinstance(value, list | tuple):
         return [option, ",".join(map(str, value))]
-    return [option, str(value).removesuffix(".0")]
+    return [option, str(value).removesuffix(".0") if isinstance(value, float) else str(value)]

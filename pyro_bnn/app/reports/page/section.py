@@ -11,8 +11,8 @@ from ...config import LEVEL
 
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit", "baseline", "limit", "unclear"]
-"""What a verdict is about. A problem is always about the predictions, the uncertainty or the fit. A note is about
-"unclear" if there are too few rows to tell whether the predictions are of use."""
+"""What a verdict is about. A note is about "unclear" if the rows are too few to tell whether the predictions are of
+use."""
 
 DECISIONS = {
     "usable": "Usable",
@@ -49,6 +49,9 @@ class Verdict:
     command: str = ""  # the command that trains with the changes of all verdicts, if this one has changes
     is_named: bool = False  # whether the first line of the report names this fault before other notes
     is_beaten: bool = False  # whether another method predicts better
+
+    def __post_init__(self) -> None:
+        assert self.level != "problem" or self.about in ("predictions", "uncertainty", "fit")  # see `RULE`
 
     @property
     def is_untold(self) -> bool:

@@ -13,6 +13,7 @@ from ....inference.history import History
 from ....inference.mcmc import Modes, modes_of_predictions
 from ....modelling.likelihoods import PoissonLikelihood
 from ....modelling.model import BayesianModel
+from ....results.prediction import predict
 from ....scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ... import runs
 from ...chains import Choice
@@ -200,8 +201,11 @@ def _by_chain(run: Trained, measured: Classified | Regressed | None) -> tuple[Te
         assert prediction.components is not None
         draws = prediction.components.mean[:, chosen, 0]  # (S, R)
     else:
-        assert prediction.logits is not None
-        draws = prediction.logits[:, chosen, prediction.labels[chosen]].exp()
+        x = run.test[0][chosen]
+        few = predict(run.model, run.posterior, x, num_samples=run.num_samples, keep_draws=True, seed=run.seed)
+        logits = few.as_kind(ClassificationPrediction).logits
+        assert logits is not None
+        draws = logits[:, range(len(chosen)), prediction.labels[chosen]].exp()
     parts = draws.tensor_split(run.posterior.num_chains)  # draws come one chain after the other
     return chosen, torch.stack([part.mean(0) for part in parts])
 
