@@ -4,7 +4,7 @@ LeNet-5 has few settings, which were the best of more after ten epochs; they are
 
 - deterministic: the plain network (MAP) with Adam on a cosine. ensemble-N: N of them. narrow-ensemble: four of half the
   width. batch-ensemble: `BatchEnsembleGuide` with four members. mc-dropout: dropout after both hidden layers.
-- mean-field, mean-field-lrt: a Gaussian for each weight with Adam, by weight draws or local reparameterisation.
+- mean-field, mean-field-lrt: a Gaussian for each weight with Adam, by draws of the weights or local reparameterisation.
   natural: the same with natural gradients; for LeNet-5 with Gauss-Newton estimates in every fourth step.
 - swag: SGD with momentum, a point after each epoch of the second half. multi-...: three posteriors around different
   networks. laplace-...: the last layer, or Kronecker factors of all layers. sghmc: four cycles, 32 draws kept.

@@ -75,7 +75,7 @@ class Score:
     """Scores on the test part, in the units of the target."""
 
     rmse: float  # root mean squared error of the mixture's mean
-    log_likelihood: float  # mean log-density of the mixture over weight draws, in nats
+    log_likelihood: float  # mean log-density of the mixture over draws of the weights, in nats
     coverage: float  # fraction of the targets in the central interval of probability 0.95
     noise: float  # root mean square of the noise scale that the method infers
     # largest R-hat of the network's output at 100 test inputs and of the noise scale; None for a single chain
@@ -126,7 +126,7 @@ class Budget:
     draws: int | None = None
     depth: int | None = None  # largest depth of the trees of NUTS; with None, it depends on the data set
     chains: int = 4  # number of chains of NUTS and SGHMC
-    predictive_draws: int = 200  # number of weight draws of a prediction, or of all stored draws if there are fewer
+    predictive_draws: int = 200  # draws of the weights in a prediction; all stored draws if there are fewer
     compile: bool = True  # whether to run NUTS in C
 
     def without_nuts(self) -> "Budget":

@@ -5,11 +5,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from pyro_bnn.app import runs, sources
 from pyro_bnn.app.own.amounts import TIME, numbers_or_amounts
 from pyro_bnn.app.own.cells import Cells
-from pyro_bnn.app.own.targets import guessed
+from pyro_bnn.app.own.targets import Target, guessed, target_numbers
 from pyro_bnn.app.remedies import time_for_chains
 from pyro_bnn.app.starting import new_config
 
@@ -90,8 +91,20 @@ def test_new_rows_are_read_as_in_training(tmp_path):
     sample = sources.read_sample(config, facts, new)
     assert any("lack '%', which they had in training" in note for note in sample.notes)
     new.write_text("money,pct,when\n€2000.5,50%,9:30\n")
-    with pytest.raises(ValueError, match="must hold numbers, as in training, but holds texts such as"):
+    with pytest.raises(ValueError, match=r"must hold numbers, as in training \(\$1,234.5\), but holds texts such as"):
         sources.read_sample(config, facts, new)
+
+
+def test_a_target_in_another_unit_is_refused_by_name_and_one_without_its_unit_is_told():
+    cells = cells_of("50.1 kg", "51.2 kg", "52.3 kg")
+    target = Target("y", [], [50.0], [1.0], target_numbers(cells)[1])
+    assert target.on_unit(cells) == []
+    bare = cells_of("50.6", "50.7")
+    torch.testing.assert_close(target.encoded(bare), torch.tensor([[0.6], [0.7]]))
+    said = "Numbers in 'y' lack 'kg', which they had in training: they are read as if they had it."
+    assert target.on_unit(bare) == [said]
+    with pytest.raises(ValueError, match=r"must hold numbers, as in training \(1234.5 kg\), got '50.6 lb' in row"):
+        target.encoded(cells_of("50.6 lb"))
 
 
 def test_a_cell_that_hides_amounts_is_named(tmp_path):

@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -79,7 +80,10 @@ def test_a_pruned_run_is_a_run(pyro_bnn, run, tmp_path):  # noqa: F811
     [
         (
             (3.0, -2.04),
-            "Least certain is b: its median weight has -2.0 dB, so the sd of that weight is larger than its mean. Try",
+            (
+                "Least certain is b: its median weight has -2.0 dB, so the sd of that weight is larger than its mean. "
+                "Try how many weights can be removed: pyro-bnn prune some/run"
+            ),
         ),
         ((1.0, 4.0), "Least certain is a: its median weight has 1.0 dB, so the sd of that weight is at most as large"),
         ((math.nan, 4.0), "Least certain is b: "),
@@ -91,7 +95,7 @@ def test_the_least_certain_tensor_is_said(medians, said):
         SiteSummary(name, 9, 9 * math.isnan(middle), 1.0, 1.0, (middle - 1, middle, middle + 1))
         for name, middle in zip("ab", medians, strict=True)
     ]
-    assert least_certain(rows).startswith(said)
+    assert least_certain(rows, Path("some/run")).startswith(said)
 
 
 def test_weights_shows_one_weight_and_all_layers(pyro_bnn, run):  # noqa: F811

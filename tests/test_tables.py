@@ -110,7 +110,7 @@ def test_classes_are_predicted_from_a_table(pyro_bnn, tmp_path):  # noqa: F811
     assert "Target 'price' holds texts (2 different values): classification." in said
     code, text, err = pyro_bnn("evaluate", run)
     assert (code, err) == (0, "")
-    assert "baseline: logistic regression" in text
+    assert "\nlogistic regression " in text
     scores = scores_in(run)
     assert scores["mean of 100 draws"]["accuracy"] > 0.75 > scores["baseline: shares of the classes"]["accuracy"]
     assert (run / "reliability.png").read_bytes().startswith(PNG)

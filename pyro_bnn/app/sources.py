@@ -356,16 +356,19 @@ def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | No
     if name not in table.names:
         return None, none, []
     known = ~table.column(name).is_missing
+    cells = table.rows(known).column(name)
     if not known.any():
         return None, none, [f"No scores: no row of {table.shown} has the target {name!r}."]
     try:
-        found = target.encoded(table.rows(known).column(name))
+        found = target.encoded(cells)
     except ValueError as error:
         return None, none, [f"No scores: {error}"]
     y = found.new_zeros(len(table), *found.shape[1:])
     y[known] = found
-    notes = [f"Rows without the target {name!r} are predicted, but not scored: {(~known).sum()}."]
-    return y, torch.from_numpy(known), [] if known.all() else notes
+    notes = target.on_unit(cells)
+    if not known.all():
+        notes.append(f"Rows without the target {name!r} are predicted, but not scored: {(~known).sum()}.")
+    return y, torch.from_numpy(known), notes
 
 
 def _array_sample(facts: Facts, path: Path) -> Sample:

@@ -65,6 +65,6 @@ def weights(
         pictures = pictures_of(folder, WEIGHT_FILES)
     output.table("\n".join([SiteSummary.header(), *map(str, rows)]))
     output.say(f"\n{LEGEND}", style="dim")
-    output.say(least_certain(rows))
+    output.say(least_certain(rows, run))
     output.say(f"\n{' and '.join(pictures)} in {run}.")
     output.document(folder=run, pictures=pictures, sites=rows)

@@ -112,10 +112,17 @@ def said_of(form: str, names: str) -> str:
     return f"Numbers in {names} are read as in {form}: {form} is 1234.5."
 
 
-def lost_unit(preferred: str, written: str) -> str:
-    """Return the sign or unit that numbers had in training and lack now, or "" if they still have it."""
+def shown_form(written: str) -> str:
+    """Return the format in which numbers were written in training, in parentheses; "" for the usual format."""
+    return f" ({written})" if written else ""
+
+
+def on_lost_unit(name: str, preferred: str, written: str) -> str:
+    """Return a note if the numbers in column `name` had a sign or unit in training and lack it now, or else ""."""
     known = re.fullmatch(FORMAT, preferred)
     around = "" if known is None else (known["before"] + known["after"]).strip()
     present = re.fullmatch(FORMAT, written)
     lacks = written == "" or (present is not None and not present["before"] + present["after"])
-    return around if around and lacks else ""
+    if not around or not lacks:
+        return ""
+    return f"Numbers in {name!r} lack {around!r}, which they had in training: they are read as if they had it."

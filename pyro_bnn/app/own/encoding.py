@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..._core.summary import counted
-from .amounts import almost, lost_unit, numbers_or_amounts
+from .amounts import almost, numbers_or_amounts, on_lost_unit, shown_form
 from .cells import Cells, listed, training_without
 from .reading import WARNING, Table
 
@@ -61,9 +61,10 @@ class Feature:
             read = numbers_or_amounts if self.kind == "number" else Cells.days
             found = read(cells, self.written)
             if found is None:
+                form = shown_form(self.written) if self.kind == "number" else ""
                 raise ValueError(
-                    f"{cells} must hold {self.kind}s, as in training, but holds texts such as {cells.first_text}; "
-                    f"correct them, or {training_without([cells.name])}."
+                    f"{cells} must hold {self.kind}s, as in training{form}, but holds texts such as "
+                    f"{cells.first_text}; correct them, or {training_without([cells.name])}."
                 )
             parts = _parts(found[0][:, None])[:, self.parts]
             inputs = np.nan_to_num((parts - self.mean) / self.scale)  # missing numbers become the mean
@@ -166,12 +167,8 @@ class TableEncoding:
 
     def on_units(self, written: Mapping[str, str]) -> list[str]:
         """Return notes on columns whose numbers had a sign or a unit in training, but lack it in `written`."""
-        lost = {name: lost_unit(self.written[name], form) for name, form in written.items()}
-        return [
-            f"Numbers in {name!r} lack {unit!r}, which they had in training: they are read as if they had it."
-            for name, unit in lost.items()
-            if unit
-        ]
+        notes = [on_lost_unit(name, self.written[name], form) for name, form in written.items()]
+        return [note for note in notes if note]
 
 
 def learned_encoding(

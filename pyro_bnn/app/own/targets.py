@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from .amounts import numbers_or_amounts
+from .amounts import numbers_or_amounts, on_lost_unit, shown_form
 from .cells import Cells
 from .encoding import LARGEST, MOST_CATEGORIES, moments
 
@@ -62,8 +62,8 @@ class Target:
             found = numbers_or_amounts(replace(cells, instead=""), self.written)
             if found is None:
                 raise ValueError(
-                    f"the target {self.name!r} in {cells.shown} must hold numbers, as in training, got "
-                    f"{cells.first_text}; correct it."
+                    f"the target {self.name!r} in {cells.shown} must hold numbers, as in training"
+                    f"{shown_form(self.written)}, got {cells.first_text}; correct it."
                 )
             return self.standardized(found[0][:, None], cells.shown, list(cells.texts.index))
         labels = target_labels(cells)
@@ -75,6 +75,12 @@ class Target:
             )
         place = {name: index for index, name in enumerate(self.classes)}
         return torch.tensor([place[label] for label in labels], dtype=torch.int64)
+
+    def on_unit(self, cells: Cells) -> list[str]:
+        """Return a list with a note if the numbers had a sign or a unit in training, but lack it now; else []."""
+        found = numbers_or_amounts(cells, self.written) if self.written else None
+        note = on_lost_unit(self.name, self.written, found[1]) if found else ""
+        return [note] if note else []
 
 
 def target_numbers(cells: Cells) -> tuple[np.ndarray, str]:

@@ -59,15 +59,16 @@ class OwnDataScores:
     def __str__(self) -> str:
         names = [name for name in COLUMNS if any(name in row["scores"] for row in self.rows)]
         head = f"{self.target} of {counted(self.num_test, 'test row')}"
-        width = max(len(head), *(len(row["name"]) for row in self.rows)) + 2
+        shown = [row["name"].removeprefix("baseline: ") for row in self.rows]
+        width = max(len(head), *map(len, shown)) + 2
         lines = [f"{head:{width}s}" + "".join(f"{COLUMNS[name]:>11s}" for name in names)]
-        for row in self.rows:
+        for row, label in zip(self.rows, shown, strict=True):
             cells = [shown_score(name, row["scores"].get(name)) for name in names]
-            lines.append(f"{row['name']:{width}s}" + "".join(f"{cell:>11s}" for cell in cells))
+            lines.append(f"{label:{width}s}" + "".join(f"{cell:>11s}" for cell in cells))
         compared = [] if self.calibration is None else ["", str(self.calibration)]
         single = self.rows[0]["name"]
         alone = "scores of single networks" if single.startswith("one draw") else "a single network"
-        legend = f"{single}: {alone}; mean of draws: the Bayesian prediction."
+        legend = f"{single}: {alone}; mean of draws: the Bayesian prediction; the others: baselines."
         rule = f", which should be {percent(LEVEL, 0)}." if self.promised is None else f". {of_counts(self.promised)}"
         notes = [legend, LEGENDS[self.is_class] + ("" if self.is_class else rule)]
         if self.calibration is not None and not self.is_class:

@@ -183,8 +183,9 @@ class Trained:
         """What the report calls single networks (such as "one draw"), and their predictions."""
         x, y = self.test
         if runs.is_chains(self.posterior):  # the mean of several modes would predict poorly
-            draws = self.posterior.draws(min(MOST_ALONE, self.num_samples))
-            alone = Alone([predict_point(self.model, draw, x, y=y) for draw in draws])
+            draws = [*self.posterior.draws(self.num_samples)]
+            few = torch.linspace(0, self.num_samples - 1, min(MOST_ALONE, self.num_samples)).long().tolist()
+            alone = Alone([predict_point(self.model, draws[number], x, y=y) for number in few])
             return alone.name, alone
         return "mean weights", predict_point(self.model, self.posterior.median(), x, y=y)
 

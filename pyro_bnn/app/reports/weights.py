@@ -62,7 +62,7 @@ class SiteSummary:
         )
 
 
-def least_certain(rows: Sequence[SiteSummary]) -> str:
+def least_certain(rows: Sequence[SiteSummary], run: Path) -> str:
     """Return a sentence on the tensor whose median weight has the lowest signal-to-noise ratio."""
     left = [row for row in rows if row.num_removed < row.num_weights]
     if not left:
@@ -72,7 +72,7 @@ def least_certain(rows: Sequence[SiteSummary]) -> str:
     said = f"Least certain is {least.site}: its median weight has {middle:.1f} dB, so the sd of that weight is"
     if middle >= 0:
         return f"{said} at most as large as its mean."
-    return f"{said} larger than its mean. Try how many weights can be removed: `pyro-bnn prune`."
+    return f"{said} larger than its mean. Try how many weights can be removed: pyro-bnn prune {run}"
 
 
 def report_weights(

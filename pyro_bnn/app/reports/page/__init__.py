@@ -57,7 +57,8 @@ def verdicts_on(subject: Subject) -> tuple[Headline, list[Verdict], list[Section
     temperature = () if is_chains(posterior) else of_temperature(posterior.history)
     verdicts = sorted([*temperature, *found], key=lambda verdict: (LEVELS.index(verdict.level), not verdict.is_cause))
     changes = {name: value for verdict in verdicts for name, value in verdict.changes.items()}
-    command = training_command(subject, "2", changes) if changes else ""  # one, since each of several would lack some
+    is_known = bool(changes and subject.asked)  # one command, since each of several would lack some changes
+    command = training_command(subject, "2", changes) if is_known else ""
     verdicts = [replace(verdict, command=command) if verdict.changes else verdict for verdict in verdicts]
     headline = first_line(verdicts, ", and ".join(section.usable for section in sections if section.usable))
     return headline, verdicts, sections

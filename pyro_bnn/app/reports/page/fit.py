@@ -259,11 +259,10 @@ def about_section(subject: Subject) -> Section:
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
     posterior, config = subject.posterior, subject.config
+    commands = [training_command(subject, "again"), shlex.join(["pyro-bnn", "report", str(again), *options])]
     values = {
-        "commands": [
-            training_command(subject, "again"),
-            shlex.join(["pyro-bnn", "report", str(again), *options]),
-        ],
+        "commands": commands if subject.asked else [],  # the settings of other runs are not known to be options
+        "has_limit": config.time_limit > 0,
         "environment": environment,
         "is_timed": config.time_limit > 0 and (is_chains(posterior) or bool(cut_short(config, posterior.history))),
         "num_epochs": 0 if is_chains(posterior) else len(posterior.history.epochs),
