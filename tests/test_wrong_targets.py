@@ -79,3 +79,13 @@ def test_several_targets_or_options_are_refused_with_a_remedy(pyro_bnn, tmp_path
     table = write_table(tmp_path / "t.csv", [(row, row % 3, row % 4) for row in range(20)], ("x", "y", "z"))
     code, _, err = pyro_bnn("train", table, *options, "--out", tmp_path / "run")
     assert (code, remedy in err) == (2, True), err
+
+
+def test_a_repeated_share_is_not_called_a_column(pyro_bnn, tmp_path):  # noqa: F811
+    code, _, err = pyro_bnn("prune", tmp_path / "run", "--keep", 0.1, "--keep", 0.2)
+    assert (code, "--keep is given twice; choose one share." in err) == (2, True), err
+
+
+def test_a_column_whose_name_ends_like_a_number_is_repeated_as_it_is():
+    assert _option("target", "y.0") == ["--target", "y.0"]
+    assert _option("time_limit", 60.0) == ["--time-limit", "60"]
