@@ -2,6 +2,8 @@
 
 # ruff: noqa: F811  # tests take the imported fixture as a parameter
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +15,7 @@ from pyro_bnn.app.own.cells import Cells
 from pyro_bnn.app.own.targets import Target, guessed, target_numbers
 from pyro_bnn.app.remedies import time_for_chains
 from pyro_bnn.app.starting import new_config
+from pyro_bnn.auto.choosing import UnsuitableError
 
 from .folders import train_run
 from .own_data import QUICK, houses, write_table
@@ -172,3 +175,35 @@ def test_options_are_written_in_one_way(pyro_bnn, tmp_path):
     for typed in (("predict", "r", "t.csv", "--num-samples", "x"), ("train", "digits", "--lr", "x")):
         code, _, err = pyro_bnn(*typed)
         assert (code, "'--" in err, "`--" in err) == (2, False, False), err
+
+
+@pytest.mark.parametrize(
+    ("lacks_time", "remedy"),
+    [
+        (True, r"For chains, which are often more accurate, pass --time-limit (\d+)\."),
+        (False, r"Train longer: --method svi --time-limit (\d+) should suffice for all 3,000 epochs\."),
+    ],
+)
+def test_the_report_on_a_fit_that_was_cut_short_repeats_the_remedy(
+    pyro_bnn,
+    tmp_path,
+    monkeypatch,
+    lacks_time,
+    remedy,
+):
+    def refuse(*args, **kwargs):
+        raise UnsuitableError("chains are impossible", lacks_time=lacks_time)
+
+    monkeypatch.setattr(runs, "fit_chains", refuse)
+    few = ("--hidden", 3, "--activation", "relu", "--prior", "normal:1", "--likelihood", "gaussian")
+    table = write_table(tmp_path / "t.csv", houses(60))
+    options = ("--target", "price", *few, "--time-limit", 0.1, "--out", tmp_path / "run")
+    code, out, _ = pyro_bnn("train", table, *options)
+    assert code == 0
+    said = r"The fit is variational, since chains are impossible\. "
+    found = re.search(rf"{said}(The time limit ended the training after \d+ of 3,000 epochs\. {remedy})", out)
+    assert found, out
+    _, out, _ = pyro_bnn("report", tmp_path / "run")
+    assert f"\nnote:     {found[1]}\n" in out
+    command = next(line for line in out.splitlines() if line.startswith("pyro-bnn train"))
+    assert f" --time-limit {found[2]} " in command

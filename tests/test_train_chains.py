@@ -21,7 +21,7 @@ from pyro_bnn.app.reports.numbers import number
 from pyro_bnn.app.reports.page.fit import training_command
 from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
 from pyro_bnn.auto import choosing
-from pyro_bnn.auto.choosing import Chosen, UnsuitableError
+from pyro_bnn.auto.choosing import Chosen
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
 from pyro_bnn.inference.posterior import Status
 
@@ -352,35 +352,6 @@ def test_an_interrupted_choice_leaves_nothing(pyro_bnn, tmp_path, monkeypatch): 
     code, _, _ = train(pyro_bnn, tmp_path, *FEW)
     assert code == 130
     assert {path.name for path in tmp_path.iterdir()} == {"houses.csv"}
-
-
-@pytest.mark.parametrize(
-    ("lacks_time", "remedy"),
-    [
-        (True, r"For chains, which are often more accurate, pass --time-limit (\d+)\."),
-        (False, r"Train longer: --method svi --time-limit (\d+) should suffice for all 3,000 epochs\."),
-    ],
-)
-def test_the_report_on_a_fit_that_was_cut_short_repeats_the_remedy(
-    pyro_bnn,  # noqa: F811
-    tmp_path,
-    monkeypatch,
-    lacks_time,
-    remedy,
-):
-    def refuse(*args, **kwargs):
-        raise UnsuitableError("chains are impossible", lacks_time=lacks_time)
-
-    monkeypatch.setattr(runs, "fit_chains", refuse)
-    code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--likelihood", "gaussian", "--time-limit", 0.1)
-    assert code == 0
-    said = r"The fit is variational, since chains are impossible\. "
-    found = re.search(rf"{said}(The time limit ended the training after \d+ of 3,000 epochs\. {remedy})", out)
-    assert found, out
-    _, out, _ = pyro_bnn("report", tmp_path / "run")
-    assert f"\nnote:     {found[1]}\n" in out
-    command = next(line for line in out.splitlines() if line.startswith("pyro-bnn train"))
-    assert f" --time-limit {found[2]} " in command
 
 
 @pytest.mark.nightly

@@ -1,8 +1,14 @@
 """Targets that are not what the options say."""
 
 import string
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from pyro_bnn.app.recipes import OWN
+from pyro_bnn.app.reports.page.fit import training_command
 
 from .own_data import QUICK, predictions_in, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -87,5 +93,7 @@ def test_a_repeated_share_is_not_called_a_column(pyro_bnn, tmp_path):  # noqa: F
 
 
 def test_a_column_whose_name_ends_like_a_number_is_repeated_as_it_is():
-    assert _option("target", "y.0") == ["--target", "y.0"]
-    assert _option("time_limit", 60.0) == ["--time-limit", "60"]
+    config = replace(OWN, dataset="t.csv", target="y.0")
+    asked = {"target": "y.0", "time_limit": 60.0}
+    command = training_command(SimpleNamespace(config=config, asked=asked, run=Path("run")), "2")
+    assert command == "pyro-bnn train t.csv --target y.0 --time-limit 60 --seed 0 --out run-2"

@@ -355,8 +355,7 @@ def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | No
     none = torch.zeros(len(table), dtype=torch.bool)
     if name not in table.names:
         return None, none, []
-    known = ~table.column(name).is_missing
-    cells = table.rows(known).column(name)
+    cells = table.rows(known := ~table.column(name).is_missing).column(name)
     if not known.any():
         return None, none, [f"No scores: no row of {table.shown} has the target {name!r}."]
     try:
