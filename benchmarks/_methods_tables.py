@@ -57,16 +57,16 @@ TITLES = {
     "swag": "SWAG",
     "multi-swag": "three with SWAG",
     "sghmc": "SGHMC",
-    "mclmc": "chains (MCLMC)",
-    "laplace-kronecker": "Laplace, Kronecker",
-    "laplace-last-layer": "Laplace, last layer",
+    "mclmc": "MCLMC",
+    "laplace-kronecker": "Laplace (Kronecker)",
+    "laplace-last-layer": "Laplace (last layer)",
 }
 """Methods in tables and pictures; "local" means local reparameterisation."""
 
 
 def several(names: Iterable[str]) -> set[str]:
     """Those of some methods that average several networks."""
-    return {name for name in names if re.match("(batch )?ensemble|three|four|chains", name)}
+    return {name for name in names if re.match("(batch )?ensemble|three|four|MCLMC", name)}
 
 
 def by_method(rows: Sequence[Row], titles: Mapping[str, str] = TITLES) -> dict[str, list[Row]]:

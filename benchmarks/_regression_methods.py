@@ -3,7 +3,7 @@
 - MAP: `DeltaGuide`, the noise scale included. Deep ensemble: five of them. MC dropout: MAP with `nets.MCDropout`.
 - mean field, Adam: `MeanFieldGuide` with local reparameterisation and closed-form KL; mean field, natural:
   `natural_gradient`; low rank: `LowRankGuide` with 10 directions.
-- Laplace: `fit_laplace` (draws), or `fit_gauss_newton` (linearised, Kronecker, last layer), at a MAP.
+- Laplace: `fit_laplace` (Hessian), or `fit_gauss_newton` (full, Kronecker, last layer), at a MAP.
 - SWAG of rank 20 over the last third of the steps. SGHMC: four chains. NUTS: four chains compiled to C.
 - BNNRegressor() with its defaults, and with `method="svi"` and 20 units. A Gaussian process (at most 1500 rows) and
   Bayesian ridge regression, by marginal likelihood.
@@ -111,7 +111,7 @@ class LowRank(NetworkMethod):
 class Laplace(NetworkMethod):
     """A Gaussian at a point estimate, with the full Hessian of weights and noise scale, for predictions by draws."""
 
-    name = "Laplace, draws"
+    name = "Laplace (Hessian, drawn weights)"
     grid = Map.grid
     most_rows = 2000  # each column of the Hessian is a pass over all rows
 
@@ -231,9 +231,9 @@ NETWORK_METHODS: tuple[NetworkMethod, ...] = (
     NaturalMeanField(),
     LowRank(),
     Laplace(),
-    Linearised("Laplace, linearised", "full"),
-    Linearised("Laplace, Kronecker", "kronecker"),
-    Linearised("Laplace, last layer", "full", "net.2.*"),
+    Linearised("Laplace (full)", "full"),
+    Linearised("Laplace (Kronecker)", "kronecker"),
+    Linearised("Laplace (last layer)", "full", "net.2.*"),
     Swag(),
     Sghmc(),
     Nuts(),

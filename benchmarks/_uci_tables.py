@@ -22,29 +22,30 @@ LARGEST_R_HAT = 1.05
 
 PUBLISHED = {
     "MC dropout, published": {
-        "concrete": {"rmse": (4.827, 0.165), "log_likelihood": (-2.937, 0.026)},
-        "energy": {"rmse": (0.539, 0.014), "log_likelihood": (-1.212, 0.006)},
-        "kin8nm": {"rmse": (0.0789, 0.0006), "log_likelihood": (1.136, 0.007)},
-        "power-plant": {"rmse": (4.014, 0.038), "log_likelihood": (-2.808, 0.009)},
-        "wine-quality-red": {"rmse": (0.622, 0.008), "log_likelihood": (-0.928, 0.013)},
-        "yacht": {"rmse": (0.666, 0.050), "log_likelihood": (-1.250, 0.016)},
+        "concrete": {"rmse": (4.827, 0.165), "nll": (2.937, 0.026)},
+        "energy": {"rmse": (0.539, 0.014), "nll": (1.212, 0.006)},
+        "kin8nm": {"rmse": (0.0789, 0.0006), "nll": (-1.136, 0.007)},
+        "power-plant": {"rmse": (4.014, 0.038), "nll": (2.808, 0.009)},
+        "wine-quality-red": {"rmse": (0.622, 0.008), "nll": (0.928, 0.013)},
+        "yacht": {"rmse": (0.666, 0.050), "nll": (1.250, 0.016)},
     },
     "mean field, published": {
-        "concrete": {"rmse": (5.81, None), "log_likelihood": (-3.29, None)},
-        "energy": {"rmse": (1.12, None), "log_likelihood": (-1.58, None)},
-        "kin8nm": {"rmse": (0.086, None), "log_likelihood": (0.965, None)},
-        "power-plant": {"rmse": (4.16, None), "log_likelihood": (-2.92, None)},
-        "wine-quality-red": {"rmse": (0.637, None), "log_likelihood": (-0.970, None)},
-        "yacht": {"rmse": (1.32, None), "log_likelihood": (-1.62, None)},
+        "concrete": {"rmse": (5.81, None), "nll": (3.29, None)},
+        "energy": {"rmse": (1.12, None), "nll": (1.58, None)},
+        "kin8nm": {"rmse": (0.086, None), "nll": (-0.965, None)},
+        "power-plant": {"rmse": (4.16, None), "nll": (2.92, None)},
+        "wine-quality-red": {"rmse": (0.637, None), "nll": (0.970, None)},
+        "yacht": {"rmse": (1.32, None), "nll": (1.62, None)},
     },
 }
-"""Published means and standard errors. MC dropout: tuned, one hidden layer of 50, from the files of each split in
+"""Published means and standard errors; an NLL is minus the published log-likelihood. MC dropout: tuned, one hidden
+layer of 50, from the files of each split in
 https://github.com/yaringal/DropoutUncertaintyExps; mean field: one hidden layer of 50, by SVI in Pyro, whose standard
 errors are not known."""
 
 TITLES = {
     "rmse": "Test RMSE; less is better",
-    "log_likelihood": "Mean test log-likelihood, in nats; more is better",
+    "nll": "Test NLL, in nats; less is better",
     "coverage": "Part of the test targets in their 95 % intervals",
 }
 MEDIANS = {
@@ -76,7 +77,7 @@ def table(rows: Sequence[Row], metric: str, methods: Sequence[Method]) -> str:
     The best method is bold if it is better than each other method by more than the standard error of the differences,
     and if its chains, if any, agree on every split. A star marks methods whose chains disagree.
     """
-    values = {key: {row["split"]: row[metric] for row in some} for key, some in by_cell(rows).items()}
+    values = {key: {row["split"]: value(row, metric) for row in some} for key, some in by_cell(rows).items()}
     starred = disagreeing(rows)
     bold = {(name, leader(values, name, metric)) for name in NAMES} - starred
 
@@ -92,16 +93,20 @@ def table(rows: Sequence[Row], metric: str, methods: Sequence[Method]) -> str:
     return markdown(text, methods, published)
 
 
+def value(row: Row, metric: str) -> float:
+    """A score of a row, which has the log-likelihood in place of the NLL."""
+    return -float(row["log_likelihood"]) if metric == "nll" else float(row[metric])
+
+
 def leader(values: Mapping[tuple[object, object], Mapping[object, float]], name: str, metric: str) -> object:
     """The best method of a data set; None unless it leads every other method on the splits that both ran."""
-    if metric not in ("rmse", "log_likelihood"):
+    if metric not in ("rmse", "nll"):
         return None
-    sign = -1 if metric == "rmse" else 1
     ours = {method: some for (dataset, method), some in values.items() if dataset == name}
     if len(ours) < 2:
         return None
-    best = max(ours, key=lambda method: sign * statistics.fmean(ours[method].values()))
-    return best if all(leads(ours[best], ours[m], sign) for m in ours if m != best) else None
+    best = min(ours, key=lambda method: statistics.fmean(ours[method].values()))
+    return best if all(leads(ours[best], ours[m]) for m in ours if m != best) else None
 
 
 def disagreeing(rows: Iterable[Row]) -> set[tuple[object, object]]:
@@ -109,9 +114,9 @@ def disagreeing(rows: Iterable[Row]) -> set[tuple[object, object]]:
     return {key for key, some in by_cell(rows).items() if any((row["r_hat"] or 1.0) > LARGEST_R_HAT for row in some)}
 
 
-def leads(best: Mapping[object, float], other: Mapping[object, float], sign: int) -> bool:
-    """Whether the mean of the differences is more than its standard error."""
-    differences = [sign * (best[split] - other[split]) for split in best if split in other]
+def leads(best: Mapping[object, float], other: Mapping[object, float]) -> bool:
+    """Whether the first values are smaller, in the mean by more than the standard error of the differences."""
+    differences = [other[split] - best[split] for split in best if split in other]
     if len(differences) < 2:
         return False
     return statistics.fmean(differences) > statistics.stdev(differences) / math.sqrt(len(differences))

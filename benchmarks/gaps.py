@@ -45,12 +45,13 @@ def gaps_of(data: Regression) -> Iterator[tuple[int, Regression]]:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    """Means over the inputs of a data set with their standard errors, and the worst input's log-likelihood."""
-    columns = ["log-likelihood", "worst input", "RMSE", f"in the {LEVEL:.0%} intervals", "CPU s"]
+    """Means over the inputs of a data set with their standard errors, and the worst input's NLL."""
+    columns = ["NLL", "worst input", "RMSE", f"in the {LEVEL:.0%} intervals", "CPU s"]
     yield from head_of(["data set", "method", "gaps", *columns], 2)
     for (name, method), some in by_cell(rows).items():
-        of = {key: [float(row[key]) for row in some] for key in ("log_likelihood", "rmse", "coverage", "seconds")}
-        found = [cell_of(of["log_likelihood"], 3), f"{min(of['log_likelihood']):.2f}", cell_of(of["rmse"], 3)]
+        of = {key: [float(row[key]) for row in some] for key in ("rmse", "coverage", "seconds")}
+        nll = [-float(row["log_likelihood"]) for row in some]
+        found = [cell_of(nll, 3), f"{max(nll):.2f}", cell_of(of["rmse"], 3)]
         yield line_of([name, method, str(len(some)), *found, cell_of(of["coverage"], 3), cell_of(of["seconds"], 0)])
 
 

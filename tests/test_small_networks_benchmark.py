@@ -75,7 +75,7 @@ def test_every_method_of_the_transformer_is_measured_once(benchmark):
     assert rows(out / "results.jsonl") == found
     assert again.strip() == (out / "tables.md").read_text().strip()
     assert printed.endswith(again.lstrip("\n"))
-    assert "| Laplace, Kronecker |" in again
+    assert "| Laplace (Kronecker) |" in again
 
 
 def test_the_attention_is_that_of_torch():

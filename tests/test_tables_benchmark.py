@@ -47,7 +47,7 @@ def test_rows_of_a_gap_are_predicted_from_the_others(real_uci, monkeypatch, caps
     assert len(x_test) == row["rows"]
     assert ((low < x_test[:, 0]) & (x_test[:, 0] <= high)).all()
     assert not ((low < x[:, 0]) & (x[:, 0] <= high)).any()
-    assert f"| yacht | mean field | 1 | {row['log_likelihood']:.3f} |" in printed
+    assert f"| yacht | mean field | 1 | {-row['log_likelihood']:.3f} |" in printed
     assert 0 <= row["coverage"] <= 1
     run(monkeypatch, capsys, gaps, *options, "--methods", "mean field")
     assert len(seen) == 1  # what is there is not run again

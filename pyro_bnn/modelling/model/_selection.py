@@ -134,7 +134,7 @@ def _by_function(chooser: Chooser, parameters: Sequence[Owned], argument: str) -
 
 
 def layers(*kinds: type[nn.Module]) -> Selection:
-    """Select all parameters that layers of the given classes, or of their subclasses, own directly.
+    """Select the parameters of all layers of the given classes and of their subclasses.
 
     Parameters of a nested layer belong to that layer alone. For example, `nn.MultiheadAttention` owns
     ``in_proj_weight``, but its inner linear layer owns the weight of the output projection.
