@@ -7,8 +7,8 @@ one: colours that are equally light in a picture stay so.
 from pathlib import Path
 
 import numpy as np
-from docutils import nodes
 from _phone import ROWS, restack
+from docutils import nodes
 from PIL import Image
 from sphinx.application import Sphinx
 
