@@ -1,11 +1,14 @@
 """Parts of the pages that are made when the documentation is built: cards of scripts, marks of cells, arguments."""
 
 import importlib.util
+import itertools
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from PIL import Image
 
 pytest.importorskip("sphinx_gallery")
 from docutils import nodes
@@ -13,6 +16,7 @@ from docutils.core import publish_doctree
 from sphinx.addnodes import desc_content, download_reference, pending_xref
 
 DOCS = Path(__file__).parent.parent / "docs"
+sys.path.insert(0, str(DOCS / "_extensions"))  # for parts that import others
 SCRIPTS = """
 .. raw:: html
 
@@ -194,18 +198,33 @@ def test_an_argument_is_divided_into_its_name_and_its_text():
     assert found == [["x (Tensor)", "The inputs."], ["y (Tensor)", ""], ["UserWarning", "If it fails."]]
 
 
-def test_a_picture_has_a_dark_version_and_a_copy_whose_names_stay_on_a_phone(tmp_path):
+def test_a_picture_has_a_dark_version_and_others_for_phones(tmp_path):
     (tmp_path / "pictures").mkdir()
-    for name in ("uci", "trust"):
+    for name in ("cost", "trust", "width"):
         (tmp_path / "pictures" / f"{name}.png").write_bytes((DOCS / "pictures" / f"{name}.png").read_bytes())
         paragraph = nodes.paragraph("", "", nodes.image(uri=f"../pictures/{name}.png", alt="Scores."))
         document = publish_doctree("")
         document += paragraph
         part("dark").add_dark_pictures(SimpleNamespace(srcdir=tmp_path), document)
-        assert [image["alt"] for image in paragraph][-2:] == ["Scores.", "Scores."]
-        assert [image["classes"][0] for image in paragraph][-2:] == ["only-light", "only-dark"]
+        classes = [image["classes"] for image in paragraph]
+        shown = sorted(one[0] for one in classes)
+        assert shown == sorted(["only-light", "only-dark"] * (1 if name == "width" else 2))
         copies = [image for image in paragraph if "names" in image["classes"]]
-        assert [image["alt"] for image in copies] == [""] * (2 if name == "uci" else 0)
+        assert [image["alt"] for image in copies] == [""] * (2 if name == "cost" else 0)
+        assert sum("on-phone" in one for one in classes) == (2 if name == "trust" else 0)
+
+
+@pytest.mark.parametrize("name", sorted(part("phone").ROWS))
+def test_a_picture_is_cut_for_phones_where_it_is_white(name, tmp_path):
+    phone = part("phone")
+    with Image.open(DOCS / "pictures" / f"{name}.png") as opened:
+        picture = opened.convert("L")
+    for left, top, right, bottom in itertools.chain(*phone.ROWS[name]):
+        for edge in ((left, top, left + 1, bottom), (right - 1, top, right, bottom), (left, top, right, top + 1)):
+            assert picture.crop(edge).getextrema() == (255, 255), edge
+    phone.restack(DOCS / "pictures" / f"{name}.png", tmp_path / f"{name}.png")
+    with Image.open(tmp_path / f"{name}.png") as restacked:
+        assert restacked.width < 0.75 * picture.width  # so letters are larger
 
 
 FOR_SPHINX_ALONE = {"index.md", "changelog.md"}

@@ -7,12 +7,17 @@ one: colours that are equally light in a picture stay so.
 from pathlib import Path
 
 import numpy as np
+from _phone import ROWS, restack
 from docutils import nodes
 from PIL import Image
 from sphinx.application import Sphinx
 
 FOLDER = "generated/dark"
-WITH_NAMES = ("uci", "cost", "cost_lenet", "coverage", "hmc_images", "serving")
+FOR_PHONES = {
+    "only-light": "generated/phone",
+    "only-dark": "generated/phone/dark",
+}
+WITH_NAMES = ("cost", "cost_lenet", "hmc_images", "serving")
 """Pictures with names at their left; on a phone, a copy of that part stays in view while the picture scrolls."""
 
 DARKEST, LIGHTEST = 0.19, 0.94  # of the theme's background and of its text
@@ -106,7 +111,8 @@ def darken(picture: Path, target: Path) -> None:
 def add_dark_pictures(app: Sphinx, document: nodes.document) -> None:
     """Show each picture in the light theme only, and beside it the dark version in the dark theme only.
 
-    Pictures with names at the left have another copy, of which the style sheet shows this part.
+    Pictures in `ROWS` have other versions for phones. Pictures with names at the left have another copy, of which the
+    style sheet shows this part.
     """
     for light in [*document.findall(nodes.image)]:
         picture = Path(light["uri"])
@@ -120,6 +126,15 @@ def add_dark_pictures(app: Sphinx, document: nodes.document) -> None:
         dark["classes"] += ["only-dark"]
         light["classes"] += ["only-light"]
         light.parent.insert(light.parent.index(light) + 1, dark)
+        if picture.stem in ROWS:
+            for shown, file in ((light, source), (dark, target)):
+                folder = FOR_PHONES[shown["classes"][-1]]
+                restack(file, app.srcdir / folder / picture.name)
+                phone = shown.deepcopy()
+                phone["uri"] = f"/{folder}/{picture.name}"
+                phone["classes"] += ["on-phone"]
+                shown["classes"] += ["restacked"]
+                light.parent.append(phone)
         if picture.stem in WITH_NAMES:
             for shown in (light, dark):
                 names = shown.deepcopy()

@@ -177,10 +177,17 @@ def fit(
 
     Each method has its own parameters, and refuses those of others:
 
-    - Chains use `time_limit`, `progress` and `seed`.
-    - ``"svi"`` uses `time_limit` and all from `guide` to `seed`. If one from `guide` to `callbacks`, `execution`,
-      `checkpoint` or `resume` is given, ``"auto"`` makes a variational fit.
-    - ``"ensemble"`` uses all from `num_members` to `seed`, except `callbacks`.
+    ===========================================  ======  =========  ==============
+    parameter                                    chains  ``"svi"``  ``"ensemble"``
+    ===========================================  ======  =========  ==============
+    `progress`, `seed`                           yes     yes        yes
+    `time_limit`                                 yes     yes        no
+    `num_members`, `num_workers`, `reset`        no      no         yes
+    `callbacks`                                  no      yes        no
+    the others from `guide` to `resume`          no      yes        yes
+    ===========================================  ======  =========  ==============
+
+    ``"auto"`` takes the parameters of ``"svi"``. If you give one that chains refuse, the fit is variational.
 
     Args:
         model: A network with a prior and a likelihood.

@@ -1,0 +1,114 @@
+"""Pictures with several panels in a second version for phones: fewer panels in a row, and larger letters."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+Box = tuple[int, int, int, int]
+"""Left, top, right and bottom edge of a part of a picture, in pixels."""
+
+SPACE = 8
+"""Least width of a space between words, in pixels."""
+
+KL_PANELS = ((0, 58, 628, 675), (628, 58, 1189, 675), (1189, 58, 1745, 675))
+
+ROWS: dict[str, list[list[Box]]] = {
+    "uci": [
+        [(0, 0, 1045, 95)],
+        [(0, 95, 1004, 818)],
+        [(0, 95, 288, 786), (1004, 95, 1745, 818)],
+        [(0, 820, 1750, 875)],
+    ],
+    "coverage": [
+        [(0, 0, 757, 60)],
+        [(757, 0, 1290, 60)],
+        [(0, 60, 951, 675)],
+        [(0, 60, 159, 593), (951, 60, 1745, 675)],
+    ],
+    "trust": [
+        [(0, 0, 803, 58)],
+        [(803, 0, 1380, 58)],
+        [(0, 58, 919, 675)],
+        [(0, 58, 92, 593), (919, 58, 1745, 675)],
+    ],
+    "kl_weight": [
+        [(0, 0, 803, 58)],
+        [(803, 0, 1470, 58)],
+        [KL_PANELS[0]],
+        [(0, 58, 72, 593), KL_PANELS[1]],
+        [(0, 58, 72, 593), KL_PANELS[2]],
+    ],
+    # the panels of the upper row at the left, those of the lower at the right
+    "priors": [
+        [(0, 0, 818, 60)],
+        [(818, 0, 1440, 60)],
+        *(
+            [
+                (60, 60, 107, 494),
+                (left, 60, right, 532),
+                (44, 532, 104, 968),
+                (left, 532, right, 1050),
+            ]
+            for left, right in ((104, 650), (650, 1200), (1200, 1744))
+        ),
+    ],
+    "optimisation": [
+        [(0, 0, 1750, 57)],
+        [(0, 57, 712, 108)],
+        [(712, 57, 1160, 108)],
+        [(0, 108, 904, 578)],
+        [(904, 108, 1748, 578)],
+        [(0, 578, 904, 1049)],
+        [(904, 578, 1748, 1049)],
+        [(0, 1049, 1750, 1100)],
+    ],
+}
+"""For each picture the rows of its version, each a list of parts. A part as wide as the picture is text: it goes on in
+the next line if it is too wide, and is in the middle."""
+
+
+def lines(text: Image.Image, width: int) -> list[Image.Image]:
+    """Parts of a line of text that are at most `width` pixels wide."""
+    used = (np.asarray(text) != text.getpixel((0, 0))).any(0).nonzero()[0]
+    found, start = [], int(used[0])
+    ends = used[np.diff(used, append=10**6) > SPACE] + 1
+    while start < ends[-1]:
+        end = int(ends[(ends > start) & (ends <= start + width)].max())
+        found.append(text.crop((start, 0, end, text.height)))
+        start = int(used[used >= end].min(initial=ends[-1]))
+    return found
+
+
+def restack(picture: Path, target: Path) -> None:
+    """Write the version for phones, from the parts in `ROWS`.
+
+    Args:
+        picture: The picture, with at most 256 colours; its first pixel has the colour of the ground.
+        target: The file to write; its name is that of the picture.
+    """
+    with Image.open(picture) as opened:
+        whole = opened.convert("P")
+    widths = [
+        [right - left for left, _, right, _ in row] for row in ROWS[target.stem]
+    ]
+    width = max(sum(row) for row in widths if row != [whole.width])
+    placed, top = [], 0
+    for row in ROWS[target.stem]:
+        parts = [whole.crop(box) for box in row]
+        if parts[0].width == whole.width:
+            for line in lines(parts[0], width):
+                placed.append((line, (width - line.width) // 2, top))
+                top += line.height
+            continue
+        left = 0
+        for part in parts:
+            placed.append((part, left, top))
+            left += part.width
+        top += max(part.height for part in parts)
+    stacked = Image.new("P", (width, top), whole.getpixel((0, 0)))
+    stacked.putpalette(whole.getpalette())
+    for part, *place in placed:
+        stacked.paste(part, tuple(place))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    stacked.save(target, optimize=True)
