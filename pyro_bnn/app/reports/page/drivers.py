@@ -16,7 +16,7 @@ from .subject import Classified, Regressed, Subject
 from .verdicts import NUM_ERRORS, log_density
 
 MOST_SHOWN = 10  # largest number of columns in the picture and in the first table
-CLEAR = 0.2  # heuristic: share by which the epistemic uncertainty clearly grows
+CLEAR = 0.2  # heuristic: share by which the epistemic uncertainty clearly changes
 HARDLY = 0.02  # heuristic: a column hardly matters if the RMSE rises, or the accuracy falls, by a smaller share
 LONGEST = 20  # largest number of letters of a column's name in the picture
 
@@ -48,6 +48,7 @@ def drivers_section(subject: Subject) -> Section | None:
         "num_constant": len(constant),
         "picture": _bars(found, shown, names),
         "has_doubt": has_doubt(found, shown),
+        "smallest_change": CLEAR,
         "num_permutations": NUM_PERMUTATIONS,
         "most_rows": MOST_ROWS,
     }
@@ -96,7 +97,7 @@ def _short(text: str, most: int) -> str:
 def has_doubt(before: Drivers, drivers: Sequence[Driver]) -> bool:
     """Return whether the epistemic uncertainty changes clearly after some column is shuffled."""
     return any(
-        abs(driver.epistemic - before.epistemic) > max(NUM_ERRORS * driver.epistemic_error, HARDLY * before.epistemic)
+        abs(driver.epistemic - before.epistemic) > max(NUM_ERRORS * driver.epistemic_error, CLEAR * before.epistemic)
         for driver in drivers
     )
 
