@@ -43,7 +43,7 @@ def report(pyro_bnn, table, target, *options):  # noqa: F811
 def test_numbers(pyro_bnn, table):  # noqa: F811
     page, printed = report(pyro_bnn, table, "y")
     assert printed.startswith(
-        "Usable, with notes. The training had only 300 epochs (600 steps; the default is 3,000); no better than "
+        "Usable, with notes. The training had only 300 epochs (600 steps; the default is 3,000); "
     )
     assert "problem:" not in printed
     assert "of the variance is explained" in printed
