@@ -179,7 +179,7 @@ def test_scores_of_one_draw_are_means_and_never_beat_the_average_of_the_same_dra
         (Alone([predicted(y[None])]), ""),  # a few draws that are better by chance
         (predicted(y[None]), "Averaging over 6 draws of the weights predicts worse than the mean weights alone"),
     ):
-        found = SimpleNamespace(single=("", single), prediction=mixture, baselines={})
+        found = SimpleNamespace(single=("", single), prediction=mixture, baselines={}, is_linear=False)
         _, *verdicts = of_ways(found, "linear regression", mixture, points="", lead=(0.0, 1.0), score="RMSE")
         assert len(verdicts) == bool(said)
         assert not said or verdicts[0].text.startswith(said)

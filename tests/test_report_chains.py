@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.app.chains import Drift, are_slightly_short, drift, fault_of, has_failed, in_plain_words
+from pyro_bnn.app.chains import Choice, Drift, are_slightly_short, drift, fault_of, has_failed, in_plain_words
 from pyro_bnn.app.chains import has_one_mode as has_one_mode_of
 from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.remedies import longer_chains
 from pyro_bnn.app.reports.page import page_of
-from pyro_bnn.app.reports.page.chains import chains_section, diagnostics_of, of_chains
+from pyro_bnn.app.reports.page.chains import chains_section, diagnostics_of, of_chains, of_choice
 from pyro_bnn.app.reports.page.fit import about_section, configuration_section, training_command
 from pyro_bnn.app.reports.page.section import Headline, Verdict, first_line
 from pyro_bnn.inference.mcmc import ChainStatistics, MCMCPosterior, Modes
@@ -149,12 +149,33 @@ def test_chains_that_are_not_explored_are_named_in_the_first_line():
     posterior = MCMCPosterior({"w": torch.zeros(2, 9)}, ChainStatistics(), Status(False, "short."), sampler="MCLMC")
     short = of_chains(OWN, posterior, Modes(torch.tensor([1.0, 1.5]), 1.0, 0.0))
     wide = Verdict("problem", "uncertainty", "too wide", "", "")
-    assert first_line([wide, short], "RMSE 2").reasons.startswith("Too wide; 1 of 2 chains is too short")
+    reasons = first_line([wide, short], "RMSE 2").reasons
+    assert reasons.startswith("1 of 2 chains is too short")
+    assert reasons.endswith("; too wide.")
     unknown = of_chains(OWN, posterior, None)
     assert (unknown.level, unknown.short) == (
         "note",
         "too few draws to tell whether the chains have explored their modes",
     )
+
+
+@pytest.mark.parametrize(
+    ("sentence", "short"),
+    [
+        ("A linear model; 4 networks not compared, for lack of time (more).", "4 of 5 networks were not compared"),
+        (
+            "Chosen: a (best of 3 networks); 1 network not compared, for lack of time; 1 network not compared, for C.",
+            "1 of 5 networks was not compared",
+        ),
+        ("Chosen: a (best of 5 networks, x).", None),
+    ],
+)
+def test_networks_that_were_not_compared_are_named_with_more_time(sentence, short):
+    subject = SimpleNamespace(
+        choice=Choice(sentence), config=replace(OWN, time_limit=10.0), posterior=SimpleNamespace(seconds=9.0)
+    )
+    found = [(verdict.short, verdict.changes) for verdict in of_choice(subject)]
+    assert found == ([] if short is None else [(f"{short}, for lack of time", {"time_limit": 40.0})])
 
 
 @pytest.mark.parametrize(("limit", "seconds", "longer"), [(60.0, 44.0, 240), (0.0, 90.3, 360), (0.0, None, None)])

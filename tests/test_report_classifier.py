@@ -132,13 +132,13 @@ def test_the_numbers_of_a_classifier_are_those_of_its_rows():
     text = section.verdicts[0].text
     assert "70.0 % of 10 test rows are right" in text
     assert "always saying “a” would be right for 60.0 %" in text
-    assert "balanced accuracy 50.0 %, lowest recall 0.0 % (“c”, 0 of 1)" in section.verdicts[1].text
+    assert "lowest recall 0.0 % (“c”, 0 of 1)" in section.verdicts[1].text
     assert (
         section.usable == "70.0 % right (logistic regression: 60.0 %)"
     )  # with three errors, the uncertainty cannot be judged
     own = (4 * math.log(0.98) + math.log(0.6) + math.log(0.3) + 2 * math.log(0.4) + math.log(0.3) + math.log(0.1)) / 10
     theirs = (6 * math.log(0.4) + 4 * math.log(0.3)) / 10
-    assert f"NLL {-own:.3f} against {-theirs:.3f}, gain" in section.verdicts[2].text
+    assert f"NLL {-own:.3f} against {-theirs:.3f}; " in section.verdicts[2].text
 
 
 def test_a_class_that_is_often_missed_is_not_said_to_be_found():
@@ -147,7 +147,14 @@ def test_a_class_that_is_often_missed_is_not_said_to_be_found():
     probs = torch.nn.functional.one_hot(labels, 2) * 0.8 + 0.1
     verdict = accuracy_section(classifier(probs, y, torch.full((60, 2), 0.5))).verdicts[1]
     assert (verdict.level, verdict.short) == ("note", "misses 36 % of “b”")
-    assert verdict.text.startswith("36 % of “b” are missed, and 3 % of “a”; balanced accuracy 80.6 %")
+    assert verdict.text.startswith("36 % of “b” are missed, and 3 % of “a”; lowest recall 64.3 %")
+
+
+def test_a_missed_class_with_few_rows_is_named_too():
+    y = torch.tensor([0] * 40 + [1] * 18 + [2] * 2)
+    probs = torch.tensor([0.8, 0.1, 0.1]).expand(60, 3)
+    verdict = accuracy_section(classifier(probs, y, torch.full((60, 3), 1 / 3))).verdicts[1]
+    assert verdict.text.startswith("Mostly missed: “b” (0 of 18 found). Too few rows to tell about “c” (0 of 2 found).")
 
 
 def test_of_many_classes_those_of_the_lowest_recall_are_listed():

@@ -34,14 +34,18 @@ def test_the_report_says_how_each_column_is_used(pyro_bnn, tmp_path):  # noqa: F
     assert list(cells) == ["id", "sold", "area", "city", "note", "same", "mine", "odd", "late", "price"]
     assert cells["id"] == ["number", "0.0 %", "left out: it names or counts the rows"]
     assert cells["sold"][0] == "date"
-    assert cells["sold"][2] == "5 inputs: number of days, time of year, time of week"
-    assert cells["area"][1:] == ["25.0 %", "standardised; missing ones become the mean, and an input marks them"]
-    assert cells["city"] == ["category", "0.0 %", "one-hot with 3 values"]
+    assert cells["sold"][2:] == ["2020-01-01 to 2020-12-24", "5 inputs: number of days, time of year, time of week"]
+    assert cells["area"][1:] == [
+        "25.0 %",
+        "50.5 to 120.5, median 85.5",
+        "standardised; missing ones become the mean, and an input marks them",
+    ]
+    assert cells["city"] == ["category", "0.0 %", "3 different, most often “A” (33 %)", "one-hot with 3 values"]
     assert cells["note"] == ["text", "0.0 %", "left out: it names or counts the rows"]
     assert cells["same"] == ["number", "0.0 %", "left out: the same in all training rows"]
     assert "".join(cells["mine"]) == "number0.0 %left out by --ignore"
     assert cells["odd"][0] == cells["late"][0] == "text"  # a few cells do not fit the others
-    assert cells["price"][2] == "target, standardised"
+    assert cells["price"][3] == "target, standardised"
     assert "10 columns of the file, of which the network does not use 6" in Page(page).words
 
 

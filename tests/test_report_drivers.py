@@ -94,7 +94,11 @@ def test_a_column_with_one_value_in_the_test_rows_has_no_known_effect():
         "input 2": True,
     }
     values = drivers_section(SimpleNamespace(drivers=found, classified=None, num_columns=2)).values
-    assert [ax.get_xlabel() for ax in values["picture"].ax.figure.axes] == ["RMSE", "epistemic sd"]
+    assert [ax.get_xlabel() for ax in values["picture"].ax.figure.axes] == ["RMSE"]  # the other bars would be equal
+    [first, *others] = found.columns
+    raised = replace(found, columns=[replace(first, epistemic=2 * found.epistemic), *others])
+    shown = drivers_section(SimpleNamespace(drivers=raised, classified=None, num_columns=2)).values["picture"]
+    assert [ax.get_xlabel() for ax in shown.ax.figure.axes] == ["RMSE", "epistemic sd"]
     assert (values["constant"], values["num_constant"], len(values["shown"])) == ("input 1", 1, 2)
     assert "input 1" not in values["conclusion"]
     constant = replace(found, columns=[driver for driver in found.columns if not driver.varies])

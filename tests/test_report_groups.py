@@ -26,6 +26,7 @@ from .test_report_verdicts import Measured, predicted, regressed
         ((0.96, 0.96, 1.04, 1.04), ""),  # clear for so many rows, but too small to matter
         ((0.6, 1.0, 1.0, 1.0), "predicted sd too large in 1 of 4 quarters of the rows"),
         ((0.6, 1.0, 1.5, 1.5), "predicted sd too large in 1 of 4 and too small in 2 of 4 quarters of the rows"),
+        ((1.5, 1.5, 1.5, 1.5), "predicted sd too small"),
     ],
 )
 def test_the_rmse_of_each_group_is_held_against_its_predicted_sd(factors, short):
@@ -39,10 +40,21 @@ def test_the_rmse_of_each_group_is_held_against_its_predicted_sd(factors, short)
     assert [group["ratio"] for group in groups] == pytest.approx(factors, rel=0.01)
     verdict = of_groups(groups)
     assert (verdict.short, verdict.level) == (short, "note" if short else "good")
-    assert f"ratio {factors[0]:.2f}, " in verdict.text
+    assert ("from the surest rows to the least sure" in verdict.text) == ("quarters" in short)
     assert verdict.text.startswith(
-        short.replace("predicted sd", "The predicted sd is") or "In each quarter of the rows"
+        short.replace("predicted sd", "The predicted sd is") or "The sizes of the predicted sd are right within chance"
     )
+
+
+def test_few_rows_that_are_too_few_by_quarter_are_judged_together():
+    """Fifteen rows allow ratios from 0.4 to 1.6 in a quarter, but sixty rows together show that the sd is too small."""
+    group = {"rows": 15, "predicted": 1.0, "error": (1.5, 0.2), "ratio": 1.5, "limits": (0.4, 1.6)}
+    verdict = of_groups([group] * 4)
+    assert (verdict.level, verdict.short) == ("note", "predicted sd too small")
+    assert verdict.text.endswith(": RMSE / predicted sd is 1.50, and chance allows 0.80 to 1.20.")
+    verdict = of_groups([{**group, "error": (1.1, 0.2), "ratio": 1.1}] * 4)
+    assert verdict.is_untold
+    assert verdict.text.endswith("RMSE / predicted sd is 1.10, and chance allows 0.80 to 1.20.")
 
 
 def few_rows(number, *, scale=1.0):
@@ -72,7 +84,7 @@ def test_no_check_of_few_rows_is_called_good_that_could_not_fail(number):
 def test_an_sd_that_is_far_too_large_is_found_in_few_rows_too():
     """The 90 % intervals hold all rows, as correct ones may, but the errors are a tenth of the predicted sd."""
     verdict = intervals_section(few_rows(12, scale=10.0)).verdicts[1]
-    assert (verdict.short, "ratio 0.09)" in verdict.text) == ("predicted sd too large", True)
+    assert (verdict.short, "sd is 0.09, and" in verdict.text) == ("predicted sd too large", True)
 
 
 def test_few_rows_do_not_say_whether_probabilities_are_calibrated_or_a_class_is_found():

@@ -66,9 +66,9 @@ def test_a_sum_of_columns_begins_the_report_and_problems_come_before_notes(pyro_
     found = json.loads(pyro_bnn("report", tmp_path / "run", "--json")[1])
     said = "columns casual and member add up to the target (leave them out: --ignore wind,casual,member)"
     assert found["headline"].startswith(f"Not usable as it is. C{said[1:]}; ")
-    levels = [verdict["level"] for verdict in found["verdicts"]]
-    assert levels == sorted(levels, key=("problem", "note", "good").index)
-    assert {"problem", "note"} <= {*levels}
+    levels = [(not verdict["is_cause"], verdict["level"]) for verdict in found["verdicts"]]  # causes come first
+    assert levels == sorted(levels, key=lambda pair: (pair[0], ("problem", "note", "good").index(pair[1])))
+    assert {"problem", "note"} <= {level for _, level in levels}
     assert found["verdicts"][0]["text"].startswith("Columns casual and member add up to the target: ")
 
 

@@ -93,7 +93,7 @@ def test_a_straight_line_is_no_worse_than_a_network_where_the_truth_is_one(pyro_
 def test_what_cannot_be_predicted_is_said_to_be_so(pyro_bnn, table):  # noqa: F811
     _, printed = report(pyro_bnn, table, "noise")
     assert printed.startswith(
-        "Not usable as it is. The training had only 300 epochs (600 steps; the default is 3,000). "
+        "Not usable as it is. The training had only 300 epochs (600 steps; the default is 3,000); no better than "
     )
     assert "no better than the mean of the targets" in printed.splitlines()[0]
     assert "problem:  RMSE" in printed
@@ -102,7 +102,7 @@ def test_what_cannot_be_predicted_is_said_to_be_so(pyro_bnn, table):  # noqa: F8
 def test_classes(pyro_bnn, table):  # noqa: F811
     page, printed = report(pyro_bnn, table, "kind")
     assert "of 80 test rows are right" in printed
-    assert "balanced accuracy" in printed
+    assert "Balanced accuracy of kind" in page.words
     assert "Confusion matrix" in page.words
     assert "<up>" in page.words
     assert "Unknown images" not in page.words

@@ -85,7 +85,7 @@ def test_classes_have_their_probabilities():
     worst = int(probs.gather(1, found.y[:, None]).argmin())
     number, (observed, predicted_, own, score) = section.values["rows"][0]
     assert (number, observed) == (worst, "abc"[found.y[worst]])
-    assert predicted_.startswith(f"{'abc'[probs[worst].argmax()]} ")
+    assert predicted_.startswith(f"{'abc'[probs[worst].argmax()]}: ")
     assert float(score.replace(",", "")) == pytest.approx(-float(probs[worst, found.y[worst]].log()), rel=1e-3)
     assert float(own.rstrip(" %")) == pytest.approx(100 * float(probs[worst, found.y[worst]]), abs=0.05)
 

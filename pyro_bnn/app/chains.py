@@ -1,6 +1,7 @@
 """Chooses the network that predicts held-out rows of a table or arrays best, and draws its weights by chains in C."""
 
 import functools
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
@@ -57,6 +58,14 @@ class Choice:
 
     sentence: str  # what was compared, chosen and left out
 
+    @property
+    def not_compared(self) -> tuple[int, int]:
+        """The number of networks that were not compared for lack of time, and the number of all networks."""
+        num_slow = sum(map(int, re.findall(r"(\d+) networks? not compared, for lack of time", self.sentence)))
+        num_others = sum(map(int, re.findall(r"(\d+) networks? not compared", self.sentence)))
+        compared = re.search(r"best of (\d+) networks", self.sentence)
+        return num_slow, num_others + (int(compared[1]) if compared else 1)
+
 
 def fit_chains(
     config: RunConfig, data: Dataset, *, given: Collection[str], deadline: Deadline | None, device: str
@@ -111,7 +120,7 @@ def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
 
 def has_one_mode(config: RunConfig) -> bool:
     """Return whether the network of a run is a linear model, whose posterior has one mode."""
-    return config.net == "mlp" and not config.hidden and not config.likelihood.startswith("mixture")
+    return config.is_linear and not config.likelihood.startswith("mixture")
 
 
 Finding: TypeAlias = Literal["unknown", "short", "disagreeing", "in modes", "agreeing"]

@@ -291,6 +291,11 @@ class RunConfig:
     )
 
     @property
+    def is_linear(self) -> bool:
+        """Whether the network has no hidden units."""
+        return self.net == "mlp" and not self.hidden
+
+    @property
     def kind(self) -> str:
         """The kind of the data: ``images``, ``table`` or ``arrays``."""
         return kind_of(self.dataset)

@@ -1,10 +1,15 @@
 """Describes the columns of a table: their types, their missing values, and how each becomes inputs of the network."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
 
 from ..._core.summary import counted
 from ..config import RunConfig
+from ..reports.numbers import percent, six_digits
 from .amounts import numbers_or_amounts
 from .cells import Cells
 from .encoding import Feature, TableEncoding
@@ -28,6 +33,7 @@ class Column:
     kind: str  # number, date, category or text
     missing: float  # share of the rows of the file
     use: str  # how it becomes inputs, or why it is left out
+    values: str  # the range of numbers or dates, or the number of categories; empty for a column that is left out
 
     @property
     def is_left_out(self) -> bool:
@@ -47,9 +53,32 @@ def describe_columns(config: RunConfig, table: Table, encoding: TableEncoding, t
             kind, use = features[name].kind, _use_in_words(features[name])
         else:
             kind, use = _kind_of(cells), _why_left_out(config, encoding.identifiers, cells)
+        values = values_in_words(cells, kind) if name == config.target or name in features else ""
         by = "; the rows are split by it" if name == config.split_by else ""
-        found.append(Column(name, kind, float(cells.is_missing.mean()), f"{use}{by}"))
+        found.append(Column(name, kind, float(cells.is_missing.mean()), f"{use}{by}", values))
     return found
+
+
+def values_in_words(cells: Cells, kind: str) -> str:
+    """Return the least, middle and largest number, the first and last date, or the number of different texts."""
+    if cells.is_missing.all():
+        return ""
+    with suppress(ValueError):  # the target may have cells in the test rows that are no numbers
+        if kind == "number" and (found := numbers_or_amounts(cells)):
+            least, middle, most = (six_digits(float(part)) for part in np.nanquantile(found[0], (0, 0.5, 1)))
+            return f"{least} to {most}, median {middle}"
+        if kind == "date" and (found := cells.days()):
+            first, last = (str(pd.Timestamp(days, unit="D").date()) for days in _ends(found[0]))
+            return f"{first} to {last}"
+    counts = pd.Series(cells.labels[~cells.is_missing]).value_counts()
+    often = (
+        f", most often “{counts.index[0]}” ({percent(counts.iloc[0] / counts.sum(), 0)})" if counts.iloc[0] > 1 else ""
+    )
+    return f"{len(counts):,} different{often}"
+
+
+def _ends(values: np.ndarray) -> tuple[float, float]:
+    return float(np.nanmin(values)), float(np.nanmax(values))
 
 
 def _target_in_words(target: Target) -> str:

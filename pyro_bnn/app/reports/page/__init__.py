@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -23,6 +24,7 @@ from .fit import (
     training_section,
     weights_section,
 )
+from .model import model_in_words
 from .regression import errors_section, intervals_section
 from .section import LEVELS, RULE, Headline, Section, Verdict, first_line
 from .section import level_of as level_of
@@ -50,13 +52,15 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
 
 
 def verdicts_on(subject: Subject) -> tuple[Headline, list[Verdict], list[Section]]:
-    """Judge a run. Return the first line of the report, the verdicts (problems first), and the sections."""
+    """Judge a run. Return the first line of the report, the verdicts (causes first), and the sections."""
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     posterior = subject.posterior
     found = [verdict for section in sections for verdict in section.verdicts]
     temperature = () if is_chains(posterior) else of_temperature(posterior.history)
-    verdicts = sorted([*temperature, *found], key=lambda verdict: (LEVELS.index(verdict.level), not verdict.is_cause))
-    changes = {name: value for verdict in verdicts for name, value in verdict.changes.items()}
+    verdicts = sorted([*temperature, *found], key=lambda verdict: (not verdict.is_cause, LEVELS.index(verdict.level)))
+    changes: dict[str, Any] = {}
+    for name, value in (item for verdict in verdicts for item in verdict.changes.items()):
+        changes[name] = max(value, changes.get(name, value)) if name == "time_limit" else value
     is_known = bool(changes and subject.asked)  # one command, since each of several would lack some changes
     command = training_command(subject, "2", changes) if is_known else ""
     verdicts = [replace(verdict, command=command) if verdict.changes else verdict for verdict in verdicts]
@@ -68,11 +72,21 @@ def report_on(subject: Subject) -> tuple[str, list[Verdict], str]:
     """Judge a run. Return the first line of the report, the verdicts, and the HTML of the whole page."""
     headline, verdicts, sections = verdicts_on(subject)
     subtitle = f"Report on {subject.run}, with {subject.num_samples} draws of the weights."
-    return str(headline), verdicts, page_of(subject.title, subtitle, headline, verdicts, sections)
+    return (
+        str(headline),
+        verdicts,
+        page_of(subject.title, subtitle, headline, verdicts, sections, model=model_in_words(subject)),
+    )
 
 
 def page_of(
-    title: str, subtitle: str, headline: Headline, verdicts: Sequence[Verdict], sections: Sequence[Section]
+    title: str,
+    subtitle: str,
+    headline: Headline,
+    verdicts: Sequence[Verdict],
+    sections: Sequence[Section],
+    *,
+    model: str = "",
 ) -> str:
     """Return the HTML of the whole page, in which all inserted texts are escaped."""
     environment = Environment(
@@ -90,6 +104,7 @@ def page_of(
         title=title,
         level=level_of(verdicts),
         subtitle=subtitle,
+        model=model,
         headline=headline,
         rule=RULE,
         verdicts=verdicts,

@@ -12,7 +12,7 @@ from ....results.calibration import rank_of
 from ....scores import metrics
 from ...config import LEVEL
 from ..calibrated import CHANCE, COARSE, BeforeAndAfter, before_and_after
-from ..numbers import percent, with_error
+from ..numbers import in_series, percent, with_error
 from ..pictures import Drawing
 from .section import FEWEST, Section, Tile, Verdict, judged
 from .subject import Subject
@@ -147,11 +147,10 @@ def _of_sets(found: BeforeAndAfter) -> Verdict:
     rows = found.rows[1::2]  # after calibration
     lows = [limits_by_chance(row["level"], found.num_calibration, found.num_test)[0] for row in rows]
     pairs = [*zip(rows, lows, strict=True)]
-    numbers = "; ".join(
-        f"{percent(row['inside'])} of the labels are in their {percent(row['level'], 0)} set, where chance gives at "
-        f"least {percent(low)}, and the mean size is {row['width']:.2f} classes"
-        for row, low in pairs
+    numbers = in_series(
+        [f"{percent(row['inside'])} of the labels are in their {percent(row['level'], 0)} set" for row in rows]
     )
+    least = in_series([percent(low) for low in lows])
     is_right = all(row["inside"] >= low for row, low in pairs)
     missed = f"The sets miss too many labels ({numbers}). Look whether test rows differ from those that calibrate."
     counts = f"{found.num_test} test rows, and {found.num_calibration} that calibrate"
@@ -159,6 +158,7 @@ def _of_sets(found: BeforeAndAfter) -> Verdict:
     is_few = is_right and (found.num_test < FEWEST or any(row["level"] - low > COARSE for row, low in pairs))
     return judged(
         "limit" if is_few else "uncertainty",
+        f"Chance gives at least {least}. "
         f"Problem: the calibrated sets of {found.levels} contain a smaller share of the labels than correct sets do in "
         f"{percent((1 + CHANCE) / 2)} of the cases. Note: correct sets may miss a promised share by more than "
         f"{100 * COARSE:.0f} points, so that the rows are too few to tell.",

@@ -33,7 +33,8 @@ def chains_section(subject: Subject) -> Section | None:
         "seconds": posterior.seconds or 0.0,
         "pictures": [] if picture is None else [picture],
     }
-    return Section("Chains", "chains.html", values, (of_chains(subject.config, posterior, subject.modes),))
+    verdicts = (of_chains(subject.config, posterior, subject.modes), *of_choice(subject))
+    return Section("Chains", "chains.html", values, verdicts)
 
 
 def _chains_apart(subject: Subject) -> Drawing | None:
@@ -96,6 +97,20 @@ def diagnostics_of(
         ),
         ("variance of the predictions between chains", percent(modes.share, 0), "none", between),
     ]
+
+
+def of_choice(subject: Subject) -> tuple[Verdict, ...]:
+    """Return a note if the time did not suffice to compare all networks."""
+    num_slow, num_networks = (0, 0) if subject.choice is None else subject.choice.not_compared
+    if not num_slow:
+        return ()
+    limit = longer_limit(subject.config, subject.posterior.seconds)
+    were = "was" if num_slow == 1 else "were"
+    short = f"{num_slow} of {num_networks} networks {were} not compared, for lack of time"
+    remedy = f"To compare more, pass --time-limit {limit:.0f}." if limit else "To compare more, pass a --time-limit."
+    rule = "Reported if the time limit ended the comparison of networks on held-out training rows."
+    changes = {"time_limit": limit} if limit else {}
+    return (Verdict("note", "limit", short, f"{short}. {remedy}", rule, is_cause=True, changes=changes),)
 
 
 def of_chains(config: RunConfig, posterior: MCMCPosterior, modes: Modes | None) -> Verdict:

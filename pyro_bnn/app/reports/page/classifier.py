@@ -14,7 +14,7 @@ from ...._core.summary import counted
 from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
-from ..numbers import percent, with_error
+from ..numbers import in_series, percent, with_error
 from ..pictures import Drawing, panel, pixels
 from ..trained import TREES, Alone
 from .section import Level, Section, Tile, Verdict, judged, wilson
@@ -73,7 +73,7 @@ def accuracy_section(subject: Subject) -> Section | None:
         detection.append(_of_error_detection(found.prediction, is_right, found.noun))
     verdicts = [
         _of_accuracy(found, num_right),
-        _of_recall(classes, balanced, accuracy),
+        _of_recall(classes, accuracy),
         *of_ways(found, name, baseline, points=points, lead=(gain, error), score="accuracy"),
         *of_trees(found),
         *detection,
@@ -192,30 +192,35 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
     )
 
 
-def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: float) -> Verdict:
+def _found(classes: Sequence[Mapping[str, Any]]) -> str:
+    return in_series([f"“{row['name']}” ({row['hits']} of {row['rows']} found)" for row in classes])
+
+
+def _of_recall(classes: Sequence[Mapping[str, Any]], accuracy: float) -> Verdict:
     lowest = min(classes, key=lambda row: row["recall"])
     limits = {f"“{row['name']}”": wilson(row["hits"], row["rows"])[1] for row in classes}
-    missed = ", ".join(name for name, limit in limits.items() if limit < MISSED)
+    missed = [row for row in classes if limits[f"“{row['name']}”"] < MISSED]
+    in_short = ", ".join(f"“{row['name']}”" for row in missed)
+    others = [row for row in classes if row not in missed and row["recall"] < MISSED]
     behind = ", ".join(name for name, limit in limits.items() if limit < accuracy - BEHIND)
     name = f"“{lowest['name']}”"
     rarest = min(classes, key=lambda row: wilson(row["hits"], row["rows"])[0])
-    numbers = (
-        f"balanced accuracy {percent(balanced)}, lowest recall {percent(lowest['recall'])} ({name}, {lowest['hits']} "
-        f"of {lowest['rows']})"
-    )
+    numbers = f"lowest recall {percent(lowest['recall'])} ({name}, {lowest['hits']} of {lowest['rows']})"
+    mostly = f"Mostly missed: {_found(missed)}."
+    if others:
+        mostly += f" Too few rows to tell about {_found(others)}."
     rarer = f"Found clearly less often than the others: {behind}; {numbers}."
     share, highest = percent(1 - lowest["recall"], 0), max(classes, key=lambda row: row["recall"])
     often = f"{share} of {name} are missed, and {percent(1 - highest['recall'], 0)} of “{highest['name']}”; {numbers}."
     few = f"Too few rows of {name} to tell whether it is found: {numbers}."
     unsure = f"Too few rows of “{rarest['name']}” ({rarest['rows']}) to tell whether it is found: {numbers}."
-    more = "More training rows of what is missed would help most."
     is_few = wilson(rarest["hits"], rarest["rows"])[0] < MISSED
     return judged(
         "predictions",
         f"Problem: the 90 % interval of a class's recall lies below {percent(MISSED, 0)}. Note: such an interval lies "
         f"more than {100 * BEHIND:.0f} points below the accuracy, or reaches below {percent(MISSED, 0)}, or the lowest "
         f"recall is below {percent(FOUND, 0)}.",
-        (bool(missed), "problem", f"mostly misses {missed}", f"Mostly missed: {missed}; {numbers}. {more}"),
+        (bool(missed), "problem", f"mostly misses {in_short}", f"{mostly} More training rows of them would help most."),
         (bool(behind), "note", f"low recall of {behind}", rarer),
         (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),
         (lowest["recall"] < FOUND, "note", f"misses {share} of {name}", often),
@@ -233,9 +238,7 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor, 
     is_wrong = np.repeat([0, 1], len(entropy))
     expected = float(roc_auc_score(is_wrong, entropy.repeat(2).numpy(), sample_weight=weights.numpy()))
     is_above = area - NUM_ERRORS * error > 0.5
-    numbers = (
-        f"AUROC {with_error(area, error)}, where 0.5 is a guess and {expected:.2f} is what its probabilities promise"
-    )
+    numbers = f"AUROC {area:.2f}; a guess has 0.5"
     is_short = expected - area > NUM_ERRORS * error
     is_unclear = not is_above and not is_short and expected >= POSSIBLE
     few = f"Too few errors ({int((~is_right).sum())}) to tell whether the uncertainty points at them ({numbers})."
@@ -247,6 +250,7 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor, 
     weakly = f"The uncertainty points at wrong {noun}s only weakly ({numbers})."
     return judged(
         "limit" if is_unclear else "uncertainty",
+        f"The AUROC is {with_error(area, error)}; the probabilities promise {expected:.2f}. "
         f"Good: the AUROC is {USEFUL:g} or more, and above 0.5 by {NUM_ERRORS:g} standard errors. Problem: it is not "
         f"above 0.5 by this much, and is below what the probabilities promise ({POSSIBLE:g} or more) by {NUM_ERRORS:g} "
         "standard errors. Note: all other cases.",

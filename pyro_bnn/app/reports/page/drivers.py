@@ -13,10 +13,10 @@ from ..numbers import in_series, number, percent, six_digits, with_error
 from ..pictures import Drawing, panels
 from .section import Section
 from .subject import Classified, Regressed, Subject
-from .verdicts import log_density
+from .verdicts import NUM_ERRORS, log_density
 
 MOST_SHOWN = 10  # largest number of columns in the picture and in the first table
-CLEAR = 0.2  # heuristic: share by which the epistemic uncertainty clearly grows
+CLEAR = 0.2  # heuristic: share by which the epistemic uncertainty clearly changes
 HARDLY = 0.02  # heuristic: a column hardly matters if the RMSE rises, or the accuracy falls, by a smaller share
 LONGEST = 20  # largest number of letters of a column's name in the picture
 
@@ -47,6 +47,8 @@ def drivers_section(subject: Subject) -> Section | None:
         "constant": in_series(constant),
         "num_constant": len(constant),
         "picture": _bars(found, shown, names),
+        "has_doubt": has_doubt(found, shown),
+        "smallest_change": CLEAR,
         "num_permutations": NUM_PERMUTATIONS,
         "most_rows": MOST_ROWS,
     }
@@ -92,11 +94,20 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def has_doubt(before: Drivers, drivers: Sequence[Driver]) -> bool:
+    """Return whether the epistemic uncertainty changes clearly after some column is shuffled."""
+    return any(
+        abs(driver.epistemic - before.epistemic) > max(NUM_ERRORS * driver.epistemic_error, CLEAR * before.epistemic)
+        for driver in drivers
+    )
+
+
 def _bars(before: Drivers, drivers: Sequence[Driver], labels: tuple[str, str]) -> Drawing:
-    """Draw the score (left) and the epistemic uncertainty (right), before and after each column is shuffled."""
-    axes = panels(2, 0.8 + 0.22 * len(drivers))
+    """Draw the score (left), before and after each column is shuffled. Draw the epistemic uncertainty if it changes."""
+    shown = ("score", "epistemic") if has_doubt(before, drivers) else ("score",)
+    axes = panels(len(shown), 0.8 + 0.22 * len(drivers))
     names = [_short(driver.name, LONGEST) for driver in drivers]
-    for ax, color, kind, label in zip(axes, (0, 1), ("score", "epistemic"), labels, strict=True):
+    for ax, color, kind, label in zip(axes, (0, 1), shown, labels, strict=False):
         values, errors = ([getattr(driver, name) for driver in drivers] for name in (kind, f"{kind}_error"))
         ax.barh(range(len(drivers)), values, 0.7, xerr=errors, ecolor="0.35", color=plotting.PALETTE[color])
         ax.axvline(getattr(before, kind), color="black", linewidth=1, linestyle="--")
@@ -195,6 +206,6 @@ def _of_classes(found: Classified, rows: Sequence[int]) -> list[tuple[list[str],
     for row in rows:
         probs, label = found.prediction.probs[row], int(found.y[row])
         order = probs.argsort(descending=True)[:MOST_CLASSES].tolist()
-        predicted = ", ".join(f"{found.classes[i]} {percent(float(probs[i]))}" for i in order)
+        predicted = ", ".join(f"{found.classes[i]}: {percent(float(probs[i]))}" for i in order)
         cells.append(([found.classes[label], predicted, percent(float(probs[label]))], order[0] != label))
     return cells

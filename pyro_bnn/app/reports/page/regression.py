@@ -137,10 +137,12 @@ def intervals_section(subject: Subject) -> Section | None:
     rows = [_coverage(found, level) for level in LEVELS]
     groups, ranking = ranking_of(found, seed=subject.seed)
     of_sds, is_few = of_groups(groups), len(found.y) < FEWEST
+    of_widths = _of_intervals(rows, len(found.y), is_calibrated=found.calibration is not None)
+    is_known = is_few or of_widths.is_named  # whether another verdict says that sds are wrong, or that rows are few
     verdicts = [
-        _of_intervals(rows, len(found.y), is_calibrated=found.calibration is not None),
+        of_widths,
         *([] if is_few else [of_ranking(ranking)]),
-        *([] if is_few and (of_sds.level == "good" or of_sds.is_untold) else [of_sds]),
+        *([] if (is_few and of_sds.level == "good") or (is_known and of_sds.is_untold) else [of_sds]),
         *of_negative(found, LEVEL),
     ]
     headline = next(row for row in rows if row["level"] == LEVEL)
@@ -252,7 +254,6 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
         predicted, (error, its_error) = float(scale[rows].square().mean().sqrt()), _root(size[rows].square())
         # a few small errors have too small a standard error: Gaussian errors of the predicted sd have at least this
         relative = max(its_error / predicted, 1 / math.sqrt(2 * len(rows)))
-        miss = max(MOST_ERRORS * relative, SMALL_RATIO)
         groups.append(
             {
                 "rows": len(rows),
@@ -260,7 +261,7 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
                 "predicted": predicted,
                 "error": (error, its_error),
                 "ratio": error / predicted,
-                "limits": (max(1 - miss, 0.0), 1 + miss),
+                "limits": _limits(MOST_ERRORS * relative),
             }
         )
     generator = np.random.default_rng(seed)
@@ -276,39 +277,49 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
     }
 
 
+def _limits(miss: float) -> tuple[float, float]:
+    """Return limits of RMSE / sd, which differ from 1 by `miss`, or by `SMALL_RATIO` if that is more."""
+    miss = max(miss, SMALL_RATIO)
+    return max(1 - miss, 0.0), 1 + miss
+
+
+def _overall(groups: Sequence[Mapping[str, Any]]) -> tuple[float, tuple[float, float]]:
+    """Return RMSE / sd over the rows of all groups, and the limits between which chance lets it be."""
+    num_rows = sum(group["rows"] for group in groups)
+    parts = [(group["rows"] / num_rows, group["predicted"], *group["error"]) for group in groups]
+    predicted = math.sqrt(sum(share * sd**2 for share, sd, _, _ in parts))
+    root = math.sqrt(sum(share * size**2 for share, _, size, _ in parts))
+    error = math.hypot(*(share * size * its_error for share, _, size, its_error in parts)) / root if root else 0.0
+    return root / predicted, _limits(NUM_ERRORS * max(error / predicted, 1 / math.sqrt(2 * num_rows)))
+
+
 def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
-    """Judge whether the RMSE of each group of rows is close to the standard deviation predicted for the group."""
+    """Judge whether RMSE / predicted sd is close to 1, first over all rows, and then in each group of rows."""
     sides = {
         "large": [group for group in groups if group["ratio"] < group["limits"][0]],
         "small": [group for group in groups if group["ratio"] > group["limits"][1]],
     }
-    ratios = in_series([format(group["ratio"], ".2f") for group in groups])
+    ratio, (low, high) = _overall(groups)
+    side = "large" if ratio < low else "small"
+    is_even = not low <= ratio <= high and not sides["small" if side == "large" else "large"]
     untold = "too few rows to tell whether the sizes of the predicted sd are right"
-    most = max(group["limits"][1] for group in groups) - 1
-    limit = f"; chance gives up to ± {most:.2f}"
-    numbers = f"ratio {ratios}{', from the surest rows to the least sure' if len(groups) > 1 else ''}"
-    wrong = " and ".join(f"too {side} in {len(off)} of {len(groups)}" for side, off in sides.items() if off)
-    where = f"{wrong} quarters of the rows" if len(groups) > 1 else wrong.removesuffix(" in 1 of 1")
-    short = f"predicted sd {where}"
-    text = f"The predicted sd is {where}: RMSE / predicted sd should be 1 within chance ({numbers})."
+    is_few = max(group["limits"][1] for group in groups) - 1 > COARSE_RATIO
+    found = f"RMSE / predicted sd is {ratio:.2f}, and chance allows {low:.2f} to {high:.2f}"
+    off = [f"too {side} in {len(wrong)} of {len(groups)}" for side, wrong in sides.items() if wrong]
+    where = f"{' and '.join(off)} quarters of the rows"
+    ratios = in_series([format(group["ratio"], ".2f") for group in groups])
+    uneven = f"The predicted sd is {where}: RMSE / predicted sd is {ratios}, from the surest rows to the least sure."
+    few = f"{sentence(untold)}{' in each quarter of them' * (len(groups) > 1)}."
     return judged(
         "uncertainty",
-        f"Note: in some quarter of the rows, RMSE / predicted sd differs from 1 by more than {MOST_ERRORS:g} standard "
-        f"errors, and by more than {SMALL_RATIO:g}; or these standard errors are above {COARSE_RATIO:g}, so "
-        "that the rows are too few to tell.",
-        (
-            not wrong and most > COARSE_RATIO,
-            "note",
-            untold,
-            f"{sentence(untold)}: RMSE / predicted sd has the {numbers}{limit}.",
-        ),
-        (
-            not wrong,
-            "good",
-            "",
-            f"In each quarter of the rows, RMSE / predicted sd is 1 within chance ({numbers}{limit}).",
-        ),
-        (True, "note", short, text),
+        f"Note: over all rows, RMSE / predicted sd differs from 1 by more than {NUM_ERRORS:g} standard errors; or it "
+        f"differs by more than {MOST_ERRORS:g} in some quarter of the rows. Both must also be more than "
+        f"{SMALL_RATIO:g}. Another note: {MOST_ERRORS:g} standard errors are above {COARSE_RATIO:g} in some quarter, "
+        "so that the rows are too few to tell.",
+        (is_even, "note", f"predicted sd too {side}", f"The predicted sd is too {side}: {found}."),
+        (bool(off), "note", f"predicted sd {where}", uneven),
+        (is_few, "note", untold, f"{few} Over all rows, {found}."),
+        (True, "good", "", f"The sizes of the predicted sd are right within chance: {found}."),
     )
 
 
@@ -322,36 +333,28 @@ def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
 def of_ranking(found: Mapping[str, float]) -> Verdict:
     """Judge whether the rows with the largest predicted standard deviations have the largest errors."""
     correlation, expected, error = found["correlation"], found["expected"], found["by_chance"]
-    ranks = f"rank correlation {correlation:+.2f}, chance up to ± {error:.2f}"
+    ranks = f"the rank correlation is {correlation:+.2f}, and correct sds would give about {expected:+.2f}"
     groups = (
         f"RMSE is {number(found['surest'])} in the surest quarter of the rows and {number(found['least_sure'])} in the "
         "least sure"
     )
-    by_few = ""
-    if found["least_sure"] > found["surest"] and correlation <= error:
-        by_few = ": a few large errors can raise RMSE, but the rank correlation counts every row alike"
     remedy = "Do not choose rows by their sd; more training rows or a longer training may mend it."
-    not_ranked = (
-        f"The predicted sd does not rank the errors ({ranks}). If it were right, the rank correlation would be about "
-        f"{expected:+.2f}. {groups}{by_few}. {remedy}"
-    )
+    not_ranked = f"The predicted sd does not rank the errors: {ranks}. {remedy}"
     unclear = (
         "It cannot be told whether errors are larger where the predicted sd is larger: the test rows are too few, or "
-        f"their sds too similar ({ranks}; correct sds would give only about {expected:+.2f})."
+        "their sds too similar."
     )
-    mostly = f"The predicted sd ranks most errors, but not the largest ({ranks}). {groups}."
-    reversed_ = f"Errors are smaller where the predicted sd is larger ({ranks}). {groups}{by_few}. {remedy}"
-    good = f"Errors are larger where the predicted sd is larger ({ranks}). {groups}."
-    weakly = (
-        f"Errors are larger where the predicted sd is larger, but only slightly ({ranks}). If it were right, the rank "
-        f"correlation would be about {expected:+.2f}. {groups}."
-    )
+    mostly = f"The predicted sd ranks most errors, but not the largest: {groups}."
+    reversed_ = f"Errors are smaller where the predicted sd is larger: {ranks}. {remedy}"
+    good = f"Errors are larger where the predicted sd is larger: {groups}."
+    weakly = f"Errors are larger where the predicted sd is larger, but only slightly: {ranks}."
     is_ranked, is_weak = correlation > error, correlation < WEAK_RANKING * expected
     return judged(
         "uncertainty",
-        f"The limit of chance is {NUM_ERRORS:g} standard errors. Good: the rank correlation of predicted sd and error "
-        f"is above this limit, and at least {percent(WEAK_RANKING, 0)} of what correct sds would give, and the least "
-        "sure quarter of the rows has a larger RMSE than the surest quarter. "
+        f"The rank correlation of predicted sd and error is {correlation:+.2f}; correct sds would give about "
+        f"{expected:+.2f}. The limit of chance is {NUM_ERRORS:g} standard errors, here {error:.2f}. Good: the rank "
+        f"correlation is above this limit, and at least {percent(WEAK_RANKING, 0)} of what correct sds would give, and "
+        "the least sure quarter of the rows has a larger RMSE than the surest quarter. "
         "Problem: the correlation is negative and its size is above the limit. Also a problem: the size is within the "
         "limit, but correct sds would give a correlation above twice the limit. Note: all other cases.",
         (is_ranked and is_weak, "note", "predicted sd ranks the errors weakly", weakly),

@@ -30,7 +30,7 @@ RULE = (
 )
 FEWEST = 50  # test rows for a verdict that finds no fault: with fewer, 90 % intervals may hold all by chance (0.9^50)
 UNTOLD = ("too few rows", "too few errors", "too few images")  # what findings begin with that test rows cannot tell
-MOST_NAMED = 3  # faults in the first line, if there are not more problems
+MOST_NAMED = 3  # faults in the first line, if there are not more causes and problems
 LEVELS = ("problem", "note", "good")  # from bad to good
 Case: TypeAlias = tuple[bool, Level, str, str]  # whether it holds, its level, and its finding in brief and in sentences
 
@@ -125,14 +125,14 @@ def first_line(verdicts: Sequence[Verdict], scores: str) -> Headline:
     faults.sort(
         key=lambda fault: (
             fault.about not in of_decision,
-            LEVELS.index(fault.level),
             not fault.is_cause,
+            LEVELS.index(fault.level),
             fault.level == "problem" and fault.about == "uncertainty",
             not (fault.is_named or fault.is_beaten),
             fault.about not in important,
         )
     )
-    num_named = max(MOST_NAMED, sum(fault.level == "problem" for fault in faults))
+    num_named = max(MOST_NAMED, sum(fault.is_cause or fault.level == "problem" for fault in faults))
     others = len(faults) - num_named
     reasons = [fault.short for fault in faults[:num_named]] + [counted(others, "more note")] * (others > 0)
     return Headline(

@@ -44,6 +44,7 @@ class Classified:
     images: Tensor | None = None  # the test rows as grey images, (N, H, W), if they are images
     unknown: Tensor | None = None  # out-of-domain images, (M, H, W)
     unknown_name: str = ""
+    is_linear: bool = False  # whether the network is a linear model
 
     @property
     def prediction(self) -> ClassificationPrediction:
@@ -73,6 +74,7 @@ class Regressed:
     rows: Sequence[int] = ()  # number of each test row in its file, from 1
     leak: Leak | None = None  # columns from which a formula computes the target
     ignored: Sequence[str] = ()  # columns that the user left out
+    is_linear: bool = False  # whether the network is a linear model
 
     @property
     def title(self) -> str:
@@ -137,9 +139,10 @@ def subject_of(run: Path, config: RunConfig, found: Trained, *, has_drivers: boo
             images=rows.x_test if is_image else None,
             unknown=unknown,
             unknown_name=found.unknown_name,
+            is_linear=config.is_linear,
         )
     else:
-        regressed = _regressed(found, config.ignore)
+        regressed = _regressed(found, config)
     if unknown is not None:
         title = f"A Bayesian classifier of {config.dataset}"
         about = {"unknown images": f"{len(unknown):,} images of {found.unknown_name}" if len(unknown) else "none"}
@@ -210,7 +213,7 @@ def _by_chain(run: Trained, measured: Classified | Regressed | None) -> tuple[Te
     return chosen, torch.stack([part.mean(0) for part in parts])
 
 
-def _regressed(run: Trained, ignored: Sequence[str]) -> Regressed:
+def _regressed(run: Trained, config: RunConfig) -> Regressed:
     target = run.rows.facts.target
     name, one = run.single
     ensemble = in_units(run.ensemble.as_kind(RegressionPrediction), target)
@@ -236,5 +239,6 @@ def _regressed(run: Trained, ignored: Sequence[str]) -> Regressed:
         calibration=run.calibration,
         rows=run.rows.test_rows,
         leak=leak_of(run),
-        ignored=ignored,
+        ignored=config.ignore,
+        is_linear=config.is_linear,
     )

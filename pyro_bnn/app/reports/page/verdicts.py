@@ -10,7 +10,7 @@ from torch import Tensor
 from ....scores.uncertainty import Prediction
 from ..calibrated import COARSE, COARSE_RATIO
 from ..numbers import number, percent, with_error
-from ..trained import TREES, Alone
+from ..trained import LINEAR, TREES, Alone
 from .section import FEWEST, About, Level, Tile, Verdict, judged, sentence
 from .subject import Classified, Regressed
 
@@ -20,6 +20,7 @@ SMALL_GAIN = 0.01  # heuristic: a smaller difference in NLL, in nats per row, co
 LARGE_LOSS = 0.1  # heuristic: a network is not usable if a baseline's NLL is lower by this, in nats per row
 WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's mistakes or squared errors
 NO_BETTER = "Check the target and the columns; more rows or a longer training may help."  # the remedy
+LINEAR_ONES = (LINEAR, "logistic regression")  # baselines that are linear models
 IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", "shares of the classes")}  # guesses
 
 
@@ -59,6 +60,7 @@ def of_baseline(
     is_nearer: bool,
     unbeaten: str = "",
     guess: tuple[str, float] | None = None,
+    is_linear: bool = False,
 ) -> Verdict:
     """Judge whether a network predicts better than the best baseline.
 
@@ -66,13 +68,15 @@ def of_baseline(
     a text that compares the errors of both. `is_nearer` says whether the network has clearly smaller errors. If the
     baseline is not clearly better in a second score, `unbeaten` is the name of this score; otherwise it is empty.
     `guess` has the name and the mean log-density of a second baseline, which ignores the inputs.
+    `is_linear` says whether the network is a linear model.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
-    difference = f"gain {with_error(gain, error, '+')}"
     scores = f"NLL {number(-own)} against {number(-theirs)}"
-    numbers = f"{scores}, {difference}; {points}"
+    numbers = f"{scores}; {points}"
     tied = f"The network's probabilities are not clearly better than those of {name} ({numbers})."
+    if is_linear and name in LINEAR_ONES:
+        tied += " Both are linear models."
     equal = f"not clearly better than {name} ({scores})"
     if is_nearer:
         equal = f"probabilities not clearly better than those of {name} ({scores}), while the errors are smaller"
@@ -83,7 +87,7 @@ def of_baseline(
     is_beaten = gain < 0 and not is_tied
     where = f" in NLL, not clearly in {unbeaten}" if unbeaten else ""
     lead = f"{sentence(name)} {'has the lower NLL' if unbeaten else 'predicts better'}"
-    beats = f"{lead}: NLL {number(-theirs)}, this run {number(-own)} ({difference}; {points})."
+    beats = f"{lead}: NLL {number(-theirs)}, this run {number(-own)} ({points})."
     remedy = f"Use {name}, or train longer or on more rows."
     better, by_guess = [name], f"{number(-own)} against {number(-theirs)}"
     if guess is not None and guess[1] > own:
@@ -94,7 +98,8 @@ def of_baseline(
     level: Level = "problem" if is_large else "note"
     verdict = judged(
         "uncertainty" if is_beaten and is_nearer else about,
-        "The baseline with the lowest NLL is compared. Problem: its NLL is lower than that of the network by more than "
+        f"The baseline with the lowest NLL is compared: the gain is {with_error(gain, error, '+')}. "
+        f"Problem: its NLL is lower than that of the network by more than "
         f"{NUM_ERRORS:g} standard errors of the difference, and by more than {LARGE_LOSS:g} nats per row. If the "
         "network still has the smaller errors, only its uncertainty is wrong. Note: the NLL of the baseline is lower "
         f"by less, or the NLL of the network is not lower by {NUM_ERRORS:g} standard errors and {SMALL_GAIN:g} nats.",
@@ -133,23 +138,24 @@ def of_ways(
         is_nearer=ahead > noise,
         unbeaten="" if ahead < -noise else score,
         guess=next(((IN_A_SENTENCE[guess], _mean_density(way)) for guess, way in guesses.items()), None),
+        is_linear=found.is_linear,
     )
     gain, error = mean_and_error(own - alone)
     if not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN):
         return [beaten]
     many = f"Averaging over {found.prediction.num_samples} draws of the weights"
-    gained = f"gain {with_error(gain, error, '+')}"
     before, after = number(-float(alone.mean())), number(-float(own.mean()))
     if isinstance(single, Alone):
         if gain < 0:  # an average of all draws is never worse than they are on average: these few are better by chance
             return [beaten]
-        text = (
-            f"{many} lowers the NLL from {before}, the mean of {len(single.draws)} single draws, to {after} ({gained})."
-        )
+        text = f"{many} lowers the NLL from {before}, the mean of {len(single.draws)} single draws, to {after}."
     else:
         than = f"predicts {'better' if gain > 0 else 'worse'} than the mean weights alone"
-        text = f"{many} {than} (NLL {after} against {before}, {gained})."
-    rule = f"Reported if the difference exceeds {NUM_ERRORS:g} standard errors and {SMALL_GAIN:g} nats per row."
+        text = f"{many} {than} (NLL {after} against {before})."
+    rule = (
+        f"The gain is {with_error(gain, error, '+')}. Reported if the difference exceeds {NUM_ERRORS:g} standard "
+        f"errors and {SMALL_GAIN:g} nats per row."
+    )
     level: Level = "good" if gain > 0 else "note"
     short = "" if gain > 0 else "averaging over draws predicts worse"
     return [beaten, Verdict(level, "uncertainty", short, text, rule)]
