@@ -69,7 +69,7 @@ def test_a_step_after_its_context_is_refused(is_begun, path):
     with pb.svi_step(model, guide, ADAM) as step:
         if is_begun:
             step(x, y)
-    with pytest.raises(ValueError, match="this step is closed; use `with pb.svi_step"):
+    with pytest.raises(ValueError, match=r"this step is closed; use `with pb\.svi_step"):
         step(x, y)
 
 
