@@ -362,3 +362,16 @@ def test_what_cannot_be_calibrated_is_refused_before_the_fit(estimator, y, weigh
         estimator(calibration_fraction=0.3, **QUICK).fit(np.arange(20.0)[:, None], y, sample_weight=weights)
     with pytest.raises(ValueError, match=r"must leave a row to calibrate and two to fit, got 0\.95 for 20 rows"):
         pb.BNNRegressor(calibration_fraction=0.95, **QUICK).fit(np.arange(20.0)[:, None], np.arange(20.0))
+
+
+def test_a_wrong_call_shows_a_right_one_and_the_repr_the_possible_levels():
+    with pytest.raises(TypeError, match=r"needs `prediction`.*Example: ConformalIntervals\(prediction, y\)"):
+        pb.calibration.ConformalIntervals()
+    with pytest.raises(TypeError, match=r"needs `prediction`.*Example: ConformalSets\(prediction, y\)"):
+        pb.calibration.ConformalSets()
+    intervals = pb.calibration.ConformalIntervals.from_record(
+        {"score": "scaled", "is_count": False, "scores": torch.arange(1.0, 10.0)[:, None]}
+    )
+    assert repr(intervals) == "ConformalIntervals: score scaled, 9 calibration rows, levels up to 0.9"
+    with pytest.raises(AttributeError, match=r"`ConformalIntervals\(prediction, y\)`"):
+        intervals.fit  # noqa: B018

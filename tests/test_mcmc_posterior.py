@@ -352,6 +352,7 @@ def test_an_r_hat_near_its_limit_is_told_as_slight(r_hat, ess, divergences, word
     report = Diagnostics(4, divergences, None, found, None)
     assert (words in " ".join(report.problems), bool(report.problems)) == (True, bool(words))
     assert report.is_slight == is_slight
+    assert "R-hat" not in " ".join(report.remedies)  # the finding has it
 
 
 def test_divergences_are_a_warning_without_arviz_too(monkeypatch):

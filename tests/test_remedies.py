@@ -27,12 +27,17 @@ def objects():
     x = torch.linspace(-1, 1, NUM_ROWS)[:, None]
     numbers, classes = model_of(pb.GaussianLikelihood(0.1), 1), model_of(pb.CategoricalLikelihood(), 2)
     posterior = pb.fit_laplace(numbers, (x, 2 * x))
+    predicted = pb.predict(numbers, posterior, x, num_samples=3, seed=0)
+    of_classes = pb.predict(classes, pb.MeanFieldGuide(classes), x, num_samples=3, seed=0)
+    labels = torch.zeros(NUM_ROWS, dtype=torch.long)
     return {
         "BayesianModel": numbers,
         "Posterior": posterior,
-        "Prediction": pb.predict(numbers, posterior, x, num_samples=3, seed=0),
-        "RegressionPrediction": pb.predict(numbers, posterior, x, num_samples=3, seed=0),
-        "ClassificationPrediction": pb.predict(classes, pb.MeanFieldGuide(classes), x, num_samples=3, seed=0),
+        "Prediction": predicted,
+        "RegressionPrediction": predicted,
+        "ClassificationPrediction": of_classes,
+        "ConformalIntervals": pb.calibration.ConformalIntervals(predicted, 2 * x),
+        "ConformalSets": pb.calibration.ConformalSets(of_classes, labels),
         "Status": posterior.status,
         "Comparison": pb.compare(numbers, {"one": posterior, "two": posterior}, x, num_samples=40, seed=0),
         "BNNEstimator": pb.BNNRegressor(),

@@ -69,7 +69,7 @@ def test_a_step_after_its_context_is_refused(is_begun, path):
     with pb.svi_step(model, guide, ADAM) as step:
         if is_begun:
             step(x, y)
-    with pytest.raises(ValueError, match="context of this step is closed; open a new one"):
+    with pytest.raises(ValueError, match=r"this step is closed; use `with pb\.svi_step"):
         step(x, y)
 
 
@@ -201,3 +201,21 @@ def test_a_step_shows_what_it_fits_and_a_wrong_call_shows_a_right_one():
         step(x, y)
         assert repr(step) == "SVIStep(BayesianModel, MeanFieldGuide, direct)"
     assert repr(step) == "SVIStep(BayesianModel, MeanFieldGuide, closed)"
+
+
+def test_a_step_outside_of_a_with_statement_is_refused():
+    model, guide, x, y = fresh()
+    step = pb.svi_step(model, guide, ADAM)
+    assert repr(step) == "SVIStep(BayesianModel, MeanFieldGuide, to be opened by `with`)"
+    with pytest.raises(ValueError, match=r"this step is not open; use `with pb.svi_step\(.*\) as step:`"):
+        step(x, y)
+    with step as opened:
+        opened(x, y)
+    with pytest.raises(ValueError, match="this step was opened before; use `with"), step:
+        pass
+
+
+def test_a_wrong_argument_of_a_step_is_refused_before_with():
+    model, guide, _, _ = fresh()
+    with pytest.raises(ValueError, match="`optimizer` must make a torch optimizer"):
+        pb.svi_step(model, guide, "adam")

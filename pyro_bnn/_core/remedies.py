@@ -131,6 +131,10 @@ INSTEAD = {
         **dict.fromkeys(["status", "summary"], "use `status_` after `fit`"),
         "weights": "call `posterior_.sample(num_samples)` after `fit`, which returns draws of the weights",
     },
+    "ConformalIntervals": {
+        "fit": "pass the prediction of held-out rows to the class: `ConformalIntervals(prediction, y)`"
+    },
+    "ConformalSets": {"fit": "pass the prediction of held-out rows to the class: `ConformalSets(prediction, y)`"},
     "Comparison": {
         "plot": "call `pyro_bnn.plotting.comparison(comparison)`",
         "summary": "call `print(comparison)`",

@@ -4,6 +4,8 @@ from ._budget import Budget as Budget
 from ._budget import Deadline as Deadline
 from ._choose import fit_best as fit_best
 from ._chosen import FEWEST_COMPARED as FEWEST_COMPARED
+from ._chosen import LONGEST as LONGEST
+from ._chosen import SMOOTHER as SMOOTHER
 from ._chosen import Candidate as Candidate
 from ._chosen import Chosen as Chosen
 from ._designs import ACTIVATIONS as ACTIVATIONS

@@ -33,6 +33,9 @@ Per = Literal["network", "layer", "parameter"]
 MAX_FULL = 6000
 """Largest number of random weights for a full matrix, which takes 288 MB in double precision."""
 
+FARTHER = "Train longer with this prior, and fit again at the new point."
+"""Advice if the point is far from the mode."""
+
 FAR = 10.0
 """Heuristic: the status is ok if the point is at most this far from the mode.
 
@@ -238,5 +241,5 @@ def _status(
         how = "chosen by the evidence" if asked == EVIDENCE else "as given"
         parts.append(f"prior precisions {how}: {shown}{rest}.")
     parts += [said] if said else []
-    remedy = "Train longer with this prior, and fit again at the new point." if fault else ""
-    return Status(not fault, " ".join(parts), remedy=remedy, verdict=f"{place} {fault}" if fault else "")
+    verdict, remedy = (f"{place} {fault}", FARTHER) if fault else ("", "")
+    return Status(not fault, " ".join(parts), remedy=remedy, verdict=verdict)

@@ -4,6 +4,8 @@ from ..._core.copies import tree as tree
 from ._auto import auto_guide as auto_guide
 from ._batch_ensemble import BatchEnsembleGuide as BatchEnsembleGuide
 from ._delta import DeltaGuide as DeltaGuide
+from ._diagnosis import IF_AT_PRIOR as IF_AT_PRIOR
+from ._diagnosis import IF_COLLAPSED as IF_COLLAPSED
 from ._diagnosis import Diagnosis as Diagnosis
 from ._diagnosis import SiteDiagnosis as SiteDiagnosis
 from ._diagnosis import problems_of as problems_of

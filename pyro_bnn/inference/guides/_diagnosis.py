@@ -41,6 +41,20 @@ To explain a fraction R^2 of the variance of the targets, the weights together n
 SHARPEST_ROW = 0.003
 """Heuristic: a single row of data does not reduce a weight's scale to less than this fraction of the prior's scale."""
 
+IF_COLLAPSED = (
+    "Check that `num_data` is right and the KL weight not close to 0, start with larger scales "
+    "(`NetworkInit(scale=0.01)`), fit for more epochs or with a lower learning rate, and scale the inputs to unit "
+    "variance."
+)
+"""Advice if most weights have practically no uncertainty."""
+
+IF_AT_PRIOR = (
+    "Lower the KL weight or let it grow (`kl.linear_warmup`), start with smaller scales (`NetworkInit(scale=0.01)`) or "
+    "choose a narrower prior (`FanInNormalPrior`), and fit for more epochs; check that `num_data` is right, and that "
+    "the targets depend on the inputs."
+)
+"""Advice if a layer learned nothing."""
+
 COLUMNS = ("weights", "KL (nats)", "per weight", "at prior", "collapsed", "median sd", "|mean|/sd")
 
 NUM_OFFSETS, LARGEST_OFFSET = 1001, 8.0
@@ -261,12 +275,7 @@ def _problems(counts: list[Counts], num_data: int) -> list[tuple[str, str]]:
             f"collapsed: the standard deviations of {100 * num_collapsed / num_weights:.1f} % of the weights are "
             "practically 0, so all draws are nearly the same network."
         )
-        remedy = (
-            "Check that `num_data` is right and the KL weight not close to 0, start with larger scales "
-            "(`NetworkInit(scale=0.01)`), fit for more epochs or with a lower learning rate, and scale the inputs to "
-            "unit variance."
-        )
-        found.append((verdict, remedy))
+        found.append((verdict, IF_COLLAPSED))
     layers: dict[str, list[Counts]] = {}
     for count in counts:
         layers.setdefault(count.marginals.site.rpartition(".")[0], []).append(count)
@@ -276,12 +285,7 @@ def _problems(counts: list[Counts], num_data: int) -> list[tuple[str, str]]:
         listed = " and the layer ".join(f"`{name}`" for name in silent)
         where = "every layer" if len(silent) == len(layers) else f"the layer {listed}"
         verdict = f"prior-dominated: the weights of {where} are still at the prior, so no information passes through."
-        remedy = (
-            "Lower the KL weight or let it grow (`kl.linear_warmup`), start with smaller scales "
-            "(`NetworkInit(scale=0.01)`) or choose a narrower prior (`FanInNormalPrior`), and fit for more epochs; "
-            "check that `num_data` is right, and that the targets depend on the inputs."
-        )
-        found.append((verdict, remedy))
+        found.append((verdict, IF_AT_PRIOR))
     return found
 
 

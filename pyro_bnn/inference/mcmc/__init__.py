@@ -1,6 +1,7 @@
 """Markov chain Monte Carlo on the same model that SVI uses."""
 
 from ..posterior import ConvergenceWarning as ConvergenceWarning
+from ._convergence import FEWEST_DRAWS as FEWEST_DRAWS
 from ._convergence import Convergence as Convergence
 from ._convergence import convergence as convergence
 from ._diagnostics import LARGEST_R_HAT as LARGEST_R_HAT

@@ -106,6 +106,11 @@ class Diagnostics(Shown):
         return [*self._faults, *self._shortness]
 
     @property
+    def remedies(self) -> list[str]:
+        """The problems without R-hats and effective sample sizes, which :meth:`__str__` has."""
+        return [*self._faults, *(problem.partition(": ")[2] for problem in self._shortness[:1])]
+
+    @property
     def is_slight(self) -> bool:
         """Whether all problems are R-hats or effective sample sizes that barely miss their limits.
 
@@ -356,7 +361,7 @@ def judge(
     what, judged = report.judged
     verdict = "not converged" if report.problems else "converged"
     finding = f"{verdict if judged.is_known else 'not judged'}; {what}: {judged}; {done}"
-    return Judgement(_judged(finding, report.problems, is_slight=report.is_slight))
+    return Judgement(_judged(finding, report.problems, said=report.remedies, is_slight=report.is_slight))
 
 
 def _judged(

@@ -7,6 +7,7 @@ from ._asked import warn_of_changes as warn_of_changes
 from ._asked import warn_of_shared_network as warn_of_shared_network
 from ._asked import with_learned as with_learned
 from ._destination import Destination as Destination
+from ._ensemble import OTHERS as OTHERS
 from ._ensemble import EnsemblePosterior as EnsemblePosterior
 from ._posterior import Moments as Moments
 from ._posterior import Posterior as Posterior

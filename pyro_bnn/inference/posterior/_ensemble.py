@@ -156,6 +156,8 @@ class EnsemblePosterior(Posterior):
 MOST_MESSAGES = 1
 """Largest number of members whose messages the ensemble's status quotes."""
 
+OTHERS = "The others are in the `status` of each of the `members`."
+
 
 def _combined(statuses: list[Status]) -> Status:
     bad = [f"member {index}: {status.message}" for index, status in enumerate(statuses) if status.ok is False]
@@ -163,7 +165,7 @@ def _combined(statuses: list[Status]) -> Status:
         return Status(None, f"{len(unknown)} of {len(statuses)} members have no known fit.")
     if not bad:
         return Status(True, f"All {len(statuses)} members ended well; the first: {statuses[0]}")
-    more = [] if len(bad) <= MOST_MESSAGES else ["The others are in the `status` of each of the `members`."]
+    more = [] if len(bad) <= MOST_MESSAGES else [OTHERS]
     remedies = dict.fromkeys(status.remedy for status in statuses if status.ok is False and status.remedy)
     said = " ".join([*bad[:MOST_MESSAGES], *more])
     verdict = f"{len(bad)} of {len(statuses)} members did not end well."

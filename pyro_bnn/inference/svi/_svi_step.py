@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -30,9 +29,12 @@ from ._step import Execution, GradientStep, StepTerms
 KNOWN = {"torch", __name__.partition(".")[0]}
 """Packages whose modules give the same result in a replayed CUDA graph, which skips their Python code."""
 
+OPENED = "use `with pb.svi_step(model, guide, optimizer) as step:`"
+"""How to open a step."""
+
 
 class SVIStep:
-    """Makes optimisation steps on an ELBO; see :func:`svi_step`."""
+    """Makes optimisation steps on an ELBO, within a ``with`` statement; see :func:`svi_step`."""
 
     def __init__(
         self,
@@ -49,13 +51,25 @@ class SVIStep:
         self._maker, self._elbo, self._estimator = optimizer, elbo, estimator
         self._kl_weight, self.execution = check_weight(kl_weight), execution
         self._step: GradientStep | GraphStep | None = None
-        self._is_closed = False
+        self._is_open: bool | None = None  # None before `with`
         self.path = ""
         """How gradients are computed: ``"direct"``, or ``"pyro: "`` with the reason."""
 
     def __repr__(self) -> str:
-        state = "closed" if self._is_closed else self.path or "before its first batch"
+        if self._is_open is None:
+            state = "to be opened by `with`"
+        else:
+            state = (self.path or "before its first batch") if self._is_open else "closed"
         return f"SVIStep({type(self.model).__name__}, {type(self.guide).__name__}, {state})"
+
+    def __enter__(self) -> SVIStep:
+        if self._is_open is not None:
+            raise ValueError(f"this step was opened before; {OPENED}.")
+        self._is_open = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise ValueError(
@@ -107,8 +121,9 @@ class SVIStep:
         Raises:
             ValueError: If the arguments of :func:`svi_step` do not match each other.
         """
-        if self._is_closed:
-            raise ValueError("the context of this step is closed; open a new one with `svi_step`.")
+        if not self._is_open:
+            state = "not open" if self._is_open is None else "closed"
+            raise ValueError(f"this step is {state}; {OPENED}.")
         if torch.is_inference_mode_enabled():
             raise ValueError("a step needs gradients; call it outside of `torch.inference_mode()`.")
         if self._step is None:
@@ -120,7 +135,7 @@ class SVIStep:
 
     def close(self) -> None:
         """Give each parameter of the guide its own memory again. Later steps raise an error."""
-        self._is_closed = True
+        self._is_open = False
         if self._step is not None:
             self._step.close()
         for module in (self.model, self.guide):
@@ -211,7 +226,6 @@ class SVIStep:
         "loss": "pass the loss as `elbo`",
     },
 )
-@contextmanager
 def svi_step(
     model: Callable[..., object],
     guide: Callable[..., object],
@@ -221,8 +235,10 @@ def svi_step(
     estimator: Estimator | None = None,
     kl_weight: float = 1.0,
     execution: Execution | None = None,
-) -> Iterator[SVIStep]:
-    r"""Open a context with an optimisation step for your own training loop. :func:`fit_svi` makes the same steps.
+) -> SVIStep:
+    r"""Return an optimisation step for your own training loop, to be opened by ``with``.
+
+    :func:`fit_svi` makes the same steps.
 
     By default, the step maximises
 
@@ -249,8 +265,9 @@ def svi_step(
         kl_weight: Weight of the KL term; 1 gives the ELBO.
         execution: How steps are computed, for example in bfloat16 or by several processes; see :class:`Execution`.
 
-    Yields:
-        A step, which takes x and y, and returns the ELBO and its two terms as tensors.
+    Returns:
+        A context manager. Within ``with``, it is a function that takes x and y, updates the parameters, and returns the
+        ELBO and its two terms as tensors.
 
     Raises:
         ValueError: If the arguments do not match each other; some errors are found only at the first step.
@@ -282,11 +299,7 @@ def svi_step(
     if estimator is not None:
         _check_estimator(estimator, model, guide, elbo)
     options: dict[str, Any] = {"elbo": elbo, "estimator": estimator, "execution": Execution.given(execution)}
-    step = SVIStep(model, guide, optimizer, kl_weight=kl_weight, **options)
-    try:
-        yield step
-    finally:
-        step.close()
+    return SVIStep(model, guide, optimizer, kl_weight=kl_weight, **options)
 
 
 def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:

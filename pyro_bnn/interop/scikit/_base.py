@@ -23,7 +23,6 @@ from ..._core.names import nearest
 from ..._core.remedies import Advised
 from ..._core.scope import outer_stacklevel, seeded, warn_of_fit
 from ..._core.summary import ALARM, Summary, as_html, counted, few, in_lines
-from ...auto import fitting
 from ...auto.choosing import ACTIVATIONS, FEWEST_COMPARED, Deadline, Design, open_designs
 from ...inference.posterior import Posterior, Status, default_num_draws
 from ...modelling.likelihoods import Likelihood
@@ -33,15 +32,13 @@ from ...results.calibration import set_aside
 from ...results.prediction import predict
 from ...scores.uncertainty import Prediction
 from ._methods import METHODS, PARTIAL, USED_BY, Settings, Task, check_settings
+from ._remedies import of_estimator
 
 DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
 """Heuristic: design of all methods but "auto", chosen for NUTS on validation rows of UCI tables (docs/results)."""
 
 DTYPE = torch.float64
 """NumPy's default type, whose precision Markov chains need."""
-
-REMEDY = "Raise `max_iter`, or `learning_rate` if the ELBO rises steadily."
-"""Advice after a fit that reached no plateau."""
 
 ALPHA = "pass `level=1 - alpha`, such as `level=0.9` for alpha = 0.1"
 """What to pass in place of MAPIE's argument `alpha`."""
@@ -284,8 +281,7 @@ class BNNEstimator(Advised, Settings):
 
     @property
     def _status(self) -> Status:
-        status = self.posterior_.status
-        return replace(status, remedy=REMEDY) if status.remedy == fitting.REMEDY else status
+        return of_estimator(self.posterior_.status)
 
 
 def _wrong_shape(said: str, X: Any, *targets: Any) -> str:

@@ -22,7 +22,7 @@ from ...auto.fitting import TimeLimit, fit
 from ...inference.gauss_newton import fit_gauss_newton
 from ...inference.guides import DeltaGuide, MeanFieldGuide, NetworkInit
 from ...inference.kl import check_weight
-from ...inference.mcmc import MCLMC, Descent, MCMCPosterior, fit_mcmc, fit_nuts
+from ...inference.mcmc import FEWEST_DRAWS, MCLMC, Descent, MCMCPosterior, fit_mcmc, fit_nuts
 from ...inference.posterior import EnsemblePosterior, Posterior
 from ...inference.scale_maps import Precision
 from ...inference.svi import OptimizerMaker, fit_svi, natural_gradient
@@ -229,7 +229,7 @@ def swag(task: Task) -> Fitted:
 def nuts(task: Task) -> Fitted:
     """Draw from the exact posterior by chains of the No-U-Turn sampler."""
     model = task.make_model(task.seed)
-    draws = DRAWS if task.settings.max_iter is None else task.settings.max_iter
+    draws = _num_draws(task.settings)
     with silent_fits():  # the estimator warns according to the status, as for all methods
         posterior = fit_nuts(
             model,
@@ -248,7 +248,7 @@ def nuts(task: Task) -> Fitted:
 def mclmc(task: Task) -> Fitted:
     """Train several networks, and explore the mode of each by microcanonical Langevin dynamics."""
     model = task.make_model(task.seed)
-    draws = DRAWS if task.settings.max_iter is None else task.settings.max_iter
+    draws = _num_draws(task.settings)
     with silent_fits():
         posterior = fit_mcmc(
             model,
@@ -262,6 +262,10 @@ def mclmc(task: Task) -> Fitted:
             seed=task.seed,
         )
     return Fitted(model, _explained(posterior), draws)
+
+
+def _num_draws(settings: Settings) -> int:
+    return DRAWS if settings.max_iter is None else _checks.at_least("max_iter", settings.max_iter, FEWEST_DRAWS)
 
 
 def _explained(posterior: MCMCPosterior) -> MCMCPosterior:

@@ -119,7 +119,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
     Attributes:
         model_: The fitted :class:`~pyro_bnn.BayesianModel`, for targets in standard units.
         posterior_: The :class:`~pyro_bnn.Posterior` of the model.
-        status_: How the fit ended, and what to try if it failed.
+        status_: How the fit ended, and what to try if it failed. Notebooks show this below the parameters, and
+            ``print(regressor)`` does, too.
         n_iter_: Number of epochs; for Markov chains the number of draws of each chain.
         n_features_in_: Number of columns of X.
         feature_names_in_: Names of the columns, if X was a data frame.

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.records import plain, record
+from ..._core.remedies import Advised
+from ..._core.signatures import explained
 from ..._core.summary import Shown, Summary, counted
 from ...inference.posterior import Calibration
 from ...scores.uncertainty import RegressionPrediction
-from ._rows import check_scores, conformal_quantile, deviations, require_numbers
+from ._rows import check_scores, conformal_quantile, deviations, levels, require_numbers
 
 IntervalScore = Literal["absolute", "scaled", "quantile"]
 INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
@@ -35,7 +37,7 @@ class IntervalRecord:
         check_scores(self.scores)
 
 
-class ConformalIntervals(Shown, Calibration):
+class ConformalIntervals(Advised, Shown, Calibration):
     r"""Intervals that have at least a given probability of containing a new target (split conformal prediction).
 
     The score :math:`s(x, y)` measures how badly a target y fits the prediction at x. The interval of a new row is
@@ -48,7 +50,8 @@ class ConformalIntervals(Shown, Calibration):
     rows: where predictions are worse than average, the coverage may be lower. Each output has its own intervals.
 
     Args:
-        prediction: Prediction of calibration rows, which took no part in the fit.
+        prediction: Prediction of calibration rows, which took no part in the fit. With rows of the fit, intervals are
+            too narrow, and no error or warning says so.
         y: Their targets, shape ``(N, *O)``.
         score: With ``"absolute"``, :math:`|y - m(x)|`, all intervals of an output have the same width. With
             ``"scaled"``, :math:`|y - m(x)| / \sigma(x)`, they are wide where the predictive standard deviation is
@@ -83,6 +86,7 @@ class ConformalIntervals(Shown, Calibration):
         True
     """
 
+    @explained("ConformalIntervals(prediction, y)")
     def __init__(
         self, prediction: RegressionPrediction, y: Tensor, *, score: IntervalScore = "scaled", is_count: bool = False
     ) -> None:
@@ -95,7 +99,8 @@ class ConformalIntervals(Shown, Calibration):
             self._own = IntervalRecord(score, is_count, (y - prediction.mean).abs() / _unit(prediction, score))
 
     def _summary(self) -> Summary:
-        return Summary(f"ConformalIntervals: score {self.score}, {counted(self.num_rows, 'calibration row')}")
+        rows = counted(self.num_rows, "calibration row")
+        return Summary(f"ConformalIntervals: score {self.score}, {rows}, {levels(self.num_rows)}")
 
     @property
     def score(self) -> str:

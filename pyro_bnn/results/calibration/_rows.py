@@ -90,6 +90,11 @@ def fewest_rows(level: float) -> int:
     return math.ceil(level / (1 - level) - 1e-9)
 
 
+def levels(num_rows: int) -> str:
+    """Say which levels are possible, rounded down to three decimals."""
+    return f"levels up to {math.floor(1000 * num_rows / (num_rows + 1)) / 1000:g}"
+
+
 def conformal_quantile(scores: Tensor, level: float) -> Tensor:
     """Return the score of rank :func:`rank_of` for each output; `scores` has shape ``(n, *O)``."""
     return scores.sort(0).values[rank_of(level, len(scores)) - 1]

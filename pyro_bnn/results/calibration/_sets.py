@@ -9,11 +9,13 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.records import plain, record
+from ..._core.remedies import Advised
 from ..._core.scope import seeded
+from ..._core.signatures import explained
 from ..._core.summary import Shown, Summary, counted
 from ...inference.posterior import Calibration
 from ...scores.uncertainty import ClassificationPrediction
-from ._rows import check_scores, conformal_quantile, prediction_labels, require_classes
+from ._rows import check_scores, conformal_quantile, levels, prediction_labels, require_classes
 
 MIXING = 1e7
 """Scale of the random factors from which the numbers U of :class:`ConformalSets` are made.
@@ -66,7 +68,7 @@ class SetRecord:
             )
 
 
-class ConformalSets(Shown, Calibration):
+class ConformalSets(Advised, Shown, Calibration):
     r"""Sets of classes that contain the label of a new row with at least a given probability.
 
     With classes in the order of their predicted probabilities, :math:`p_{(1)} \ge p_{(2)} \ge \dots`, the r-th class
@@ -79,7 +81,8 @@ class ConformalSets(Shown, Calibration):
     APS, otherwise RAPS. RAPS gives smaller sets if there are many improbable classes.
 
     Args:
-        prediction: Prediction of calibration rows, which took no part in the fit.
+        prediction: Prediction of calibration rows, which took no part in the fit. With rows of the fit, sets are too
+            small, and no error or warning says so.
         y: Their labels, shape (N,).
         penalty: The penalty :math:`\lambda` for each class beyond the first :math:`r_0`.
         num_free: Number of classes without a penalty, :math:`r_0`.
@@ -107,6 +110,7 @@ class ConformalSets(Shown, Calibration):
         torch.Size([100, 3])
     """
 
+    @explained("ConformalSets(prediction, y)")
     def __init__(
         self,
         prediction: ClassificationPrediction,
@@ -122,7 +126,8 @@ class ConformalSets(Shown, Calibration):
 
     def _summary(self) -> Summary:
         classes = counted(self._own.num_classes, "class")
-        return Summary(f"ConformalSets: {classes}, {counted(self.num_rows, 'calibration row')}")
+        rows = counted(self.num_rows, "calibration row")
+        return Summary(f"ConformalSets: {classes}, {rows}, {levels(self.num_rows)}")
 
     @property
     def num_rows(self) -> int:
