@@ -300,6 +300,14 @@ def test_the_table_has_a_row_per_site_and_the_verdict():
         (lambda model: pb.GuidePosterior(pb.MeanFieldGuide(model)).diagnose(), "posterior without a fit; call"),
         (lambda model: pb.GuidePosterior(pb.DeltaGuide(model)).diagnose(model), "Gaussian marginals.*got DeltaGuide"),
         (lambda model: pb.GuidePosterior(lambda x, y: None).diagnose(model), "got function; look at draws"),
+        (
+            lambda model: pb.GuidePosterior(pb.MeanFieldGuide(curve(0)[0])).diagnose(model),
+            "the guide was made for another model: it",
+        ),
+        (
+            lambda model: pb.GuidePosterior(pb.MeanFieldGuide(curve(0)[0])).diagnose(curve(0, width=3)[0]),
+            "made for another model: its `net.0.weight` has shape",
+        ),
         (lambda model: pb.GuidePosterior(pb.MeanFieldGuide(model)).diagnose(7), "`model` must be a BayesianModel"),
         (lambda model: pb.GuidePosterior(pb.MeanFieldGuide(model)).diagnose(model, num_samples=1), "at least 2"),
     ],

@@ -63,6 +63,12 @@ def test_distributions_are_priors_by_name_and_in_estimators():
         (dist.Poisson(2.0), "over all real numbers"),
         (dist.Normal, "a distribution of one number, such as"),
         (1.0, "a distribution of one number, such as"),
+        (dist.Cauchy, r"got the class Cauchy; pass an instance, Cauchy\(...\).$"),
+        (pb.FanInNormalPrior, r"pass an instance, FanInNormalPrior\(...\).$"),
+        ("FanInNormalPrior", r"got 'FanInNormalPrior'; write FanInNormalPrior\(2.0\).$"),
+        ("cauchy", "got 'cauchy'.$"),
+        (int, "got the class int.$"),
+        (nn.Module, "got the class Module.$"),
     ],
 )
 def test_a_distribution_that_is_no_prior_is_refused(value, words):

@@ -123,3 +123,26 @@ def test_tied_weights_answer_to_every_name():
         net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(1.0), num_data=2, where="net.1.weight"
     )
     assert model.site_names == ("net.0.weight",)
+
+
+class Broken(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.zeros(2) + "a"
+
+
+@pytest.mark.parametrize(
+    ("activation", "error", "message"),
+    [
+        (Broken, TypeError, "unsupported operand"),  # an error in the user's own code
+        (nn.functional.relu, ValueError, "got function; pass torch.nn.ReLU.$"),
+        (torch.tanh, ValueError, "pass torch.nn.Tanh.$"),
+        ("leaky_relu", ValueError, "got 'leaky_relu'; pass torch.nn.LeakyReLU.$"),
+        ("init", ValueError, "got 'init'.$"),  # a module of Python
+        ("Parameter", ValueError, "got 'Parameter'.$"),
+        ("linear", ValueError, "got 'linear'.$"),  # needs arguments
+    ],
+)
+def test_an_activation_that_makes_no_module_is_refused(activation, error, message):
+    with pytest.raises(error, match=message):
+        pb.nets.mlp([1, 2, 1], activation=activation)

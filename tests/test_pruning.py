@@ -98,6 +98,19 @@ def test_pruning_again_counts_what_is_gone_and_never_brings_it_back():
     assert str(less.status) == str(once.status)
 
 
+def test_the_status_is_as_good_as_that_of_the_fit():
+    guide = scattered(small_model()[0])
+    failed = pb.Status(False, "the loss still falls; by 3 %.", remedy="Raise `num_epochs`.")
+    fits = [pb.GuidePosterior(guide, status) for status in (None, pb.Status(True, "Fine."), failed)]
+    found = [pruning.prune(fit, fraction=0).status for fit in (guide, *fits)]
+    assert [status.ok for status in found] == [None, None, True, False]
+    assert {str(status) for status in found[:3]} == {"0 of 43 weights are removed (0 %)."}
+    assert str(found[3]) == "0 of 43 weights are removed (0 %). The loss still falls. Raise `num_epochs`."
+    assert found[3].warning().startswith("The loss still falls. Raise")
+    again = pruning.prune(pruning.prune(fits[2], fraction=0), fraction=0)
+    assert str(again.status) == str(found[3])
+
+
 def test_the_guide_given_is_not_changed():
     model, _, _ = small_model()
     guide = scattered(model)

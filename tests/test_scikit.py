@@ -383,7 +383,7 @@ def test_wrong_parameters_are_told(settings, message):
 def test_a_table_with_texts_is_refused_with_a_remedy_and_one_without_a_fit_too():
     with pytest.raises(NotFittedError):
         pb.BNNRegressor().predict([[0.0]])
-    with pytest.raises(ValueError, match=r"got text or dates in `a`; .*OneHotEncoder"):
+    with pytest.raises(ValueError, match=r"got text in `a`; .*OneHotEncoder"):
         pb.BNNRegressor(**SHORT).fit(pd.DataFrame({"a": ["x", "y"]}), [0.0, 1.0])
     with pytest.raises(ValueError, match="`y` must be numbers, got text such as 'x'; use BNNClassifier"):
         pb.BNNRegressor(**SHORT).fit([[0.0], [1.0]], ["x", "y"])

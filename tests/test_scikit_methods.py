@@ -2,6 +2,7 @@
 
 import functools
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 
 import pyro_bnn as pb
-from pyro_bnn.interop.scikit import standard_units
+from pyro_bnn.interop.scikit import _methods, standard_units
 
 from .test_scikit import NOISE, SHORT, blobs, curve
 from .tolerances import assert_identical
@@ -240,13 +241,6 @@ def test_wrong_tables_are_refused_with_a_remedy():
             r"label in each row, got none in 1 of 4 rows; drop these",
         ),
         (pb.BNNClassifier, x[["c"]], pd.Series(["u", None, None, "v"], dtype="string"), r"none in 2 of 4 rows; drop"),
-        (pb.BNNRegressor, x[["c"]].assign(t=pd.Timestamp(0)), y, "got text or dates in `t`; .*skrub"),
-        (
-            pb.BNNRegressor,
-            x[["c"]].assign(t="u"),
-            y,
-            r"got text or dates in `t`; .*TableVectorizer.*make_column_transformer",
-        ),
     ]
     for kind, inputs, targets, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -368,3 +362,19 @@ def test_rows_that_are_unlike_the_training_rows_are_named():
         with pytest.warns(UserWarning, match=said) as found:
             call(far)
         assert [warning.filename for warning in found] == [__file__]
+
+
+def test_auto_advises_a_tighter_prior_after_steps_that_diverged(monkeypatch):
+    fit_best = _methods.fit_best
+
+    def failed(*args, **options):
+        best = fit_best(*args, **options)
+        posterior = best.posterior
+        posterior.status = pb.Status(False, "Steps diverged.")
+        posterior.statistics = replace(posterior.statistics, diverging=torch.ones_like(posterior.statistics.diverging))
+        return best
+
+    monkeypatch.setattr(_methods, "fit_best", failed)
+    prior = pb.NormalPrior(1.0)
+    regressor = pb.BNNRegressor((2,), activation="tanh", prior=prior, likelihood="gaussian", max_iter=20, verbose=0)
+    assert "use a tighter `prior`" in " ".join(regressor.fit(*curve(40)).status_.split())

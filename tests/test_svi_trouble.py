@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_bnn as pb
+from pyro_bnn.inference.posterior import ConvergenceWarning, warn_unless_ok
 from pyro_bnn.inference.svi import NonFiniteError
 
 from .cases import small_model
@@ -180,3 +181,9 @@ def test_optimizers_must_be_makers_of_torch_optimizers(optimizer):
     model, x, y = whole()
     with pytest.raises(ValueError, match="`optimizer` must make a torch optimizer from parameters, such as"):
         fit(model, pb.MeanFieldGuide(model), x, y, optimizer=optimizer)
+
+
+def test_an_unknown_status_is_no_reason_to_warn():
+    warn_unless_ok(pb.Status(None, "Stopped by hand."))
+    with pytest.warns(ConvergenceWarning, match=r"Stopped\."):
+        warn_unless_ok(pb.Status(False, "Stopped."))

@@ -1,9 +1,9 @@
 """Small networks and layers."""
 
+import inspect
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -156,17 +156,35 @@ def mlp(
 
 def _require_activation(activation: object) -> None:
     made = None
-    if callable(activation) and not isinstance(activation, nn.Module):
-        with suppress(TypeError):  # of a function with arguments, such as `torch.tanh`
-            made = activation()
+    if not isinstance(activation, nn.Module) and _needs_no_arguments(activation):
+        made = activation()
     if not isinstance(made, nn.Module):
         is_named = isinstance(activation, str) or hasattr(activation, "__name__")
         name = str(getattr(activation, "__name__", activation)) if is_named else type(activation).__name__
-        same = [f"; pass torch.nn.{known}." for known in dir(nn) if known.lower() == name.lower().replace("_", "")]
+        same = [
+            f"; pass torch.nn.{known}."
+            for known, value in vars(nn).items()
+            if known.lower() == name.lower().replace("_", "") and _is_activation(value)
+        ]
         got = repr(activation) if isinstance(activation, str | nn.Module) else _checks.described(activation)
         raise ValueError(
             f"`activation` must be a function that makes a module, such as torch.nn.ReLU, got {got}{[*same, '.'][0]}"
         )
+
+
+def _is_activation(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, nn.Module) and _needs_no_arguments(value)
+
+
+def _needs_no_arguments(function: object) -> bool:
+    """Return whether a function can be called without arguments; False for built-ins, such as `torch.tanh`."""
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):  # arguments are missing, or there is no signature
+        return False
+    return True
 
 
 def checked_modules(name: str, values: object) -> list[nn.Module]:

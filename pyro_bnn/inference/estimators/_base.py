@@ -13,7 +13,7 @@ from ..._core import checks as _checks
 from ..._core.scope import seeded
 from ...modelling.distributions import Size
 from ...modelling.model import BayesianModel, require_bayesian
-from ..guides import MeanFieldGuide, Noise, RandomParameter
+from ..guides import MeanFieldGuide, Noise, RandomParameter, require_same_model
 from ..joint import Site, density_of, find_sites
 from ._layers import Layer, RandomLayers
 
@@ -134,15 +134,7 @@ class Applied(AbstractContextManager[None]):
         name = type(estimator).__name__
         require_bayesian(model, f" for {name}")
         _checks.kind("guide", guide, MeanFieldGuide, f"a MeanFieldGuide, whose Gaussians {name} needs")
-        missing = sorted(set(model.site_names) - set(guide.locations()))
-        if missing:
-            raise ValueError(f"the guide was made for another model and lacks {missing}; use MeanFieldGuide(model).")
-        for site, value in guide.locations().items():
-            if site in model.site_names and value.shape != model.initial_value(site).shape:
-                raise ValueError(
-                    f"the guide was made for another model: its `{site}` has shape {_checks.shape(value)}, but the "
-                    f"model's has {_checks.shape(model.initial_value(site))}; use MeanFieldGuide(model)."
-                )
+        require_same_model(model, guide.locations())
         self._estimator, self._model, self._guide = estimator, model, guide
         self._undrawn: set[str] = set()
         if closed_form and estimator.noise is Noise.VARIANCE:

@@ -19,6 +19,7 @@ from ..kl import divergence
 from ._auto import KINDS
 from ._flat import FlatGuide, GaussianGuide
 from ._mean_field import MeanFieldGuide
+from ._same_model import require_same_model
 
 ONE_SIGMA = 0.5 * (1 + math.erf(math.sqrt(0.5)))
 """Probability that a Gaussian lies below its mean plus one standard deviation."""
@@ -304,6 +305,8 @@ def _is_silent(layer: Iterable[Counts], num_data: int) -> bool:
 def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[Marginals], dict[str, str]]:
     """Return the marginals of the weights that were not removed, and the reason for each site that is left out."""
     locations, scales = _locations_and_scales(guide)
+    if model is not None:
+        require_same_model(model, locations)
     priors = _priors_of_guide(guide) if model is None else _priors_of_model(guide, model)
     found, left_out = [], {}
     for name, prior in priors.items():

@@ -143,8 +143,8 @@ class GuidePosterior(Posterior):
             A diagnosis, which prints as a table. It has `sites`, and `warnings` that name remedies.
 
         Raises:
-            ValueError: If the guide has no Gaussian marginals, if there are no weights to diagnose, or if the model is
-                needed but missing.
+            ValueError: If the guide has no Gaussian marginals or was made for another model, if there are no weights to
+                diagnose, or if the model is needed but missing.
 
         Example:
             >>> import torch

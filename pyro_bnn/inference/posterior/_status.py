@@ -79,5 +79,5 @@ class Status(Advised):
 
 
 def warn_unless_ok(status: Status) -> None:
-    if not status:
+    if status.ok is False:
         warn_of_fit(status.warning(), ConvergenceWarning)

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -32,10 +32,8 @@ from ..._core.scope import (
 )
 from ...modelling.model import BayesianModel
 from ..estimators import Applied, Estimator
-from ..guides import FlatGuide, MeanFieldGuide
+from ..guides import FlatGuide, MeanFieldGuide, require_same_model
 from ._step import Execution, GradientStep, StepTerms, running_statistics
-
-SITE_PREFIXES = ("net.", "prior.", "likelihood.")
 
 SMALLEST_KL_WEIGHT = 1e-30  # the weighted KL can be divided by this weight, which is too small to affect gradients
 SMALLEST_DIVISOR = 1e-3  # heuristic: smallest KL weight by which a loss is divided, which magnifies rounding errors
@@ -204,29 +202,13 @@ def learned_parameters(
             )
     if isinstance(model, BayesianModel):
         drawn = {node["name"]: node["value"] for node in latent if not is_auxiliary(node)}
-        if problem := _difference(model, drawn):
-            raise ValueError(f"the guide was made for another model: {problem}; make a guide of this model.")
+        require_same_model(model, drawn)
         if not is_direct:
             check_own_statements(model, {*drawn}, batch)
     parameters = [parameter for parameter in owned if parameter.requires_grad]
     if not parameters:
         raise ValueError("guide and model have no parameter to learn; pass a guide with at least one.")
     return parameters
-
-
-def _difference(model: BayesianModel, drawn: Mapping[str, Tensor]) -> str:
-    """Say how the sites that a guide draws differ from those of the model; return an empty text if they agree."""
-    missing = [name for name in model.latent_names if name not in drawn]
-    if missing:
-        return f"it lacks {missing}"
-    foreign = sorted(name for name in drawn if name.startswith(SITE_PREFIXES) and name not in model.latent_names)
-    if foreign:
-        return f"it also draws {foreign}"
-    for name in model.site_names:
-        got, expected = _checks.shape(drawn[name]), _checks.shape(model.initial_value(name))
-        if got != expected:
-            return f"its `{name}` has shape {got}, but the model's has {expected}"
-    return ""
 
 
 # --- the step ---

@@ -49,6 +49,12 @@ SIZES = "a number of units, or a list of numbers such as (50, 50)"
 MOST_STORED = 800
 """Heuristic: by default, predictions use at most this many draws of chains. Posteriors with several modes need many."""
 
+NOT_NUMBERS = ("convert string to float", "could not be promoted", "float() argument")
+"""Parts of the errors of NumPy and scikit-learn about inputs that are text or dates."""
+
+MOST_NAMED = 10
+"""Heuristic: an error lists at most this many text columns in its example code."""
+
 LARGEST_SEED = 2**31 - 1
 """Seeds that are drawn are below this number, as in scikit-learn."""
 
@@ -84,17 +90,9 @@ class BNNEstimator(Advised, Settings):
                 problems = [_not_finite(name, values, type(self).__name__) for name, values in named]
                 if any(problems):
                     raise ValueError(" ".join(filter(None, problems))) from None
-            if "convert string to float" not in str(error) and "could not be promoted" not in str(error):
-                raise
-            is_frame = hasattr(X, "select_dtypes")
-            others = [*X.select_dtypes(exclude=["number", "bool"])] if is_frame else []
-            where = f" in {few(f'`{name}`' for name in others)}" if others else ""
-            raise ValueError(
-                f"`X` must be numbers, got text or dates{where}; encode them in a pipeline, such as "
-                f"`make_pipeline(skrub.TableVectorizer(), {type(self).__name__}())`, or text by scikit-learn's "
-                f"`make_column_transformer((OneHotEncoder(), {others[:3] or [0]}), remainder='passthrough')`. "
-                "`pyro-bnn train` encodes text and dates by itself."
-            ) from error
+            if any(said in str(error) for said in NOT_NUMBERS) and (problem := _not_numbers(X, type(self).__name__)):
+                raise ValueError(problem) from error
+            raise
         return (_dense(found[0]), found[1]) if targets else _dense(found)
 
     def _is_next(self) -> bool:
@@ -325,6 +323,34 @@ def _not_finite(name: str, values: Any, estimator: str) -> str:
         pipeline = f"`make_pipeline(SimpleImputer(add_indicator=True), {estimator}())`"
         remedy += f", or {before}fill the gaps in a pipeline: {pipeline}. `pyro-bnn train` fills gaps by itself"
     return f"`{name}` must be finite, got {found}; {remedy}."
+
+
+def _not_numbers(X: Any, estimator: str) -> str:
+    """Return a message about columns of text or dates, or an empty text."""
+    cells = np.asarray(X, dtype=object)
+    if cells.ndim != 2:
+        return f"`X` must be a table of numbers, of shape (N, D), got shape {cells.shape}."
+    names = list(X.columns) if hasattr(X, "columns") else range(cells.shape[1])
+    texts, dates = [], []
+    for name, column in zip(names, cells.T, strict=True):
+        try:
+            column.astype(np.float64)
+        except (TypeError, ValueError):
+            if any(isinstance(cell, str) for cell in column):
+                texts.append(name)
+            elif any(hasattr(cell, "isoformat") for cell in column):
+                dates.append(name)
+    remedies = []
+    if texts:
+        chosen = texts if len(texts) <= MOST_NAMED else "text_columns"
+        encoder = f"make_column_transformer((OneHotEncoder(), {chosen}), remainder='passthrough')"
+        remedies.append(f"encode text in a pipeline: `make_pipeline({encoder}, {estimator}())`")
+    if dates:
+        remedies.append("turn dates into numbers, such as days since the first one")
+    what = " and ".join(kind for kind, found in (("text", texts), ("dates", dates)) if found)
+    where = few(f"`{name}`" if hasattr(X, "columns") else f"column {name}" for name in (*texts, *dates))
+    remedy = f"{', and '.join(remedies)}. `pyro-bnn train` encodes text and dates by itself."
+    return f"`X` must be numbers, got {what} in {where}; {remedy}" if remedies else ""
 
 
 def _dense(inputs: Any) -> Tensor:

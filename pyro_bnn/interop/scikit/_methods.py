@@ -148,7 +148,7 @@ def auto(task: Task) -> Fitted:
         return fitted
     num_draws = best.posterior.num_stored // best.posterior.num_chains
     if best.posterior.status.ok is False and num_draws == settings.max_iter:
-        best.posterior.status = replace(best.posterior.status, remedy=MORE_DRAWS)
+        best.posterior.status = replace(best.posterior.status, remedy=_remedy(best.posterior))
     return Fitted(best.model, best.posterior, num_draws)
 
 
@@ -272,9 +272,13 @@ def _explained(posterior: MCMCPosterior) -> MCMCPosterior:
     """If the chains failed, name the estimator's settings as the remedy, in place of arguments of `fit_mcmc`."""
     if not posterior.status:
         finding = posterior.status.message.partition(". ")[0].rstrip(".")
-        remedy = f"{MORE_DRAWS}{TIGHTER if posterior.statistics.num_diverging else ''}"
-        posterior.status = replace(posterior.status, message=f"{finding}.", remedy=remedy, verdict="")
+        posterior.status = replace(posterior.status, message=f"{finding}.", remedy=_remedy(posterior), verdict="")
     return posterior
+
+
+def _remedy(posterior: MCMCPosterior) -> str:
+    """Return what to try if chains failed, with the names of the estimator's settings."""
+    return f"{MORE_DRAWS}{TIGHTER if posterior.statistics.num_diverging else ''}"
 
 
 def _started(task: Task, guide: MeanFieldGuide) -> MeanFieldGuide:

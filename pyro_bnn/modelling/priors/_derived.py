@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import isabstract
 
 import pyro.distributions as dist
 import torch
@@ -21,10 +22,12 @@ PriorLike = WeightPrior | Distribution
 
 CALLS = {
     "fan-in": "FanInNormalPrior(2.0)",
+    "fan-in-normal": "FanInNormalPrior(2.0)",
     "hierarchical": "HierarchicalNormalPrior()",
     "horseshoe": "HorseshoePrior()",
     "laplace": "LaplacePrior(1.0)",
     "mixture": "ScaleMixturePrior()",
+    "normal": "NormalPrior(1.0)",
 }
 """Calls that make priors, by name."""
 
@@ -48,11 +51,12 @@ def as_prior(name: str, value: object) -> WeightPrior:
         example = "a Prior, such as NormalPrior(1.0), or a distribution of one number, such as dist.Normal(0.0, 1.0)"
         if _checks.is_number(value):
             raise ValueError(f"`{name}` must be {example}, got {value!r}; write NormalPrior({value}).")
-        if isinstance(value, str | type):
-            word = value if isinstance(value, str) else value.__name__.removesuffix("Prior")
-            got = repr(value) if isinstance(value, str) else _checks.described(value)
-            call = CALLS.get(nearest(word.lower(), CALLS), "NormalPrior(1.0)")
-            raise ValueError(f"`{name}` must be {example}, got {got}; write {call}.")
+        if isinstance(value, str):
+            call = CALLS.get(nearest(value.lower(), CALLS))
+            raise ValueError(f"`{name}` must be {example}, got {value!r}{f'; write {call}' if call else ''}.")
+        if isinstance(value, type) and issubclass(value, WeightPrior | Distribution) and not isabstract(value):
+            got = f"{_checks.described(value)}; pass an instance, {value.__name__}(...)"
+            raise ValueError(f"`{name}` must be {example}, got {got}.")
         _checks.kind(name, value, WeightPrior, example)
         assert isinstance(value, WeightPrior)
         return value

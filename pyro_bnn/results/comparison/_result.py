@@ -167,9 +167,9 @@ def _times(ratio: Estimate, noun: str = "") -> str:
 class Comparison(Advised, Shown):
     """Result of :func:`compare`: tables, and the predictions behind them.
 
-    `print` shows all methods, the pairs with the first method, and :attr:`verdict`. Lines of the verdict that begin
-    with "NOT OK" are printed first. :meth:`rows`, :meth:`to_csv` and :meth:`to_json` have all pairs. The prompt shows
-    only the pairs with the first method; a notebook adds the scores of all methods.
+    `print` shows all methods, the pairs with the first method, and :attr:`verdict`. Lines of the verdict about statuses
+    are printed first. :meth:`rows`, :meth:`to_csv` and :meth:`to_json` have all pairs. The prompt shows only the pairs
+    with the first method; a notebook adds the scores of all methods.
 
     Args:
         methods: Scores of each method in each region.
@@ -189,7 +189,7 @@ class Comparison(Advised, Shown):
 
     @property
     def verdict(self) -> str:
-        """The result in words: a line for each method whose status is not ok or unknown, then a line for each region.
+        """The result in words: a line for each method whose status is bad or unknown, then a line for each region.
 
         If several methods are compared with the first, a region's line is about the closest of them. If the status of
         the first method shows more than a slight problem, there are no lines about regions. `status` and `others` have
@@ -199,7 +199,7 @@ class Comparison(Advised, Shown):
 
     @property
     def _is_told(self) -> bool:
-        """Whether the first method is good enough to judge others by."""
+        """Whether the first method is good enough to judge others by. An unknown status counts as good enough."""
         return self.status.ok is not False or self.status.is_slight
 
     @property

@@ -95,7 +95,7 @@ def prune(
         model: The guide's model, needed if `where` or `exclude` has layers or functions.
 
     Returns:
-        The pruned posterior, whose status says how many weights were removed.
+        The pruned posterior. Its status says how many weights were removed, and is ok if that of `guide` is.
 
     Raises:
         ValueError: If not exactly one of `fraction` and `threshold` is given, a number is out of range, no site
@@ -111,6 +111,7 @@ def prune(
         >>> print(pb.pruning.prune(pb.MeanFieldGuide(model), fraction=0.8).status)
         12 of 15 weights are removed (80 %).
     """
+    fitted = guide.status if isinstance(guide, GuidePosterior) else Status(None, "")
     guide = mean_field(guide)
     _checks.one_of("per", per, get_args(Per))
     if (fraction is None) == (threshold is None):
@@ -139,7 +140,11 @@ def prune(
     removed = num_weights - num_kept
     percent = 100 * removed / num_weights
     message = f"{removed:,} of {num_weights:,} weights are removed ({percent:.4g} %)."
-    return GuidePosterior(pruned, Status(True, message))
+    if fitted.ok is False:
+        status = replace(fitted, message=f"{message} {fitted.finding}", verdict=fitted.finding)
+    else:
+        status = Status(fitted.ok, message)
+    return GuidePosterior(pruned, status)
 
 
 def _selected(

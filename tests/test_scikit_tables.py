@@ -1,0 +1,61 @@
+"""Tables with text or dates: the estimators say which columns, and show code that works."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+
+import pyro_bnn as pb
+
+DAY = pd.Timestamp(2020, 1, 1)
+LINEAR = {"method": "laplace", "likelihood": "gaussian:0.1", "hidden_layer_sizes": (), "random_state": 0}
+
+
+def error_of(X):
+    with pytest.raises(ValueError, match=r"^`X` must be") as raised:
+        pb.BNNRegressor(**LINEAR).fit(X, np.arange(float(len(X))))
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        pd.DataFrame({"n": np.arange(40.0)} | {name: list("uv" * 20) for name in "abcde"}),
+        np.array([[0.0, "u"], [1.0, "v"]] * 20, dtype=object),
+        np.array([["0", "u"], ["1", "v"]] * 20),
+    ],
+)
+def test_the_code_shown_for_text_works(X):
+    shown = re.search("`(make_pipeline.*?)`", error_of(X))
+    known = (make_pipeline, make_column_transformer, OneHotEncoder)
+    pipeline = eval(shown[1], {f.__name__: f for f in known} | {"BNNRegressor": lambda: pb.BNNRegressor(**LINEAR)})
+    pipeline.fit(X, np.arange(40.0))
+    assert pipeline.predict(X).shape == (40,)
+
+
+@pytest.mark.parametrize(
+    ("X", "columns"),
+    [
+        (pd.DataFrame({"n": [0.0, 1.0], "t": DAY}), "dates in `t`"),
+        (pd.DataFrame({"n": [0.0, 1.0], "t": [DAY.date(), None]}), "dates in `t`"),
+        (np.array([[0.0, DAY], [1.0, pd.NaT]], dtype=object), "dates in column 1"),
+    ],
+)
+def test_dates_are_not_offered_to_an_encoder(X, columns):
+    message = error_of(X)
+    assert f"got {columns}; turn dates into numbers" in message
+    assert "OneHotEncoder" not in message
+
+
+def test_text_and_dates_are_told_apart_and_many_columns_are_not_listed():
+    message = error_of(pd.DataFrame({"n": [0.0, 1.0], "t": DAY, "a": ["u", "v"]}))
+    assert "text and dates in `a`, `t`" in message
+    assert "OneHotEncoder(), ['a'])" in message
+    message = error_of(pd.DataFrame({f"a{i}": ["u", "v"] for i in range(40)}))
+    assert "in `a0`, `a1`, `a2` and 37 more" in message
+    assert "OneHotEncoder(), text_columns)" in message
+    assert "shape (N, D), got shape (2,)" in error_of(["u", "v"])
