@@ -30,7 +30,7 @@ from .building import build_model
 from .config import RunConfig
 from .datasets import Dataset
 from .recipes import CHOSEN
-from .remedies import longer_chains
+from .remedies import longer_chains, networks_limit
 from .reports.numbers import percent
 from .specs import make_prior, prior_spec
 
@@ -56,6 +56,7 @@ class Choice:
     """The settings that were chosen automatically for a run that draws Markov chains."""
 
     sentence: str  # what was compared, chosen and left out
+    skipped: str  # says that time was short to compare all networks, and what helps; otherwise ""
 
 
 def fit_chains(
@@ -81,7 +82,12 @@ def fit_chains(
             status, is_slight=are_slightly_short(drift(chosen.model, chosen.posterior, data.x_train), modes)
         )
     chosen.posterior.status = status
-    return found, Choice(chosen.choice), chosen.model, chosen.posterior
+    skipped = ""
+    if chosen.num_slow:
+        limit = networks_limit(config, data.facts.num_train, chosen.posterior.seconds)
+        remedy = f"pass --time-limit {limit:.0f}" if limit else "pass a larger --time-limit"
+        skipped = f"{chosen.num_slow} of {len(configs)} networks not compared, for lack of time; {remedy}"
+    return found, Choice(chosen.choice, skipped), chosen.model, chosen.posterior
 
 
 def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
@@ -255,6 +261,12 @@ def _choices(config: RunConfig, data: Dataset, fixed: Mapping[str, Any]) -> list
     ]
 
 
+def network_in_words(config: RunConfig) -> str:
+    """Name the network of a run, without its prior and its likelihood."""
+    if config.net != "mlp":
+        return config.net
+    return f"{' + '.join(map(str, config.hidden))} {config.activation} units" if config.hidden else "a linear model"
+
+
 def _in_words(config: RunConfig) -> str:
-    units = f"{' + '.join(map(str, config.hidden))} {config.activation} units" if config.hidden else "a linear model"
-    return f"{units if config.net == 'mlp' else config.net}, {config.likelihood}, prior {config.prior}"
+    return f"{network_in_words(config)}, {config.likelihood}, prior {config.prior}"

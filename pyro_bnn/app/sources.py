@@ -308,17 +308,27 @@ def read_sample(
     table.require(keep)
     table.require(encoding.names, is_typed=False)
     needed = [feature.name for feature in encoding.features if not feature.has_missing]
-    table = complete(table, needed, drop=drop_missing)
+    faults = []
+    try:
+        table = complete(table, needed, drop=drop_missing)
+    except ValueError as error:
+        faults.append(str(error))
     notes = [*table.notes]
     unseen = encoding.unseen(table)
     said = "; ".join(f"column {name!r} holds {listed(found, 3)}" for name, found in unseen.items())
     if unseen and not allow_unseen:
-        raise ValueError(
+        faults.append(
             f"{path} holds categories that training did not have: {said}; correct them, or pass --allow-unseen to "
             "count them as unknown."
         )
+    try:
+        inputs, otherwise = encoding.inputs(table, are_new=True), encoding.written_otherwise(table)
+    except ValueError as error:
+        raise ValueError(" Also, ".join([*faults, str(error)])) from error
+    if faults:
+        raise ValueError(" Also, ".join(faults))
     notes += [f"Categories that training did not have count as unknown: {said}."] if unseen else []
-    notes += [*_on_numbers(otherwise := encoding.written_otherwise(table)), *encoding.on_units(otherwise)]
+    notes += [*_on_numbers(otherwise), *encoding.on_units(otherwise)]
     y, has_target, on_targets = _known_targets(facts.target, config.target, table)
     unused = [name for name in table.names if name not in (*encoding.names, config.target)]
     known = {*config.ignore, *encoding.identifiers}
@@ -327,7 +337,6 @@ def read_sample(
     if others and not keep:
         notes.append(f"Not used and not copied: {listed(others)}. To copy columns, name all of them in --keep.")
     copied = {name: table.frame[name].fillna("").tolist() for name in names}
-    inputs = encoding.inputs(table, are_new=True)
     notes_on_far, is_far = encoding.far(table, inputs)
     notes += notes_on_far
     return Sample(inputs, y, has_target & ~is_far, table.frame.index.tolist(), copied, (*notes, *on_targets))

@@ -136,7 +136,7 @@ def train(
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
-        from ..chains import has_failed, in_plain_words, need_time
+        from ..chains import has_failed, in_plain_words, need_time, network_in_words
         from ..folders import resuming, updating
         from ..manifest import CHECKPOINT
         from ..own.network import own_code
@@ -219,6 +219,9 @@ def train(
     else:
         is_doubtful = has_failed(posterior) or need_time(posterior.modes, posterior.status)
         output.say(in_plain_words(posterior), style="yellow" if is_doubtful else "green")
+        if skipped := runs.load_choice(place).skipped:
+            notes.append(f"Chosen: {network_in_words(config)} ({skipped}).")
+            output.say(notes[-1], style="yellow")
     if last is not None:
         nll, kl, cost = (value / len(known.x_train) for value in (-last.expected_log_likelihood, last.kl, -last.elbo))
         output.say(

@@ -63,7 +63,8 @@ def fit_in_time(
     needed, available = NEEDED_SECONDS * slowdown(), deadline.left()
     if needed > available:
         raise UnsuitableError(
-            f"chains need about {needed:.0f} s to start, and {max(available, 0):.1f} s of the time limit are left",
+            f"chains need about {needed:.0f} s to start, and {max(available, 0):.1f} s of the time limit are left after "
+            f"{deadline.used:.1f} s of imports and preparation",
             lacks_time=True,
         )
     with suppress(ImportError):
@@ -85,9 +86,10 @@ def fit_in_time(
     if len(scores) < 2:
         scores = {}
     cuts = not_compared(0, 0, len(candidates) - 1) if has_few else []
+    num_slow = 0
     if folds and len(scores) < len(candidates):
-        num_others = len(candidates) - max(len(scores), 1)
-        cuts += not_compared(num_others - num_not_in_c, num_not_in_c)
+        num_slow = len(candidates) - max(len(scores), 1) - num_not_in_c
+        cuts += not_compared(num_slow, num_not_in_c)
     if scores and num_folds < len(folds):
         cuts.append(f"one part in {len(folds)} of the rows held out, for lack of time")
     if scores and (best := max(scores, key=scores.__getitem__)) != name:
@@ -110,7 +112,15 @@ def fit_in_time(
     if is_longest:
         cuts.append(f"chains of {num_steps:,} steps, the most that a fit makes")
     return chosen_from(
-        scores, name, model, posterior, cuts=cuts, num_steps=num_steps, seconds=deadline.used, is_longest=is_longest
+        scores,
+        name,
+        model,
+        posterior,
+        cuts=cuts,
+        num_steps=num_steps,
+        num_slow=num_slow,
+        seconds=deadline.used,
+        is_longest=is_longest,
     )
 
 
