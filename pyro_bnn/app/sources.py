@@ -21,6 +21,7 @@ from .own.arrays import (
     learned_arrays,
     numeric_targets,
     pairs_of,
+    pixels,
     read_arrays,
 )
 from .own.cells import Cells, listed
@@ -386,22 +387,13 @@ def _array_sample(facts: Facts, path: Path) -> Sample:
     if name is None:
         raise ValueError(f"{shown} must hold an array x (or x_test), got {listed([*arrays])}.")
     target = arrays.get(name.replace("x", "y", 1))
-    x = _pixels(arrays[name], facts, shown) if facts.arrays is None else facts.arrays.inputs(arrays[name], shown)
+    x = (
+        pixels(arrays[name], facts.input_shape, shown)
+        if facts.arrays is None
+        else facts.arrays.inputs(arrays[name], shown)
+    )
     if target is not None and len(target) != len(x):
         raise ValueError(f"`x` and `y` in {shown} must have the same number of rows, got {len(x)} and {len(target)}.")
     y = None if target is None else _array_targets(facts.target, target, shown)
     notes = ("Rows of `x` are predicted, not those of `x_test`.",) if {"x", "x_test"} <= arrays.keys() else ()
     return Sample(x, y, torch.full((len(x),), y is not None), [*range(1, len(x) + 1)], {}, notes)
-
-
-def _pixels(x: np.ndarray, facts: Facts, shown: str) -> Tensor:
-    """Convert images for a run on an image set. Pixels must lie in [0, 1] or be bytes, which are divided by 255."""
-    if [*x.shape[1:]] != facts.input_shape or x.dtype.kind not in "fiu":
-        raise ValueError(
-            f"`x` in {shown} must hold images of shape (N, {', '.join(map(str, facts.input_shape))}), got {x.dtype} of "
-            f"shape {x.shape}."
-        )
-    x = x / 255 if x.dtype == np.uint8 else x
-    if not ((x >= 0) & (x <= 1)).all():
-        raise ValueError(f"pixels in {shown} must be numbers in [0, 1], or bytes, got {x.min():g} to {x.max():g}.")
-    return torch.from_numpy(np.asarray(x, dtype=np.float64)).to(torch.get_default_dtype())

@@ -113,7 +113,8 @@ def _in_plain_words(error: Any) -> str:
     if extra and error.ctx is not None and error.ctx.info_name == "compare":
         return (
             f"compare takes one run, which it compares with NUTS, and got also {extra[1]}. To compare runs with each "
-            "other, call `pyro-bnn evaluate` for each, and look at the RMSE or accuracy and the NLL of the mean of draws."
+            "other, call `pyro-bnn evaluate` for each, and look at the NLL, and at the RMSE or accuracy, in the row "
+            "`mean of draws`."
         )
     faults: list[Any] = getattr(error.__context__, "errors", list)()  # of Pydantic, with which Typer reads numbers
     least = "Input should be greater than or equal to |(.*) is not in the range x>="  # in recent and older Typer

@@ -41,6 +41,7 @@ EXAMPLES = (
 )
 
 
+MOST_NOTES = 2  # on the data, besides warnings and notes that name an option; the report shows the use of each column
 MOST_CORES = 4  # chains that compare networks at the same time
 
 
@@ -175,7 +176,7 @@ def train(
         if unused:
             notes.append(f"{unused[0].upper()}{unused[1:]}: choose another prior with --prior.")
         if processes.is_first:
-            for note in sorted([*notes, *known.notes], key=lambda note: not note.startswith(WARNING)):
+            for note in _in_short([*notes, *known.notes], WARNING, place):
                 output.say(note, style="yellow" if note.startswith(WARNING) else "")
             if config.method != "svi" and not config.time_limit and facts is None:
                 cores = min(torch.get_num_threads(), MOST_CORES)
@@ -259,6 +260,22 @@ def train(
         accuracy=curve,
         pictures=pictures,
     )
+
+
+def _in_short(notes: list[str], warning: str, run: Path) -> list[str]:
+    """Return warnings, and then notes that name an option, and others if there are few. A last note counts the rest."""
+    warnings = [note for note in notes if note.startswith(warning)]
+    others = [note for note in notes if note not in warnings]
+    urgent = [note for note in others if "--" in note]
+    shown = [*others[:1], *(note for note in urgent if note not in others[:1])]
+    shown += [note for note in others if note not in shown][: max(MOST_NOTES - len(shown), 0)]
+    num_left = len(others) - len(shown)
+    more = "1 more note" if num_left == 1 else f"{num_left} more notes"
+    return [
+        *warnings,
+        *shown,
+        *([f"{more} on the data. How each column is used: pyro-bnn report {run}"] if num_left else []),
+    ]
 
 
 def _worse_than_guess(run: Any) -> str:

@@ -104,8 +104,8 @@ def chosen_from(
 ) -> Chosen:
     """Return the chosen model, and give its posterior a status.
 
-    Each text in `cuts` says what was left out or cut short. `num_slow` models were not compared, for lack of time. `is_longest` says whether the chains are so long that more
-    time would not make them longer.
+    Each text in `cuts` says what was left out or cut short. `num_slow` models were not compared, for lack of time.
+    `is_longest` says whether the chains are so long that more time would not make them longer.
     """
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
