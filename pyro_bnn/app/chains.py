@@ -1,6 +1,7 @@
 """Chooses the network that predicts held-out rows of a table or arrays best, and draws its weights by chains in C."""
 
 import functools
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
@@ -30,7 +31,7 @@ from .building import build_model
 from .config import RunConfig
 from .datasets import Dataset
 from .recipes import CHOSEN
-from .remedies import longer_chains, networks_limit
+from .remedies import longer_chains, longer_limit
 from .reports.numbers import percent
 from .specs import make_prior, prior_spec
 
@@ -56,7 +57,14 @@ class Choice:
     """The settings that were chosen automatically for a run that draws Markov chains."""
 
     sentence: str  # what was compared, chosen and left out
-    skipped: str  # says that time was short to compare all networks, and what helps; otherwise ""
+
+    @property
+    def not_compared(self) -> tuple[int, int]:
+        """The number of networks that were not compared for lack of time, and the number of all networks."""
+        num_slow = sum(map(int, re.findall(r"(\d+) networks? not compared, for lack of time", self.sentence)))
+        num_others = sum(map(int, re.findall(r"(\d+) networks? not compared", self.sentence)))
+        compared = re.search(r"best of (\d+) networks", self.sentence)
+        return num_slow, num_others + (int(compared[1]) if compared else 1)
 
 
 def fit_chains(
@@ -82,12 +90,7 @@ def fit_chains(
             status, is_slight=are_slightly_short(drift(chosen.model, chosen.posterior, data.x_train), modes)
         )
     chosen.posterior.status = status
-    skipped = ""
-    if chosen.num_slow:
-        limit = networks_limit(config, data.facts.num_train, chosen.posterior.seconds)
-        remedy = f"pass --time-limit {limit:.0f}" if limit else "pass a larger --time-limit"
-        skipped = f"{chosen.num_slow} of {len(configs)} networks not compared, for lack of time; {remedy}"
-    return found, Choice(chosen.choice, skipped), chosen.model, chosen.posterior
+    return found, Choice(chosen.choice), chosen.model, chosen.posterior
 
 
 def with_verdict(chosen: Chosen, config: RunConfig) -> Status:
@@ -222,6 +225,17 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
     elif posterior.status.remedy:
         said = "The network is trained. The sampler would need longer to be exact."
     return f"{said} {posterior.status.remedy}".rstrip()
+
+
+def on_choice(config: RunConfig, choice: Choice, seconds: float | None) -> str:
+    """Say which network was chosen if the time did not suffice to compare all networks; otherwise return ""."""
+    num_slow, num_networks = choice.not_compared
+    if not num_slow:
+        return ""
+    limit = longer_limit(config, seconds)
+    remedy = f"pass --time-limit {limit:.0f}" if limit else "pass a larger --time-limit"
+    cut = f"{num_slow} of {num_networks} networks not compared, for lack of time; {remedy}"
+    return f"Chosen: {network_in_words(config)} ({cut})."
 
 
 def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good"], str]:

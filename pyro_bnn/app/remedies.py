@@ -43,11 +43,6 @@ def time_for_chains(config: RunConfig, num_rows: int) -> int:
     return 10 * math.ceil(max(MORE * config.time_limit, Budget.of_rows(num_rows).seconds) / 10)
 
 
-def networks_limit(config: RunConfig, num_rows: int, seconds: float | None) -> float:
-    """Return a time limit within which more networks are compared; 0 if nothing is known."""
-    return time_for_chains(config, num_rows) or longer_limit(config, seconds)
-
-
 def longer_chains(config: RunConfig, seconds: float | None) -> str:
     """Return the remedy for chains that are too short. `seconds` is the time that the fit took, if it is known."""
     limit = longer_limit(config, seconds)

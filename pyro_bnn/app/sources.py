@@ -167,6 +167,7 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
 def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha: str, facts: Facts | None) -> Dataset:
     """Divide the rows of a table, all or some of those in a file, into training, calibration and test rows."""
     notes = [*table.notes]
+    details: tuple[str, ...] = ()
     cells = table.column(config.target)
     labels = target_labels(cells) if config.likelihood == "categorical" else None
     if config.split_by:
@@ -183,9 +184,10 @@ def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha
             numbers, written = target_numbers(cells)
             target = learned_numbers(config.target, numbers[training][:, None], config.likelihood, table.shown)
             target = replace(target, written=written)
+        details = tuple(note for note in said if "--" not in note and not note.startswith(WARNING))
         notes += [
             *_on_few(len(training), len(testing)),
-            *said,
+            *(note for note in said if note not in details),
             *_on_numbers({**encoding.written, target.name: target.written}),
         ]
         dates = encoding.columns("date")
@@ -202,7 +204,8 @@ def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha
     found = Facts(sha, len(training), len(testing), [encoding.width], target, encoding, None, columns)
     calibrating = (x[held_out], y[held_out]) if held_out else None
     rows, inputs = tuple(table.frame.index[testing].tolist()), table.frame[encoding.names].iloc[testing]
-    return Dataset(x[training], y[training], x[testing], y[testing], found, tuple(notes), calibrating, rows, inputs)
+    parts = x[training], y[training], x[testing], y[testing]
+    return Dataset(*parts, found, tuple(notes), calibrating, rows, inputs, details)
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
@@ -387,11 +390,8 @@ def _array_sample(facts: Facts, path: Path) -> Sample:
     if name is None:
         raise ValueError(f"{shown} must hold an array x (or x_test), got {listed([*arrays])}.")
     target = arrays.get(name.replace("x", "y", 1))
-    x = (
-        pixels(arrays[name], facts.input_shape, shown)
-        if facts.arrays is None
-        else facts.arrays.inputs(arrays[name], shown)
-    )
+    found, encoding = arrays[name], facts.arrays
+    x = pixels(found, facts.input_shape, shown) if encoding is None else encoding.inputs(found, shown)
     if target is not None and len(target) != len(x):
         raise ValueError(f"`x` and `y` in {shown} must have the same number of rows, got {len(x)} and {len(target)}.")
     y = None if target is None else _array_targets(facts.target, target, shown)

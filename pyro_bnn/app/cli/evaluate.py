@@ -53,7 +53,6 @@ def evaluate(
     options.check_run(run)
     with loading():
         from .. import runs
-        from ..chains import network_in_words
         from ..folders import updating
         from ..own.network import own_code
         from ..reports import evaluation, scores
@@ -85,8 +84,5 @@ def evaluate(
     more = "" if headline is not None else f" Whether the run is usable: pyro-bnn report {run}"
     output.say(f"\nMetrics and pictures in {run}.{more}")
     if headline is not None:
-        choice = trained.choice
-        if choice is not None and choice.skipped and "not compared" not in headline:
-            output.say(f"Chosen: {network_in_words(config)} ({choice.skipped}).")
         output.say(f"{headline} Why: pyro-bnn report {run}", style=STYLES[level])
     output.document(folder=run, pictures=pictures, headline=headline, usability=usable, **vars(report))

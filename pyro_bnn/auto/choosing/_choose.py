@@ -76,16 +76,7 @@ def fit_best(
     num_without_rows = len(suited) - 1 if num_rows < FEWEST_COMPARED else 0
     cuts = not_compared(num_slow, len(suited) - num_compared, num_without_rows)
     seconds = time.perf_counter() - begin
-    return chosen_from(
-        scores,
-        name,
-        model,
-        posterior,
-        cuts=cuts,
-        num_steps=length.num_steps,
-        num_slow=num_slow,
-        seconds=seconds,
-    )
+    return chosen_from(scores, name, model, posterior, cuts=cuts, num_steps=length.num_steps, seconds=seconds)
 
 
 def _compared(

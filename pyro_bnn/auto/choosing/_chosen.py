@@ -47,7 +47,6 @@ class Chosen:
     choice: str  # what was compared, chosen and left out, in a sentence
     chains: str  # number and length of the chains, in a sentence
     steps: str  # number of steps and whole time, in a sentence
-    num_slow: int  # models that were not compared, for lack of time
 
     def in_words(self, agreement: str) -> str:
         """Say all about the choice and the chains. `agreement` is a sentence on whether they explored their modes."""
@@ -98,14 +97,13 @@ def chosen_from(
     *,
     cuts: Sequence[str],
     num_steps: int,
-    num_slow: int,
     seconds: float,
     is_longest: bool = False,
 ) -> Chosen:
     """Return the chosen model, and give its posterior a status.
 
-    Each text in `cuts` says what was left out or cut short. `num_slow` models were not compared, for lack of time.
-    `is_longest` says whether the chains are so long that more time would not make them longer.
+    Each text in `cuts` says what was left out or cut short. `is_longest` says whether the chains are so long that more
+    time would not make them longer.
     """
     others = sorted((score for other, score in scores.items() if other != name), reverse=True)
     if others:
@@ -122,7 +120,6 @@ def chosen_from(
         choice=f"{'; '.join([chosen, *cuts])}.",
         chains=f"{in_short(posterior.chains, without_time, posterior.sampler)}.",
         steps=f"{num_steps} steps of each chain in C, with warm-up, {seconds:.0f} s in all.",
-        num_slow=num_slow,
     )
     ok = posterior.status.ok
     too_short = LONGEST if is_longest else MORE_TIME

@@ -86,10 +86,9 @@ def fit_in_time(
     if len(scores) < 2:
         scores = {}
     cuts = not_compared(0, 0, len(candidates) - 1) if has_few else []
-    num_slow = 0
     if folds and len(scores) < len(candidates):
-        num_slow = len(candidates) - max(len(scores), 1) - num_not_in_c
-        cuts += not_compared(num_slow, num_not_in_c)
+        num_others = len(candidates) - max(len(scores), 1)
+        cuts += not_compared(num_others - num_not_in_c, num_not_in_c)
     if scores and num_folds < len(folds):
         cuts.append(f"one part in {len(folds)} of the rows held out, for lack of time")
     if scores and (best := max(scores, key=scores.__getitem__)) != name:
@@ -112,15 +111,7 @@ def fit_in_time(
     if is_longest:
         cuts.append(f"chains of {num_steps:,} steps, the most that a fit makes")
     return chosen_from(
-        scores,
-        name,
-        model,
-        posterior,
-        cuts=cuts,
-        num_steps=num_steps,
-        num_slow=num_slow,
-        seconds=deadline.used,
-        is_longest=is_longest,
+        scores, name, model, posterior, cuts=cuts, num_steps=num_steps, seconds=deadline.used, is_longest=is_longest
     )
 
 
