@@ -94,7 +94,7 @@ EARLY = {
     "train t.csv --target price --split-by dya --out r": "t.csv has no column 'dya'; its columns are 'area', 'price'.",
     "train t.csv": "Missing --target and --out. Its columns are 'area', 'price'. Example: pyro-bnn train t.csv",
     "train t.csv --out r": "t.csv needs --target: the name of the column to predict. Its columns are 'area', 'price'.",
-    "train t.csv --target price --method nuts --out r": "--method must be 'auto', 'mclmc' or 'svi', got 'nuts'.",
+    "train t.csv --target price --method nuts --out r": "--method must be auto, mclmc or svi, got nuts; to compare",
     "train t.csv --target price --prior gaussian:1 --out r": "--prior: unknown prior 'gaussian:1' (did you mean",
     "train t.csv --target price --hidden 10,-3 --out r": "--hidden must be at least 1, got -3.",
     "train t.csv --target price --hidden 10,,9 --out r": "--hidden must be whole numbers separated by commas,",

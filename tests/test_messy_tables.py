@@ -1,5 +1,6 @@
 """Real-world tables: missing values, dates, texts of many values, identifiers, rows ordered in time."""
 
+import json
 import re
 
 import numpy as np
@@ -182,7 +183,7 @@ def test_texts_of_many_values_become_numbers_in_which_like_texts_are_like(tmp_pa
     names = [f"{town} {i // 2}" for i in range(120) for town in ("Lima north", "Oslo harbour", "Rome centre")]
     data = loaded(table_of(tmp_path, len(names), place=names), test_fraction=0.0)
     assert kinds_in(data)["place"] == "text"
-    assert "Texts in 'place' have many values: their letters become 32 numbers." in data.notes
+    assert "Texts in 'place' have many values: their letters become 32 numbers." in data.details
     inputs = data.x_train[:, 1:]
     assert inputs.shape == (360, 32)
     nearest = (torch.cdist(inputs, inputs) + 1e9 * torch.eye(360)).argmin(1)
@@ -215,7 +216,9 @@ def test_columns_that_count_or_name_the_rows_are_left_out_unless_they_are_wanted
     path = table_of(tmp_path, k=values)
     data = loaded(path)
     assert ("k" in kinds_in(data)) != is_left_out
-    assert any(note.startswith("Column 'k'") and note.endswith("it is left out.") for note in data.notes) == is_left_out
+    assert (
+        any(note.startswith("Column 'k'") and note.endswith("it is left out.") for note in data.details) == is_left_out
+    )
     assert any("To predict from it, name it in --features." in note for note in data.notes) == is_left_out
     assert data.facts.table.identifiers == ["k"] * is_left_out
     assert "k" in kinds_in(loaded(path, features=("a", "k")))
@@ -225,8 +228,11 @@ def test_columns_that_training_left_out_are_copied_and_others_named(pyro_bnn, tm
     names = ("patient", "number", "same", *NAMES)
     rows = [[f"Ann {i}", str(i), "x", *row] for i, row in enumerate(houses())]
     table, run, out = write_table(tmp_path / "t.csv", rows, names), tmp_path / "run", tmp_path / "out.csv"
-    _, said, _ = pyro_bnn("train", table, "--target", "price", "--method", "svi", "--epochs", 1, "--out", run)
-    assert "Column 'patient' has a different text in each row: it is left out." in said
+    start = ("train", table, "--target", "price", "--method", "svi", "--epochs", 1)
+    _, said, _ = pyro_bnn(*start, "--out", run)
+    assert f"More on the use of the columns is in the report: pyro-bnn report {run}" in said
+    _, document, _ = pyro_bnn(*start, "--out", tmp_path / "other", "--json")
+    assert "Column 'patient' has a different text in each row: it is left out." in json.loads(document)["notes"]
     assert "'patient', 'number' say nothing about new rows, so `predict` only copies them." in " ".join(said.split())
     new = write_table(tmp_path / "new.csv", [["extra", *row] for row in rows[:3]], ("comment", *names))
     code, _, err = pyro_bnn("predict", run, new, "--out", out)
@@ -268,7 +274,7 @@ def test_an_index_from_which_rows_were_dropped_is_left_out_and_said(tmp_path):
 def test_a_column_without_values_is_left_out_and_said(tmp_path):
     data = loaded(table_of(tmp_path, k=[None] * 40))
     assert list(kinds_in(data)) == ["a"]
-    assert "Column 'k' holds no value: it is left out." in data.notes
+    assert "Column 'k' holds no value: it is left out." in data.details
 
 
 # --- cells ------------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from .building import build_model
 from .config import RunConfig
 from .datasets import Dataset
 from .recipes import CHOSEN
-from .remedies import longer_chains
+from .remedies import longer_chains, longer_limit
 from .reports.numbers import percent
 from .specs import make_prior, prior_spec
 
@@ -227,6 +227,17 @@ def in_plain_words(posterior: MCMCPosterior) -> str:
     return f"{said} {posterior.status.remedy}".rstrip()
 
 
+def on_choice(config: RunConfig, choice: Choice, seconds: float | None) -> str:
+    """Say which network was chosen if the time did not suffice to compare all networks; otherwise return ""."""
+    num_slow, num_networks = choice.not_compared
+    if not num_slow:
+        return ""
+    limit = longer_limit(config, seconds)
+    remedy = f"pass --time-limit {limit:.0f}" if limit else "pass a larger --time-limit"
+    cut = f"{num_slow} of {num_networks} networks not compared, for lack of time; {remedy}"
+    return f"Chosen: {network_in_words(config)} ({cut})."
+
+
 def fault_of(posterior: MCMCPosterior) -> tuple[Literal["problem", "note", "good"], str]:
     """Return the level of the worst fault of chains, and a clause that names it; ("good", "") if there is none."""
     if posterior.statistics.has_many_diverging:
@@ -264,6 +275,12 @@ def _choices(config: RunConfig, data: Dataset, fixed: Mapping[str, Any]) -> list
     ]
 
 
+def network_in_words(config: RunConfig) -> str:
+    """Name the network of a run, without its prior and its likelihood."""
+    if config.net != "mlp":
+        return config.net
+    return f"{' + '.join(map(str, config.hidden))} {config.activation} units" if config.hidden else "a linear model"
+
+
 def _in_words(config: RunConfig) -> str:
-    units = f"{' + '.join(map(str, config.hidden))} {config.activation} units" if config.hidden else "a linear model"
-    return f"{units if config.net == 'mlp' else config.net}, {config.likelihood}, prior {config.prior}"
+    return f"{network_in_words(config)}, {config.likelihood}, prior {config.prior}"

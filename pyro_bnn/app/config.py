@@ -215,8 +215,9 @@ class RunConfig:
     time_limit: Annotated[float, Ge(0), Lt(LARGEST)] = setting(
         FIT,
         "Seconds from the start of the command to the end of the fit, imports and compilation included. Scores and "
-        "files then take a few seconds more. The status says what was cut short. The result depends on the speed of "
-        "the machine.",
+        "files then take a few seconds more. Chains need at least about 10 seconds, and more on a busy machine. The "
+        "output says if networks were not compared; the report says what else was cut short. The result depends on "
+        "the speed of the machine.",
         default=0.0,
         shown="by the number of rows",
         kinds=ROWS,

@@ -21,6 +21,7 @@ from .own.arrays import (
     learned_arrays,
     numeric_targets,
     pairs_of,
+    pixels,
     read_arrays,
 )
 from .own.cells import Cells, listed
@@ -166,6 +167,7 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
 def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha: str, facts: Facts | None) -> Dataset:
     """Divide the rows of a table, all or some of those in a file, into training, calibration and test rows."""
     notes = [*table.notes]
+    details: tuple[str, ...] = ()
     cells = table.column(config.target)
     labels = target_labels(cells) if config.likelihood == "categorical" else None
     if config.split_by:
@@ -182,9 +184,10 @@ def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha
             numbers, written = target_numbers(cells)
             target = learned_numbers(config.target, numbers[training][:, None], config.likelihood, table.shown)
             target = replace(target, written=written)
+        details = tuple(note for note in said if "--" not in note and not note.startswith(WARNING))
         notes += [
             *_on_few(len(training), len(testing)),
-            *said,
+            *(note for note in said if note not in details),
             *_on_numbers({**encoding.written, target.name: target.written}),
         ]
         dates = encoding.columns("date")
@@ -201,7 +204,8 @@ def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha
     found = Facts(sha, len(training), len(testing), [encoding.width], target, encoding, None, columns)
     calibrating = (x[held_out], y[held_out]) if held_out else None
     rows, inputs = tuple(table.frame.index[testing].tolist()), table.frame[encoding.names].iloc[testing]
-    return Dataset(x[training], y[training], x[testing], y[testing], found, tuple(notes), calibrating, rows, inputs)
+    parts = x[training], y[training], x[testing], y[testing]
+    return Dataset(*parts, found, tuple(notes), calibrating, rows, inputs, details)
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
@@ -308,17 +312,27 @@ def read_sample(
     table.require(keep)
     table.require(encoding.names, is_typed=False)
     needed = [feature.name for feature in encoding.features if not feature.has_missing]
-    table = complete(table, needed, drop=drop_missing)
+    faults = []
+    try:
+        table = complete(table, needed, drop=drop_missing)
+    except ValueError as error:
+        faults.append(str(error))
     notes = [*table.notes]
     unseen = encoding.unseen(table)
     said = "; ".join(f"column {name!r} holds {listed(found, 3)}" for name, found in unseen.items())
     if unseen and not allow_unseen:
-        raise ValueError(
+        faults.append(
             f"{path} holds categories that training did not have: {said}; correct them, or pass --allow-unseen to "
             "count them as unknown."
         )
+    try:
+        inputs, otherwise = encoding.inputs(table, are_new=True), encoding.written_otherwise(table)
+    except ValueError as error:
+        raise ValueError(" Also, ".join([*faults, str(error)])) from error
+    if faults:
+        raise ValueError(" Also, ".join(faults))
     notes += [f"Categories that training did not have count as unknown: {said}."] if unseen else []
-    notes += [*_on_numbers(otherwise := encoding.written_otherwise(table)), *encoding.on_units(otherwise)]
+    notes += [*_on_numbers(otherwise), *encoding.on_units(otherwise)]
     y, has_target, on_targets = _known_targets(facts.target, config.target, table)
     unused = [name for name in table.names if name not in (*encoding.names, config.target)]
     known = {*config.ignore, *encoding.identifiers}
@@ -327,7 +341,6 @@ def read_sample(
     if others and not keep:
         notes.append(f"Not used and not copied: {listed(others)}. To copy columns, name all of them in --keep.")
     copied = {name: table.frame[name].fillna("").tolist() for name in names}
-    inputs = encoding.inputs(table, are_new=True)
     notes_on_far, is_far = encoding.far(table, inputs)
     notes += notes_on_far
     return Sample(inputs, y, has_target & ~is_far, table.frame.index.tolist(), copied, (*notes, *on_targets))
@@ -379,22 +392,10 @@ def _array_sample(facts: Facts, path: Path) -> Sample:
     if name is None:
         raise ValueError(f"{shown} must hold an array x (or x_test), got {listed([*arrays])}.")
     target = arrays.get(name.replace("x", "y", 1))
-    x = _pixels(arrays[name], facts, shown) if facts.arrays is None else facts.arrays.inputs(arrays[name], shown)
+    found, encoding = arrays[name], facts.arrays
+    x = pixels(found, facts.input_shape, shown) if encoding is None else encoding.inputs(found, shown)
     if target is not None and len(target) != len(x):
         raise ValueError(f"`x` and `y` in {shown} must have the same number of rows, got {len(x)} and {len(target)}.")
     y = None if target is None else _array_targets(facts.target, target, shown)
     notes = ("Rows of `x` are predicted, not those of `x_test`.",) if {"x", "x_test"} <= arrays.keys() else ()
     return Sample(x, y, torch.full((len(x),), y is not None), [*range(1, len(x) + 1)], {}, notes)
-
-
-def _pixels(x: np.ndarray, facts: Facts, shown: str) -> Tensor:
-    """Convert images for a run on an image set. Pixels must lie in [0, 1] or be bytes, which are divided by 255."""
-    if [*x.shape[1:]] != facts.input_shape or x.dtype.kind not in "fiu":
-        raise ValueError(
-            f"`x` in {shown} must hold images of shape (N, {', '.join(map(str, facts.input_shape))}), got {x.dtype} of "
-            f"shape {x.shape}."
-        )
-    x = x / 255 if x.dtype == np.uint8 else x
-    if not ((x >= 0) & (x <= 1)).all():
-        raise ValueError(f"pixels in {shown} must be numbers in [0, 1], or bytes, got {x.min():g} to {x.max():g}.")
-    return torch.from_numpy(np.asarray(x, dtype=np.float64)).to(torch.get_default_dtype())

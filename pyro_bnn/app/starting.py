@@ -48,6 +48,10 @@ def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tu
 def _asked(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> RunConfig:
     """Return those settings of a new run that are known before the rows of a table or of arrays are read."""
     settings = dict(given)
+    if settings.get("method", "").lower() == "nuts":
+        raise ValueError(
+            "--method must be auto, mclmc or svi, got nuts; to compare a trained run with NUTS: pyro-bnn compare RUN"
+        )
     if settings.get("target") in settings.get("ignore", ()):
         raise ValueError(f"the target {settings['target']!r} cannot be among --ignore; leave it out.")
     if "net" in settings:

@@ -57,5 +57,6 @@ def _clause(fault: Any, names: Sequence[str]) -> str:
         words = words.replace(old, new)
     value, got = fault["input"], repr(fault["input"])
     is_percent = fault["type"] == "less_than" and fault["ctx"]["lt"] == 1 and 1 < value < 100
-    hint = f" (did you mean {value / 100:g}?)" if is_percent else ""
+    tenth = f"{value / 10:g} or " if is_percent and value < 10 else ""  # 2 can mean 0.2, or 2 %
+    hint = f" (did you mean {tenth}{value / 100:g}?)" if is_percent else ""
     return f"{name} {words}, got {got if len(got) <= 80 else type(value).__name__}{hint}"

@@ -40,6 +40,15 @@ def evaluate(
 
     The command prints the results, and writes metrics and pictures into the run's folder. For tables and arrays, the
     last line says whether the run is usable. For images, `pyro-bnn report` says whether the run is usable.
+
+    The row "mean of draws" has the scores of the Bayesian prediction, and the row above it those of single networks.
+    NLL (negative log-likelihood per row), RMSE and CRPS (both in units of the target), ECE (calibration error) and the
+    Brier score are better if they are smaller. "in 90 %" is the share of the targets in 90 % intervals, before
+    calibration. It should be 90 %. Trees predict numbers without an uncertainty, so they have no such share.
+
+    After `train --calibrate`, a second table compares the intervals before ("network") and after calibration: the share
+    of the targets inside, the mean width, and this share in each third of the rows by their predicted sd. The
+    calibrated share is right on average over all rows, not in each third.
     """
     options.check_run(run)
     with loading():

@@ -197,8 +197,8 @@ def read_numbers(kind: type[Number], text: str, name: str) -> tuple[Number, ...]
     try:
         return tuple(kind(part) for part in text.split(",")) if text.strip() else ()
     except ValueError:
-        expected = "whole numbers" if kind is int else "numbers"
-        raise ValueError(f"`{name}` must be {expected} separated by commas, got {text!r}.") from None
+        expected, example = ("whole numbers", "50,50") if kind is int else ("numbers", "0.5,0.9")
+        raise ValueError(f"`{name}` must be {expected} separated by commas, such as {example}, got {text!r}.") from None
 
 
 def read_names(text: str) -> tuple[str, ...]:

@@ -27,6 +27,12 @@ EXAMPLES = (
 )
 
 
+IS_CALIBRATED = {
+    False: "The intervals (lower and upper) are calibrated; the mean and the standard deviations (sd) are not.",
+    True: "The sets of classes are calibrated; the probabilities and the entropy are not.",
+}
+
+
 def predict(
     run: options.Run,
     rows: Annotated[
@@ -135,6 +141,8 @@ def predict(
     notes = [*_note_on(run, config, facts, posterior), *sample.notes]
     if config.likelihood != "poisson":  # the noise of counts grows with their mean
         notes += note_on_unlike_rows(table, facts.target)
+    if calibration is not None:
+        notes.append(IS_CALIBRATED[facts.target.is_class])
     for note in notes:
         output.say(note)
     if scores:

@@ -110,6 +110,12 @@ def _in_plain_words(error: Any) -> str:
     if extra and error.ctx is not None and error.ctx.info_name == "train":
         hint = "." if "--target" in sys.argv else _did_you_mean(f"--target {shlex.quote(extra[1])}")
         return f"train takes one argument, the data set, and got also {extra[1]}{hint}"
+    if extra and error.ctx is not None and error.ctx.info_name == "compare":
+        return (
+            f"compare takes one run, which it compares with NUTS, and got also {extra[1]}. To compare runs with each "
+            "other, call `pyro-bnn evaluate` for each, and look at the NLL, and at the RMSE or accuracy, in the row "
+            "`mean of draws`."
+        )
     faults: list[Any] = getattr(error.__context__, "errors", list)()  # of Pydantic, with which Typer reads numbers
     least = "Input should be greater than or equal to |(.*) is not in the range x>="  # in recent and older Typer
     small = re.match(rf"Invalid value for (.*): (?:{least})(\d+)", message)

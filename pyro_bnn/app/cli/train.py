@@ -41,6 +41,7 @@ EXAMPLES = (
 )
 
 
+MOST_DETAILS = 2  # largest number of notes on the use of columns; the report shows the use of each column
 MOST_CORES = 4  # chains that compare networks at the same time
 
 
@@ -136,7 +137,7 @@ def train(
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
-        from ..chains import has_failed, in_plain_words, need_time
+        from ..chains import has_failed, in_plain_words, need_time, on_choice
         from ..folders import resuming, updating
         from ..manifest import CHECKPOINT
         from ..own.network import own_code
@@ -175,7 +176,10 @@ def train(
         if unused:
             notes.append(f"{unused[0].upper()}{unused[1:]}: choose another prior with --prior.")
         if processes.is_first:
-            for note in sorted([*notes, *known.notes], key=lambda note: not note.startswith(WARNING)):
+            shown = sorted([*notes, *known.notes], key=lambda note: not note.startswith(WARNING))
+            is_long = len(known.details) > MOST_DETAILS
+            where = f"More on the use of the columns is in the report: pyro-bnn report {place}"
+            for note in [*shown, *([where] if is_long else known.details)]:
                 output.say(note, style="yellow" if note.startswith(WARNING) else "")
             if config.method != "svi" and not config.time_limit and facts is None:
                 cores = min(torch.get_num_threads(), MOST_CORES)
@@ -220,6 +224,9 @@ def train(
     else:
         is_doubtful = has_failed(posterior) or need_time(posterior.modes, posterior.status)
         output.say(in_plain_words(posterior), style="yellow" if is_doubtful else "green")
+        if said := on_choice(config, runs.load_choice(place), posterior.seconds):
+            notes.append(said)
+            output.say(said, style="yellow")
     if last is not None:
         nll, kl, cost = (value / len(known.x_train) for value in (-last.expected_log_likelihood, last.kl, -last.elbo))
         output.say(
@@ -251,7 +258,7 @@ def train(
         num_train=len(known.x_train),
         num_test=len(known.x_test),
         num_calibration=0 if known.held_out is None else len(known.held_out[0]),
-        notes=[*notes, *known.notes],
+        notes=[*notes, *known.notes, *known.details],
         classes=known.classes,
         last_epoch=last,
         accuracy=curve,

@@ -1,7 +1,7 @@
 """Conversion of NumPy arrays to the inputs and targets of a network."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -179,3 +179,16 @@ def array_checksum(arrays: Mapping[str, np.ndarray]) -> str:
         digest.update(f"{name} {array.dtype} {array.shape};".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
+
+
+def pixels(x: np.ndarray, shape: Sequence[int], shown: str) -> Tensor:
+    """Convert images for a run on an image set. Pixels must lie in [0, 1] or be bytes, which are divided by 255."""
+    if [*x.shape[1:]] != [*shape] or x.dtype.kind not in "fiu":
+        raise ValueError(
+            f"`x` in {shown} must hold images of shape (N, {', '.join(map(str, shape))}), got {x.dtype} of "
+            f"shape {x.shape}."
+        )
+    x = x / 255 if x.dtype == np.uint8 else x
+    if not ((x >= 0) & (x <= 1)).all():
+        raise ValueError(f"pixels in {shown} must be numbers in [0, 1], or bytes, got {x.min():g} to {x.max():g}.")
+    return torch.from_numpy(np.asarray(x, dtype=np.float64)).to(torch.get_default_dtype())

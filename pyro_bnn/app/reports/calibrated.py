@@ -160,14 +160,7 @@ class BeforeAndAfter:
     def __str__(self) -> str:
         lines = [f"{self.noun:30s}" + "".join(f"{name:>17s}" for name in self.headings)]
         lines += [f"{self.name(row):30s}" + "".join(f"{cell:>17s}" for cell in self.cells(row)) for row in self.rows]
-        targets, place = ("labels", "set") if self.is_class else ("targets", "interval")
-        note = (
-            f"inside: share of the {targets} in their {place}. The calibration used {self.num_calibration} rows "
-            f"outside of the fit.\nThe calibrated share is right on average over all rows, not in each third by "
-            f"predicted {self.spread}. By chance, it varies by about {self.deviations}.\n{self.conclusion}"
-            + (f" {self.harm}" if self.harm else "")
-        )
-        return "\n".join([*lines, "", note])
+        return "\n".join([*lines, "", f"{self.conclusion} {self.harm}".rstrip()])
 
 
 def before_and_after(

@@ -38,12 +38,6 @@ COLUMNS = {
 }
 """Heading of each score in tables. The last ones are for the share of the targets that an interval contains."""
 
-LEGENDS = {
-    False: "RMSE and CRPS (units of the target) and NLL (negative log-likelihood per row): smaller is better. in 90 %: "
-    "share of targets in the 90 % interval",
-    True: "NLL (negative log-likelihood per row), ECE (calibration error) and Brier score: smaller is better.",
-}
-
 
 @dataclass(frozen=True)
 class OwnDataScores:
@@ -66,16 +60,8 @@ class OwnDataScores:
             cells = [shown_score(name, row["scores"].get(name)) for name in names]
             lines.append(f"{label:{width}s}" + "".join(f"{cell:>11s}" for cell in cells))
         compared = [] if self.calibration is None else ["", str(self.calibration)]
-        single = self.rows[0]["name"]
-        alone = "scores of single networks" if single.startswith("one draw") else "a single network"
-        legend = f"{single}: {alone}; mean of draws: the Bayesian prediction; the others: baselines."
-        rule = f", which should be {percent(LEVEL, 0)}." if self.promised is None else f". {of_counts(self.promised)}"
-        notes = [legend, LEGENDS[self.is_class] + ("" if self.is_class else rule)]
-        if self.calibration is not None and not self.is_class:
-            notes.append("The shares are those of the network's own intervals, before calibration.")
-        if any("nll" not in row["scores"] for row in self.rows):
-            notes.append("-: trees predict numbers without an uncertainty.")
-        return "\n".join([*lines, "", *notes, *compared])
+        counts = [] if self.promised is None else ["", of_counts(self.promised)]
+        return "\n".join([*lines, *counts, *compared])
 
 
 def of_counts(promised: float) -> str:

@@ -63,7 +63,8 @@ def fit_in_time(
     needed, available = NEEDED_SECONDS * slowdown(), deadline.left()
     if needed > available:
         raise UnsuitableError(
-            f"chains need about {needed:.0f} s to start, and {max(available, 0):.1f} s of the time limit are left",
+            f"chains need about {needed:.0f} s to start, and {max(available, 0):.1f} s of the time limit are left, "
+            f"after {deadline.used:.1f} s of imports and preparation",
             lacks_time=True,
         )
     with suppress(ImportError):
