@@ -101,10 +101,7 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
         (["train", "digits", "--recipe", "fats"], "unknown recipe 'fats' (did you mean 'fast'?)"),
         (["train", "a.csv", "--out", "r", "--time-limit", "0"], "--time-limit must be above 0 seconds, got 0; leave"),
         (["train", "digits", "--out", "r", "--prior", "cauchy:1"], "unknown prior 'cauchy:1'; choose normal:SCALE"),
-        (
-            ["train", "digits", "--out", "r", "--prior", "norml:1"],
-            "unknown prior 'norml:1' (did you mean 'normal:1'?); choose",
-        ),
+        (["train", "digits", "--out", "r", "--prior", "norml:1"], "unknown prior 'norml:1' (did you mean 'normal:1'?)"),
         (
             ["train", "digits", "--out", "r", "--prior", "normal:-1"],
             "`scale` must be a finite number above 0",

@@ -170,11 +170,11 @@ def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha
     details: tuple[str, ...] = ()
     cells = table.column(config.target)
     labels = target_labels(cells) if config.likelihood == "categorical" else None
-    if config.split_by:
-        training, testing = last_rows(table.column(config.split_by), config.test_fraction)
+    by = table.column(config.split_by) if config.split_by else None
+    if by is not None:
+        training, testing = last_rows(by, config.test_fraction)
     else:
         training, testing = split_rows(len(table), config.test_fraction, seed=config.split_seed, labels=labels)
-    by = table.column(config.split_by) if config.split_by else None
     training, held_out = without_held_out(training, config, by)
     if facts is None:
         encoding, said = learned_encoding(table, names, training, wanted=config.features)
@@ -190,8 +190,7 @@ def _divided(config: RunConfig, file: Table, table: Table, names: list[str], sha
             *(note for note in said if note not in details),
             *_on_numbers({**encoding.written, target.name: target.written}),
         ]
-        dates = encoding.columns("date")
-        if dates and testing and not config.split_by:
+        if (dates := encoding.columns("date")) and testing and not config.split_by:
             notes.append(
                 f"Test rows are chosen at random, though column {dates[0]!r} holds dates; to test on the latest rows, "
                 f"pass --split-by {dates[0]}."

@@ -4,6 +4,7 @@ import inspect
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -176,7 +177,7 @@ def _is_activation(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, nn.Module) and _needs_no_arguments(value)
 
 
-def _needs_no_arguments(function: object) -> bool:
+def _needs_no_arguments(function: object) -> TypeGuard[Callable[[], object]]:
     """Return whether a function can be called without arguments; False for built-ins, such as `torch.tanh`."""
     if not callable(function):
         return False
