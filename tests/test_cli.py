@@ -151,7 +151,6 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
         (["train", "digits", "--lr", "x"], "--lr: it must be a number, got 'x'. Try --help."),
         (["compare", "--num-samples", "10"], "--num-samples must be at least 40, got 10. Try --help."),
         (["compare", "a", "b"], "compare takes one run, which it compares with NUTS, and got also b. To compare runs"),
-        (["train", "t.csv", "--hidden", "5,a"], "whole numbers separated by commas, such as 50,50, got '5,a'."),
         (["train", "h.csv", "the price"], "data set, and got also the price; did you mean --target 'the price'? Try"),
         (["train", "h.csv", "price", "--target", "y"], "and got also price. Try --help."),
         (["evaluate", "nowhere"], "nowhere holds no training run"),

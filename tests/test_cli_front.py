@@ -97,7 +97,7 @@ EARLY = {
     "train t.csv --target price --method nuts --out r": "--method must be auto, mclmc or svi, got nuts; to compare",
     "train t.csv --target price --prior gaussian:1 --out r": "--prior: unknown prior 'gaussian:1' (did you mean",
     "train t.csv --target price --hidden 10,-3 --out r": "--hidden must be at least 1, got -3.",
-    "train t.csv --target price --hidden 10,,9 --out r": "--hidden must be whole numbers separated by commas,",
+    "train t.csv --target price --hidden 10,,9 --out r": "--hidden must be whole numbers separated by commas, such as",
     "train t.csv --target price --optimizer lion --out r": "--optimizer: unknown optimizer 'lion'; choose adam,",
     "train t --target price --out r": "unknown data set 't' (did you mean 't.csv'?); choose fashion-mnist,",
     "train t.xyz --target price --out r": "t.xyz ends in .xyz; rename it to an ending of tables (.csv,",

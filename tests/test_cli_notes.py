@@ -10,11 +10,14 @@ import struct
 import sys
 import termios
 import time
+from dataclasses import replace
 
 import pytest
 
 from pyro_bnn.app import runs
+from pyro_bnn.app.chains import Choice, on_choice
 from pyro_bnn.app.cli import program, train
+from pyro_bnn.app.recipes import OWN
 from pyro_bnn.app.reports.page import fit
 from pyro_bnn.app.reports.page.section import Verdict
 
@@ -94,3 +97,17 @@ def test_an_error_fits_the_terminal(monkeypatch, columns):
     os.close(terminal)
     assert max(map(len, said.splitlines())) <= columns
     assert " ".join(said.split()) == f"error: {message}"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "said"),
+    [
+        ("Chosen: 3 relu units (best of 5 networks, log-density ...).", ""),
+        (
+            "A linear model, gaussian; 4 networks not compared, for lack of time (a larger ...).",
+            "Chosen: a linear model (4 of 5 networks not compared, for lack of time; pass --time-limit 40).",
+        ),
+    ],
+)
+def test_a_comparison_that_time_cut_short_is_said(sentence, said):
+    assert on_choice(replace(OWN, hidden=(), time_limit=10.0), Choice(sentence), 9.0) == said

@@ -103,8 +103,7 @@ TABLES = {
         ("--target", "rooms", "--likelihood", "categorical"),
         "an infinite number",
     ),
-    "target constant": (with_column("same", iter(["2.5"] * 20)), ("--target", "same"), "is the same number, 2.5"),
-    "one number": (with_column("same", iter(["3"] * 20)), ("--target", "same"), "is '3' in all rows"),
+    "target constant": (with_column("same", iter(["2.5"] * 20)), ("--target", "same"), "is '2.5' in all rows"),
     "one class": (with_column("same", iter(["yes"] * 20)), ("--target", "same"), "is 'yes' in all rows"),
     "only constants": (
         with_column("same", iter(["2.5"] * 20)),

@@ -73,7 +73,7 @@ def test_missing_values_become_the_mean_and_one_more_input_says_so(tmp_path):
     assert float(numbers[lacks_b == 0].std(correction=0)) == pytest.approx(1)
     assert (first + second).tolist() == (1 - lacks_c).tolist()
     said = "Missing values in 'b', 'c' become the mean (numbers and dates) or zeros (texts). One more input marks them."
-    assert said in data.notes
+    assert said in data.details
 
 
 def test_rows_without_the_target_are_left_out_and_said(tmp_path):

@@ -283,15 +283,6 @@ def test_an_unseen_category_is_refused_or_counts_as_none(pyro_bnn, place):  # no
     assert len(predictions_in(out)) == 5
 
 
-def test_all_kinds_of_faults_in_new_rows_are_named_at_once(pyro_bnn, place):  # noqa: F811
-    rows = new_rows(place / "new.csv", city="Paris", rooms="", area="big")
-    code, _, err = pyro_bnn("predict", place / "run", rows)
-    said = " ".join(err.split())
-    assert (code, said.count("Also, ")) == (2, 2)
-    for fault in ("lacks values in column 'rooms'", "column 'city' holds 'Paris'", "'big' in row 2"):
-        assert fault in said
-
-
 def test_rows_that_lack_a_value_are_refused_or_left_out(pyro_bnn, place):  # noqa: F811
     rows, out = new_rows(place / "new.csv", rooms=""), place / "out.csv"
     code, _, err = pyro_bnn("predict", place / "run", rows, "--out", out)

@@ -96,3 +96,13 @@ def test_rows_unlike_the_training_rows_are_told(pyro_bnn, run):
     rows[1][0], rows[3][0] = "1e6", "-1e6"  # areas that are far outside of the training data
     notes = json.loads(pyro_bnn("predict", run, write_table(run.parent / "unlike.csv", rows), "--json")[1])["notes"]
     assert notes[-1].startswith(f"{told} 2 rows (2, 4) is more than 3 times that of the training targets.")
+
+
+def test_all_kinds_of_faults_in_new_rows_are_named_at_once(pyro_bnn, run):
+    rows = houses(5)
+    rows[1][:3] = "big", "", "Paris"
+    code, _, err = pyro_bnn("predict", run, write_table(run.parent / "new.csv", rows))
+    said = " ".join(err.split())
+    assert (code, said.count(" Also, ")) == (2, 2)
+    for fault in ("lacks values in column 'rooms'", "column 'city' holds 'Paris'", "'big' in row 2"):
+        assert fault in said

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pyro_bnn.app import runs, sources, starting
-from pyro_bnn.app.chains import Choice, on_choice, with_verdict
+from pyro_bnn.app.chains import with_verdict
 from pyro_bnn.app.config import RunConfig
 from pyro_bnn.app.folders import creating
 from pyro_bnn.app.recipes import OWN
@@ -92,20 +92,6 @@ def draws_of(run):
     posterior = runs.load_run(run)[1]
     torch.set_default_dtype(torch.float64)
     return posterior.chains
-
-
-@pytest.mark.parametrize(
-    ("sentence", "said"),
-    [
-        ("Chosen: 3 relu units (best of 5 networks, log-density ...).", ""),
-        (
-            "A linear model, gaussian; 4 networks not compared, for lack of time (a larger ...).",
-            "Chosen: a linear model (4 of 5 networks not compared, for lack of time; pass --time-limit 40).",
-        ),
-    ],
-)
-def test_a_comparison_that_time_cut_short_is_said(sentence, said):
-    assert on_choice(replace(OWN, hidden=(), time_limit=10.0), Choice(sentence), 9.0) == said
 
 
 def test_a_network_is_chosen_and_its_settings_are_kept(made):

@@ -129,7 +129,7 @@ def target_labels(cells: Cells) -> list[str]:
 def guessed(cells: Cells) -> tuple[str, str]:
     """Return the likelihood that fits the target (categorical, gaussian or poisson), and a sentence with the reason."""
     num_values = cells.present.nunique()
-    if num_values == 1 and not cells.is_missing.any():
+    if num_values == 1 and len(cells) > 1 and not cells.is_missing.any():
         raise ValueError(
             f"the target {cells.name!r} in {cells.shown} is {cells.labels[0]!r} in all rows; there is nothing to learn."
         )
