@@ -34,8 +34,8 @@ EXAMPLES = {
         r"(?s)gain +0\.[5-9]\d\d ± .*modes at x = 0\.5: y = 0\.2.*, y = 0\.[45].*, y = 0\.[78]",
     ),
     "transformer.py": (
-        ["--texts", "200", "--epochs", "10"],
-        r"plain +[3-6]\d\.\d% +[12]\.\d+ +0\.(1[2-9]|[23]\d)\d .*\nposterior +[3-6]\d\.\d% +[01]\.\d+ +0\.(0\d|10)\d ",
+        ["--texts", "200", "--epochs", "10", "10"],
+        r"plain \w+ +10 +[3-6]\S+ +[12]\S+ +0\.(1[2-9]|[23]\d)\d .*\nposterior +10 +[3-6]\S+ +[01]\S+ +0\.(0\d|10)\d ",
     ),
     "adapters.py": (
         ["--texts", "100", "--labelled", "20", "--pretraining", "1", "--epochs", "10", "--seeds", "2"],

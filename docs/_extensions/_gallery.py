@@ -29,7 +29,7 @@ TRAPS = ("Trap", "Common mistake")
 PANELS = {
     "adapters": (0, 0, 0.58, 1),
     "mixture_density": (0.5, 0, 1, 1),
-    "transformer": (0, 0, 0.5, 0.68),
+    "transformer": (0, 0, 0.5, 1),
 }
 """The part of the first picture that the card of a script shows: left, top, right and bottom, from 0 to 1."""
 

@@ -1,7 +1,7 @@
 r"""From a plain network to a Bayesian one
 ======================================
 
-If you can train a network in PyTorch, this tutorial shows you how to make it say how certain its predictions are. A
+This tutorial turns a plain PyTorch network into one that says how certain its predictions are. A
 Bayesian neural network predicts with many networks that agree with the data, and is uncertain where they disagree.
 
 To make a network Bayesian, you choose a **prior** (which weights are plausible before the data are seen) and a
@@ -13,7 +13,7 @@ the distribution of the weights given the data. We do this for 200 noisy points 
 # %%
 # The problem
 # -----------
-# The data lie between -0.5 and 0.5, but we predict from -1 to 1. Outside of the data, the network should be uncertain.
+# The data lie between -0.5 and 0.5, but we predict from -1 to 1. Outside the data, the network should be uncertain.
 
 import functools
 
@@ -112,7 +112,7 @@ plt.show()
 # *Networks from the prior: their values have about the size of the data, and none has the shape of the data.*
 #
 # With a prior scale of 0.1 they would all be flat lines near 0, and with 10 they would reach thousands. 200 points will
-# be enough to pull these functions into the shape of the sine. Outside of the data nothing pulls them, so the fit will
+# be enough to pull these functions into the shape of the sine. Outside the data nothing pulls them, so the fit will
 # continue in a straight line there.
 #
 # This picture is the cheapest check of a prior. Here the targets lie between -12 and 12. For standardised targets,
@@ -170,9 +170,9 @@ plt.show()
 
 # %%
 # *Left: the inner band is two standard deviations of the drawn curves, and the outer band adds the noise. Right: the
-# drawn curves nearly coincide inside the data, and diverge outside.*
+# drawn curves nearly coincide inside the data. Outside, they diverge and do not always contain the truth.*
 #
-# How much a band widens outside of the data depends on the network and its prior. Here the curves continue as straight
+# How much a band widens outside the data depends on the network and its prior. Here the curves continue as straight
 # lines with different slopes, whereas those of tanh units would level off.
 #
 # How often does the outer band contain the truth?
@@ -207,7 +207,8 @@ plotting.loss_curves(fitted.history, axes)
 plt.show()
 
 # %%
-# *At the end, the ELBO no longer rises: the fit was long enough. The pale curves are the values of each epoch, and the
+# *The ELBO and its two terms, in the last epochs only, because the values of earlier ones are too large to show. At
+# the end, the ELBO no longer rises: the fit was long enough. The pale curves are the values of each epoch, and the
 # lines their moving averages.*
 #
 # **Common mistake: stopping too early.** The standard deviations converge long after the means. So check these curves
@@ -224,7 +225,7 @@ for place in (0.0, 1.0):
     )
 
 # %%
-# Mean field ignores how weights depend on each other. Here it is less certain than the chains inside of the data, and
+# Mean field ignores how weights depend on each other. Here it is less certain than the chains inside the data, and
 # more certain outside. The third tutorial measures such differences in a gap between data.
 #
 # **Common mistake: the KL weight.** Many programs reduce the weight of the divergence, for better accuracy. In the
@@ -276,4 +277,4 @@ plt.show()
 #    Is it close to 1?
 # 4. Open a gap, ``data.regression_problem(200, noise=1.0, gap=0.5)``. Are the chains less certain in the gap? Is the
 #    mean-field guide?
-# 5. Use tanh, ``nets.mlp([1, 20, 20, 1], activation=nn.Tanh)``. How does the band continue outside of the data?
+# 5. Use tanh, ``nets.mlp([1, 20, 20, 1], activation=nn.Tanh)``. How does the band continue outside the data?
