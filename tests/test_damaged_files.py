@@ -18,8 +18,11 @@ from pyro_bnn.app.manifest import Manifest
 from pyro_bnn.data import MissingDataError, load_images, load_uci
 
 from .folders import train_run
-from .test_cli import FILES, pyro_bnn  # noqa: F401  # a fixture
+from .test_cli import FILES as FROM_THE_COMMAND
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 from .test_data import write_uci
+
+FILES = FROM_THE_COMMAND - {"asked.json"}
 
 
 @pytest.fixture(scope="module")

@@ -248,7 +248,7 @@ def documented(kind):
     """Number of files in the heading of the contributor's recipe, and the files that it lists."""
     text = (ROOT / "docs" / "contributing_recipes.md").read_text()
     ((number, section),) = re.findall(
-        rf"^## A new {kind}: (\d+) files\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE
+        rf"^## A new (?:gradient )?{kind}: (\d+) files\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE
     )
     return int(number), re.findall(r"^\d+\. `([^`]+)`", section, re.MULTILINE)
 

@@ -190,7 +190,9 @@ def test_a_row_may_have_several_labels(method):
     random = np.random.default_rng(0)
     X = random.normal(size=(150, 2))
     y = (X + 0.1 * random.normal(size=(150, 2)) > [0, 0.5]).astype(int)
-    settings = {**SHORT, "method": method, "max_iter": 50 if method == "auto" else 300}
+    settings = {**SHORT, "method": method, "max_iter": 300}
+    if method == "auto":
+        settings |= {"max_iter": 50, "learning_rate": None}
     classifier = pb.BNNClassifier(**settings).fit(X, y)
     probs = classifier.predict_proba(X)
     assert probs.shape == (150, 2)

@@ -96,11 +96,18 @@ class BNNEstimator(Advised, Settings):
         return (_dense(found[0]), found[1]) if targets else _dense(found)
 
     def _is_next(self) -> bool:
-        """Return whether an earlier part was fitted; raise if `method` has no `partial_fit`."""
+        """Return whether an earlier part was fitted; raise if `method`, or the earlier fit, cannot be continued."""
         if self.method not in PARTIAL:
             names = ", ".join(map(repr, PARTIAL))
             raise ValueError(f"`method` must be one of {names} for `partial_fit`, got {self.method!r}.")
-        return hasattr(self, "posterior_")
+        if not hasattr(self, "posterior_"):
+            return False
+        if not self.posterior_.guides:
+            raise ValueError(
+                f"`partial_fit` must continue a variational fit, got an estimator fitted by {self.posterior_.method}; "
+                'call it on a new estimator, `sklearn.base.clone(estimator)`, or fit with `method="svi"`.'
+            )
+        return True
 
     @staticmethod
     def _weights(sample_weight: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray | None]:
