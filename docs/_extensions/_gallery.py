@@ -27,11 +27,15 @@ NOTE_OR_FOOTER = re.compile(
 TRAPS = ("Trap", "Common mistake")
 
 PANELS = {
-    "adapters": (0, 0, 0.58, 1),
-    "mixture_density": (0.5, 0, 1, 1),
-    "transformer": (0, 0, 0.5, 1),
+    "adapters": (1, (0, 0, 0.58, 1)),
+    "mixture_density": (1, (0.5, 0, 1, 1)),
+    "plot_1_plain_to_bayesian": (3, (0, 0.12, 0.51, 1)),
+    "plot_2_detect_the_unknown": (1, (0, 0, 0.52, 1)),
+    "plot_3_is_my_posterior_good": (2, (0.5, 0.52, 1, 1)),
+    "plot_4_prune": (3, (0, 0, 0.49, 1)),
+    "transformer": (1, (0, 0, 0.5, 1)),
 }
-"""The part of the first picture that the card of a script shows: left, top, right and bottom, from 0 to 1."""
+"""The picture that a card shows, counted from 1, and which part of it: left, top, right and bottom, from 0 to 1."""
 
 
 def has_colors_of_its_own() -> bool:
@@ -226,7 +230,9 @@ def shown_by(script: Path, thumbnail: nodes.image) -> nodes.Node | None:
     if pictures:
         if script.stem in PANELS:
             small = images / "thumb" / f"sphx_glr_{script.stem}_thumb.png"
-            crop(pictures[0], PANELS[script.stem], small)
+            number, box = PANELS[script.stem]
+            sizes = images.glob(f"sphx_glr_{script.stem}_{number:03}*")
+            crop(max(sizes), box, small)  # of the highest resolution
         return thumbnail
     printed = re.search(
         r"sphx-glr-script-out\n\n \.\. code-block:: none\n\n((?:    .*\n|\n)+)",

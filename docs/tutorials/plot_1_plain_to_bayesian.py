@@ -1,8 +1,8 @@
 r"""From a plain network to a Bayesian one
 ======================================
 
-This tutorial turns a plain PyTorch network into one that says how certain its predictions are. A
-Bayesian neural network predicts with many networks that agree with the data, and is uncertain where they disagree.
+This tutorial turns a plain PyTorch network into one that says how certain its predictions are. A Bayesian neural
+network predicts with many networks that agree with the data, and is uncertain where they disagree.
 
 To make a network Bayesian, you choose a **prior** (which weights are plausible before the data are seen) and a
 **likelihood** (how targets scatter around the network's output). Then ``fit`` draws networks from the **posterior**,
@@ -161,9 +161,9 @@ with plotting.style():
         curve = pb.predict_point(model, draw, grid).mean
         right.plot(grid, curve, "-", color="C0", alpha=0.4)
     right.plot(x, y, ".", color="black", markersize=3, zorder=1.9)
-    left.set(title="predictive bands", ylim=(-30, 30))
+    left.set(title="predictive bands", ylim=(-35, 30))
     right.set(title="20 of the networks behind them", xlabel="x")
-    right.set(xlim=(-1, 1), ylim=(-30, 30))
+    right.set(xlim=(-1, 1), ylim=(-35, 30))
     left.get_legend().remove()
     left.figure.legend(loc="outside upper center", ncols=5)
 plt.show()
@@ -207,9 +207,9 @@ plotting.loss_curves(fitted.history, axes)
 plt.show()
 
 # %%
-# *The ELBO and its two terms, in the last epochs only, because the values of earlier ones are too large to show. At
-# the end, the ELBO no longer rises: the fit was long enough. The pale curves are the values of each epoch, and the
-# lines their moving averages.*
+# *The ELBO and its two terms. At the end, the ELBO no longer rises: the fit was long enough. The first epochs are left
+# out, because their values differ too much from the last. The pale curves are the values of each epoch, and the lines
+# their moving averages.*
 #
 # **Common mistake: stopping too early.** The standard deviations converge long after the means. So check these curves
 # before you look at predictions.

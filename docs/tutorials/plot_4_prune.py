@@ -71,7 +71,7 @@ with plotting.style():
     left.set(title="mean image", xticks=[], yticks=[])
     shown = right.imshow(
         pruning.decibel(first.mean(0)).reshape(8, 8).numpy(),
-        cmap="viridis",
+        cmap="Blues",
         vmin=-20,
     )
     right.set(title="its weights in the first layer", xticks=[], yticks=[])
