@@ -68,17 +68,13 @@ def values_in_words(cells: Cells, kind: str) -> str:
             least, middle, most = (six_digits(float(part)) for part in np.nanquantile(found[0], (0, 0.5, 1)))
             return f"{least} to {most}, median {middle}"
         if kind == "date" and (found := cells.days()):
-            first, last = (str(pd.Timestamp(days, unit="D").date()) for days in _ends(found[0]))
+            first, last = (str(pd.Timestamp(days, unit="D").date()) for days in np.nanquantile(found[0], (0, 1)))
             return f"{first} to {last}"
     counts = pd.Series(cells.labels[~cells.is_missing]).value_counts()
     often = (
         f", most often “{counts.index[0]}” ({percent(counts.iloc[0] / counts.sum(), 0)})" if counts.iloc[0] > 1 else ""
     )
     return f"{len(counts):,} different{often}"
-
-
-def _ends(values: np.ndarray) -> tuple[float, float]:
-    return float(np.nanmin(values)), float(np.nanmax(values))
 
 
 def _target_in_words(target: Target) -> str:
