@@ -71,7 +71,6 @@ def fit(
             num_warmup=80,
             num_chains=2,
             max_tree_depth=5,
-            compile="auto",
             seed=seed,
         )
     return model, posterior
