@@ -14,8 +14,8 @@ from pyro_bnn import plotting
 from ._results import page_style, save_small
 
 GREY, LINE = "0.5", plotting.PALETTE[2]
-ONE, SEVERAL = "posterior of one network", "several networks"
-PLAIN = "one plain network (dashed; band: one standard error)"
+ONE, SEVERAL = "from one start", "from several starts"
+PLAIN = "plain network (dashed; band: one standard error)"
 LOOKS = {ONE: {"marker": "o", "color": plotting.PALETTE[0]}, SEVERAL: {"marker": "D", "color": plotting.PALETTE[1]}}
 MeanAndError = tuple[float, float | None]
 
@@ -43,7 +43,7 @@ def draw(
     """Draw the points with their error bars; `points` has, by method, a mean and an error for each panel.
 
     The methods are in the order of the first panel. Each panel is wide enough for all of its bars. Methods of `several`
-    networks are diamonds in another colour. The points of the method `reference` are grey, and so are dashed lines at
+    starts are diamonds in another colour. The points of the method `reference` are grey, and so are dashed lines at
     its means, and a band of one standard error on both sides of them. In all panels, smaller is better.
     """
     names = sorted(points, key=lambda name: points[name][0][0])

@@ -57,7 +57,7 @@ TITLES = {
     "swag": "SWAG",
     "multi-swag": "three with SWAG",
     "sghmc": "SGHMC",
-    "mclmc": "MCLMC",
+    "mclmc": "chains (MCLMC)",
     "laplace-kronecker": "Laplace (Kronecker)",
     "laplace-last-layer": "Laplace (last layer)",
 }
@@ -65,8 +65,8 @@ TITLES = {
 
 
 def several(names: Iterable[str]) -> set[str]:
-    """Those of some methods that average several networks."""
-    return {name for name in names if re.match("(batch )?ensemble|three|four|MCLMC", name)}
+    """Those of some methods that start several times."""
+    return {name for name in names if re.match("(batch )?ensemble|three|four|chains", name)}
 
 
 def by_method(rows: Sequence[Row], titles: Mapping[str, str] = TITLES) -> dict[str, list[Row]]:

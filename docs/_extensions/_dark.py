@@ -17,9 +17,6 @@ FOR_PHONES = {
     "only-light": "generated/phone",
     "only-dark": "generated/phone/dark",
 }
-WITH_NAMES = ("cost", "cost_lenet", "hmc_images", "serving")
-"""Pictures with names at their left; on a phone, a copy of that part stays in view while the picture scrolls."""
-
 DARKEST, LIGHTEST = 0.19, 0.94  # of the theme's background and of its text
 OF_COLORS = 0.68  # least lightness of a full colour: a contrast of 5 or more
 OF_BANDS = (
@@ -111,8 +108,7 @@ def darken(picture: Path, target: Path) -> None:
 def add_dark_pictures(app: Sphinx, document: nodes.document) -> None:
     """Show each picture in the light theme only, and beside it the dark version in the dark theme only.
 
-    Pictures in `ROWS` have other versions for phones. Pictures with names at the left have another copy, of which the
-    style sheet shows this part.
+    Pictures in `ROWS` have other versions for phones.
     """
     for light in [*document.findall(nodes.image)]:
         picture = Path(light["uri"])
@@ -135,9 +131,3 @@ def add_dark_pictures(app: Sphinx, document: nodes.document) -> None:
                 phone["classes"] += ["on-phone"]
                 shown["classes"] += ["restacked"]
                 light.parent.append(phone)
-        if picture.stem in WITH_NAMES:
-            for shown in (light, dark):
-                names = shown.deepcopy()
-                names["alt"] = ""  # the picture itself has the text
-                names["classes"] += ["names"]
-                light.parent.insert(0, names)

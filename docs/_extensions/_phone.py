@@ -11,14 +11,75 @@ Box = tuple[int, int, int, int]
 SPACE = 8
 """Least width of a space between words, in pixels."""
 
-KL_PANELS = ((0, 58, 628, 675), (628, 58, 1189, 675), (1189, 58, 1745, 675))
+
+def beside(
+    names: Box, panels: tuple[tuple[int, int], ...], top: int, bottom: int
+) -> list[list[Box]]:
+    """A row for each panel from `top` to `bottom`, with the same names or numbers at its left.
+
+    Args:
+        names: The names at the left of the first panel.
+        panels: Left and right edge of each panel.
+        top: Upper edge of the panels.
+        bottom: Lower edge of the panels.
+    """
+    return [[names, (left, top, right, bottom)] for left, right in panels]
+
+
+OF_DOTS = [[(0, 0, 1750, 58)], [(0, 58, 660, 108)], [(660, 58, 1460, 108)]]
+"""Title and legend of pictures with three panels and names at the left."""
 
 ROWS: dict[str, list[list[Box]]] = {
     "uci": [
-        [(0, 0, 1045, 95)],
-        [(0, 95, 1004, 818)],
-        [(0, 95, 288, 786), (1004, 95, 1745, 818)],
-        [(0, 820, 1750, 875)],
+        [(0, 0, 640, 60)],
+        [(640, 0, 1050, 60)],
+        *beside(
+            (0, 110, 258, 600),
+            ((258, 741), (741, 1226), (1226, 1750)),
+            60,
+            650,
+        ),
+        [(0, 650, 1750, 700)],
+    ],
+    "cost": [
+        *OF_DOTS,
+        *beside(
+            (0, 110, 258, 636),
+            ((258, 748), (748, 1258), (1258, 1750)),
+            110,
+            725,
+        ),
+    ],
+    "cost_lenet": [
+        *OF_DOTS,
+        *beside(
+            (0, 110, 354, 778),
+            ((354, 813), (813, 1290), (1290, 1750)),
+            110,
+            867,
+        ),
+    ],
+    "hmc_images": [
+        *OF_DOTS,
+        [(0, 110, 745, 820)],
+        *beside((0, 110, 258, 732), ((745, 1260), (1260, 1750)), 110, 820),
+    ],
+    "serving": [
+        [(0, 0, 490, 60)],
+        [(490, 0, 950, 60)],
+        [(950, 0, 1560, 60)],
+        *beside((0, 60, 274, 662), ((274, 1010), (1010, 1750)), 60, 750),
+    ],
+    "width": [
+        [(0, 0, 880, 60)],
+        [(0, 60, 880, 700)],
+        [(880, 60, 1750, 700)],
+    ],
+    "estimators": [
+        [(0, 0, 670, 60)],
+        [(670, 0, 1250, 60)],
+        [(0, 60, 929, 725)],
+        [(0, 60, 110, 660), (929, 60, 1750, 725)],
     ],
     "coverage": [
         [(0, 0, 757, 60)],
@@ -35,22 +96,22 @@ ROWS: dict[str, list[list[Box]]] = {
     "kl_weight": [
         [(0, 0, 803, 58)],
         [(803, 0, 1470, 58)],
-        [KL_PANELS[0]],
-        [(0, 58, 72, 593), KL_PANELS[1]],
-        [(0, 58, 72, 593), KL_PANELS[2]],
+        *beside(
+            (0, 58, 72, 593), ((72, 628), (628, 1189), (1189, 1745)), 58, 675
+        ),
     ],
-    # the panels of the upper row at the left, those of the lower at the right
     "priors": [
-        [(0, 0, 818, 60)],
+        [(0, 0, 325, 60)],
+        [(325, 0, 818, 60)],
         [(818, 0, 1440, 60)],
-        *(
-            [
-                (60, 60, 107, 494),
-                (left, 60, right, 532),
-                (44, 532, 104, 968),
-                (left, 532, right, 1050),
-            ]
-            for left, right in ((104, 650), (650, 1200), (1200, 1744))
+        *beside(
+            (0, 60, 104, 494), ((104, 650), (650, 1200), (1200, 1744)), 60, 532
+        ),
+        *beside(
+            (0, 532, 104, 968),
+            ((104, 650), (650, 1200), (1200, 1744)),
+            532,
+            1050,
         ),
     ],
     "optimisation": [

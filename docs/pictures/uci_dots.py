@@ -27,15 +27,10 @@ STEPS = {"yacht": 1, "energy": 1, "concrete": 0.5, "red wine": 0.1, "kin8nm": 0.
 
 BLUE, VERMILION, *_ = plotting.PALETTE
 GREY = "0.5"
-DEFAULT, FIXED, DISAGREE = "BNNRegressor()", "fixed network", "chains disagree"
-OTHER, PUBLISHED = "not a network", "published"
-PLAIN = "plain network (MAP)"
+DEFAULT, OTHER, PLAIN = "BNNRegressor()", "other methods", "plain network (MAP)"
 LOOKS = {
     DEFAULT: {"marker": "D", "color": VERMILION},
-    FIXED: {"marker": "o", "color": BLUE},
-    DISAGREE: {"marker": "o", "color": BLUE, "markerfacecolor": "white"},
-    OTHER: {"marker": "s", "color": GREY},
-    PUBLISHED: {"marker": "x", "color": "black"},
+    OTHER: {"marker": "o", "color": BLUE},
     PLAIN: {"marker": "o", "color": GREY},
 }
 COPIES = ("Gaussian process", "red wine")
@@ -48,12 +43,13 @@ NOT_DRAWN = (
     "Laplace (Kronecker)",
     "Laplace (last layer)",
     "SWAG",
+    "SGHMC",
     "BNNRegressor, svi",
     "Bayesian ridge",
+    "MC dropout, published",
+    "mean field, published",
 )
-"""Methods of the table that the picture leaves out: most are close to the plain network, and two are far worse."""
-
-NO_NETWORKS = ("Gaussian process", "Bayesian ridge")
+"""Methods of the table that the picture leaves out: most are close to the plain network, or were measured by others."""
 
 
 def numbers(cell: str) -> list[float]:
@@ -61,20 +57,9 @@ def numbers(cell: str) -> list[float]:
     return [float(part) for part in re.findall(r"-?[\d.]+", cell.replace("\N{MINUS SIGN}", "-"))]
 
 
-def kind_of(method: str, cell: str) -> str:
-    """The key of the look of a mark."""
-    if method in LOOKS:
-        return method
-    if method in NO_NETWORKS:
-        return OTHER
-    if method.endswith(PUBLISHED):
-        return PUBLISHED
-    return DISAGREE if "\\*" in cell else FIXED
-
-
 def draw_cell(ax: Axes, place: int, method: str, cell: str, *, note: str = "") -> None:
     """A mean with its standard error; a mean beyond the axis is a triangle at its end, with the number and a note."""
-    look = {"linestyle": "", "markersize": 4, **LOOKS[kind_of(method, cell)]}
+    look = {"linestyle": "", "markersize": 4, **LOOKS.get(method, LOOKS[OTHER])}
     mean, *error = numbers(cell)
     low, high = ax.get_xlim()
     if low <= mean <= high:
@@ -99,7 +84,7 @@ def uci(out: Path, _quick: bool) -> None:
         for rank, (_, method) in enumerate(known):
             ranks[method].append(rank / len(known))
     order = sorted(cells.keys() - NOT_DRAWN, key=lambda method: fmean(ranks[method]))
-    axes = plotting.new_axes(1, len(names), size=("page", 3.5))[0]
+    axes = plotting.new_axes(1, len(names), size=("page", 2.8))[0]
     for column, (ax, name) in enumerate(zip(axes, names, strict=True)):
         ax.set(title=name, xlim=LIMITS[name], ylim=(len(order) - 0.5, -0.5))
         ax.axvline(numbers(cells[PLAIN][column])[0], color=GREY, linestyle="--", linewidth=0.9, zorder=1.5)
