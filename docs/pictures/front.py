@@ -220,7 +220,7 @@ def draw(
     for title in (ax.title for ax in axes[0]):
         title.set_fontsize(8)
     for bar in (bar for ax in axes[1] for bar in ax.patches):
-        bar.set_facecolor("0.45")  # blue is the exact posterior at the left
+        bar.set_facecolor(GREEN)  # as the mean field at the left
     return figure
 
 

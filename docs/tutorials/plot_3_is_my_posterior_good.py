@@ -97,7 +97,7 @@ for name, posterior in (
     ("start 1e-6, 300 epochs", point),
 ):
     print(f"--- {name}")
-    print(posterior.diagnose())
+    print(*posterior.diagnose().warnings)
 
 with plotting.style():
     axes = plotting.new_axes(1, 3, size=(6.2, 2.6))[0]
