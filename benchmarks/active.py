@@ -233,7 +233,7 @@ def picture(points: Mapping[str, Mapping[int, MeanAndError]], reached: Mapping[s
             ax.set_yticks([5, 10, 20, 40], labels=["5", "10", "20", "40"] if ax is axes[0] else [])
             ax.minorticks_off()
         axes[0].set_ylabel("test error, % (log scale)")
-        title = f"smaller is better; dotted lines: images to {100 * ERRORS[0]:.0f} % error"
+        title = f"bands: one standard error on each side; dotted lines: images to {100 * ERRORS[0]:.0f} % error"
         looks = {"title": title, "alignment": "left", "labelspacing": 0.8}
         axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2, **looks)
         save_small(axes[0], path)

@@ -100,7 +100,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "_gallery.InOrderOfTheList",
     "image_scrapers": ("_gallery.pictures",),
     "image_srcset": ["2x"],
-    "thumbnail_size": (640, 340),
+    "thumbnail_size": (640, 427),
     "abort_on_example_error": True,
     "download_all_examples": False,
     "remove_config_comments": True,

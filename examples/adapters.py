@@ -158,7 +158,7 @@ def by_svi(
 METHODS = {  # and how many times as many epochs as AdamW it gets
     "AdamW": (by_adamw, 1),
     "mean field, Adam": (partial(by_svi, is_natural=False), 3),
-    "mean field, natural": (partial(by_svi, is_natural=True), 3),
+    "natural gradients": (partial(by_svi, is_natural=True), 3),
     "AdamW and Laplace": (by_laplace, 1),
 }
 SCORES = (

@@ -39,7 +39,7 @@ EXAMPLES = {
     ),
     "adapters.py": (
         ["--texts", "100", "--labelled", "20", "--pretraining", "1", "--epochs", "10", "--seeds", "2"],
-        r"(?s)AdamW +0\.\d+ ± .*mean field, natural +0\.\d+ ± .*AdamW and Laplace +0\.\d+ ± ",
+        r"(?s)AdamW +0\.\d+ ± .*natural gradients +0\.\d+ ± .*AdamW and Laplace +0\.\d+ ± ",
     ),
     "bandit.py": (
         ["--batches", "6", "--seeds", "2"],
