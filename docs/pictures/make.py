@@ -171,9 +171,9 @@ def priors(out: Path, quick: bool) -> None:
         for ax, name in zip(of_row, names, strict=True):
             sds = functions[name].std(0)
             line, *_ = ax.plot(x, functions[name][:5].T, color=BLUE, linestyle="-", linewidth=0.9)
-            band = ax.fill_between(x.flatten(), -2 * sds, 2 * sds, facecolor="0.85", linewidth=0, zorder=0)
+            band = ax.fill_between(x.flatten(), -2 * sds, 2 * sds, facecolor=BAND, linewidth=0, zorder=0)
             targets = [ax.axhline(y, color=VERMILION, linestyle=":", linewidth=1.1) for y in (-2, 2)]
-            ax.set(title=f"{name}\nsd of f(0): {float(sds[60]):.1f}; f(x) to {end}", xlim=(-3, 3), xticks=(-3, 0, 3))
+            ax.set(title=f"{name}\nsd of f(0): {float(sds[60]):.1f}; axis to {end}", xlim=(-3, 3), xticks=(-3, 0, 3))
             ax.set(ylim=(-end, end), yticks=range(-end, end + 1, end // 2))
             ax.set(ylabel="f(x)" if ax is of_row[0] else "")
             ax.set(xlabel="x" if ax in axes[1] else "")
