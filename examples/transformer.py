@@ -220,7 +220,7 @@ def main(texts: int, epochs: list[int], seed: int, validation: bool) -> None:
     axes = plotting.new_axes(1, 2, size=(6.2, 2.8))[0]
     axes[0].plot([0, 1], [0, 1], "--", color="0.4", linewidth=1)
     for name, num_epochs, color in zip(
-        ("plain network", "posterior"), epochs, ("C1", "C0"), strict=True
+        ("plain network", "posterior"), epochs, ("0.5", "C0"), strict=True
     ):
         is_bayesian = name == "posterior"
         start = time.process_time()

@@ -57,8 +57,8 @@ print("at x = 1:", ", ".join(f"{curve[-1].item():.1f}" for curve in curves))
 
 with plotting.style():
     ax = plotting.new_axes(1, 1, size=(6.2, 3.1))[0, 0]
-    ax.plot(grid, truth, "-.", color="0.4", label="truth")
-    ax.plot(x, y, "x", color="0.6", markersize=4, label="data")
+    ax.plot(grid, truth, ":", color="C1", label="truth")
+    ax.plot(x, y, ".", color="black", markersize=4, label="data")
     for curve in curves:
         (line,) = ax.plot(grid, curve, "-", color="C0", alpha=0.6)
     line.set_label("eight trained networks")
@@ -103,7 +103,7 @@ with plotting.style():
         for _ in range(30):
             (line,) = ax.plot(grid, model(grid), "-", color="C0", alpha=0.4)
     line.set_label("30 networks from the prior")
-    ax.plot(x, y, "x", color="0.4", markersize=4, label="data")
+    ax.plot(x, y, ".", color="black", markersize=4, label="data")
     ax.set(xlabel="x", ylabel="y", xlim=(-1, 1))
     ax.figure.legend(loc="outside upper center", ncols=2)
 plt.show()
