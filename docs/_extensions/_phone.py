@@ -1,5 +1,6 @@
 """Pictures with several panels in a second version for phones: fewer panels in a row, and larger letters."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,68 +14,56 @@ SPACE = 8
 
 
 def beside(
-    names: Box, panels: tuple[tuple[int, int], ...], top: int, bottom: int
+    names: tuple[int, int], edges: tuple[int, ...], top: int, bottom: int
 ) -> list[list[Box]]:
-    """A row for each panel from `top` to `bottom`, with the same names or numbers at its left.
+    """A row for each panel, with the names or numbers of the first panel at its left.
 
     Args:
-        names: The names at the left of the first panel.
-        panels: Left and right edge of each panel.
+        names: Right and lower edge of the names.
+        edges: Left edge of each panel, and the right edge of the last one.
         top: Upper edge of the panels.
         bottom: Lower edge of the panels.
     """
-    return [[names, (left, top, right, bottom)] for left, right in panels]
+    return [
+        [(0, top, *names), (x, top, end, bottom)] for x, end in pairwise(edges)
+    ]
 
 
 OF_DOTS = [[(0, 0, 1750, 58)], [(0, 58, 660, 108)], [(660, 58, 1460, 108)]]
 """Title and legend of pictures with three panels and names at the left."""
 
+PANELS_OF_PRIORS = (104, 650, 1200, 1744)
+
 ROWS: dict[str, list[list[Box]]] = {
     "uci": [
         [(0, 0, 640, 60)],
         [(640, 0, 1050, 60)],
-        *beside(
-            (0, 60, 258, 600),
-            ((258, 741), (741, 1226), (1226, 1750)),
-            60,
-            650,
-        ),
+        *beside((258, 600), (258, 741, 1226, 1750), 60, 650),
         [(0, 650, 1750, 700)],
     ],
     "cost": [
         *OF_DOTS,
-        *beside(
-            (0, 110, 258, 636),
-            ((258, 748), (748, 1258), (1258, 1750)),
-            110,
-            725,
-        ),
+        *beside((258, 636), (258, 748, 1258, 1750), 110, 725),
     ],
     "cost_lenet": [
         *OF_DOTS,
-        *beside(
-            (0, 110, 354, 778),
-            ((354, 813), (813, 1290), (1290, 1750)),
-            110,
-            867,
-        ),
+        *beside((354, 778), (354, 813, 1290, 1750), 110, 867),
     ],
     "hmc_images": [
         *OF_DOTS,
         [(0, 110, 745, 820)],
-        *beside((0, 110, 258, 732), ((745, 1260), (1260, 1750)), 110, 820),
+        *beside((258, 732), (745, 1260, 1750), 110, 820),
     ],
     "serving": [
         [(0, 0, 490, 60)],
         [(490, 0, 950, 60)],
         [(950, 0, 1560, 60)],
-        *beside((0, 60, 274, 662), ((274, 1010), (1010, 1750)), 60, 750),
+        *beside((274, 662), (274, 1010, 1750), 60, 750),
     ],
     "active_learning": [
         [(0, 0, 770, 62)],
         [(770, 0, 1435, 62)],
-        [(0, 62, 916, 675)],
-        [(0, 62, 88, 675), (916, 62, 1750, 675)],
+        *beside((88, 675), (88, 916, 1750), 62, 675),
     ],
     "width": [
         [(0, 0, 880, 60)],
@@ -84,40 +73,28 @@ ROWS: dict[str, list[list[Box]]] = {
     "estimators": [
         [(0, 0, 670, 60)],
         [(670, 0, 1250, 60)],
-        [(0, 60, 929, 725)],
-        [(0, 60, 110, 660), (929, 60, 1750, 725)],
+        *beside((110, 660), (110, 929, 1750), 60, 725),
     ],
     "coverage": [
         [(0, 0, 757, 60)],
         [(757, 0, 1290, 60)],
-        [(0, 60, 951, 675)],
-        [(0, 60, 159, 593), (951, 60, 1745, 675)],
+        *beside((159, 593), (159, 951, 1745), 60, 675),
     ],
     "trust": [
         [(0, 0, 803, 58)],
         [(803, 0, 1380, 58)],
-        [(0, 58, 919, 675)],
-        [(0, 58, 92, 593), (919, 58, 1745, 675)],
+        *beside((92, 593), (92, 919, 1745), 58, 675),
     ],
     "kl_weight": [
         [(0, 0, 803, 58)],
         [(803, 0, 1470, 58)],
-        *beside(
-            (0, 58, 72, 593), ((72, 628), (628, 1189), (1189, 1745)), 58, 675
-        ),
+        *beside((72, 593), (72, 628, 1189, 1745), 58, 675),
     ],
     "priors": [
         [(0, 0, 818, 60)],
         [(818, 0, 1440, 60)],
-        *beside(
-            (0, 60, 104, 494), ((104, 650), (650, 1200), (1200, 1744)), 60, 532
-        ),
-        *beside(
-            (0, 532, 104, 968),
-            ((104, 650), (650, 1200), (1200, 1744)),
-            532,
-            1050,
-        ),
+        *beside((104, 494), PANELS_OF_PRIORS, 60, 532),
+        *beside((104, 968), PANELS_OF_PRIORS, 532, 1050),
     ],
     "optimisation": [
         [(0, 0, 1750, 57)],
