@@ -15,8 +15,8 @@ import torch
 
 from pyro_bnn import metrics
 from pyro_bnn.app import recipes
+from pyro_bnn.app.numbers import number
 from pyro_bnn.app.remedies import MORE_EPOCHS, TOO_EARLY
-from pyro_bnn.app.reports.numbers import number
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.fit import has_settled, of_length, training_command
 from pyro_bnn.app.reports.page.section import Headline, Section, Tile, Verdict

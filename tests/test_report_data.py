@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pyro_bnn.app.reports.numbers import number, six_digits, with_error
+from pyro_bnn.app.numbers import number, six_digits, with_error
 from pyro_bnn.app.reports.page.section import Verdict
 from pyro_bnn.app.reports.pictures import panel, panels, readable
 

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import spearmanr
 from torch.distributions import Laplace, Normal, Poisson
 
-from pyro_bnn.app.reports.numbers import with_error
+from pyro_bnn.app.numbers import with_error
 from pyro_bnn.app.reports.page.calibration import calibration_section
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.fit import of_temperature, of_weights

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ..._core.summary import counted
 from ..config import RunConfig
-from ..reports.numbers import percent, six_digits
+from ..numbers import percent, six_digits
 from .amounts import numbers_or_amounts
 from .cells import Cells
 from .encoding import Feature, TableEncoding

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ...results.calibration import ConformalIntervals, ConformalSets
 from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
+from ..numbers import in_series, number, percent
 from ..runs import RunCalibration
-from .numbers import in_series, number, percent
 
 COMPARED = (0.9, 0.95)  # levels of the intervals and sets
 ALSO_COMPARED = (0.5,)  # levels of the intervals alone

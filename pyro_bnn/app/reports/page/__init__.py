@@ -9,8 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ...._core.summary import counted
+from ...numbers import number, percent, together, with_error
 from ...runs import is_chains
-from ..numbers import number, percent, together, with_error
 from .calibration import calibrated_section, calibration_section
 from .chains import chains_section
 from .classifier import accuracy_section, examples_section, unknown_section

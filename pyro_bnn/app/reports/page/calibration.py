@@ -11,8 +11,8 @@ from ....results import plotting
 from ....results.calibration import rank_of
 from ....scores import metrics
 from ...config import LEVEL
+from ...numbers import in_series, percent, with_error
 from ..calibrated import CHANCE, COARSE, BeforeAndAfter, before_and_after
-from ..numbers import in_series, percent, with_error
 from ..pictures import Drawing
 from .section import FEWEST, Section, Tile, Verdict, judged
 from .subject import Subject

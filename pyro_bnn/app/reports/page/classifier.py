@@ -14,7 +14,7 @@ from ...._core.summary import counted
 from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
-from ..numbers import in_series, percent, with_error
+from ...numbers import in_series, percent, with_error
 from ..pictures import Drawing, panel, pixels
 from ..trained import TREES, Alone
 from .section import Level, Section, Tile, Verdict, judged, wilson

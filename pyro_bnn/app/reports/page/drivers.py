@@ -8,8 +8,8 @@ import pandas
 
 from ....results import plotting
 from ...config import LEVEL
+from ...numbers import in_series, number, percent, six_digits, with_error
 from ..drivers import MOST_COLUMNS, MOST_ROWS, NUM_PERMUTATIONS, Driver, Drivers
-from ..numbers import in_series, number, percent, six_digits, with_error
 from ..pictures import Drawing, panels
 from .section import Section
 from .subject import Classified, Regressed, Subject

@@ -22,10 +22,10 @@ from ....inference.posterior import Status
 from ....results import plotting, pruning
 from ...chains import OF_NET
 from ...config import RunConfig, option_of, settings
+from ...numbers import percent
 from ...remedies import MORE, MORE_EPOCHS, TOO_EARLY, limit_in
 from ...runs import cut_short, is_chains
 from ...starting import NUM_STEPS, VARIATIONAL, method_for
-from ..numbers import percent
 from ..pictures import Drawing, panel
 from .section import Section, Verdict, sentence
 from .subject import Subject

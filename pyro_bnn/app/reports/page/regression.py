@@ -14,8 +14,8 @@ from ...._core.summary import counted
 from ....results import plotting
 from ....scores import metrics
 from ...config import LEVEL
+from ...numbers import in_series, number, percent, with_error
 from ..calibrated import CHANCE, COARSE, COARSE_RATIO, promised_by
-from ..numbers import in_series, number, percent, with_error
 from ..pictures import Drawing, observed_against_predicted, panel
 from ..scores import LEVELS, of_counts
 from ..trained import TREES

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from ....scores.uncertainty import Prediction
+from ...numbers import number, percent, with_error
 from ..calibrated import COARSE, COARSE_RATIO
-from ..numbers import number, percent, with_error
 from ..trained import LINEAR, TREES, Alone
 from .section import FEWEST, About, Level, Tile, Verdict, judged, sentence
 from .subject import Classified, Regressed
