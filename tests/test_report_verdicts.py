@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ NUM_ROWS = 600
 class Measured:
     """The part of a subject that the sections look at."""
 
-    seed = 0
+    seed, config = 0, SimpleNamespace(calibrate=0.2)
 
     def __init__(self, *, classified=None, regressed=None):
         self.classified, self.regressed = classified, regressed

@@ -15,11 +15,11 @@ from ....results import plotting
 from ....scores import metrics
 from ...config import LEVEL
 from ...numbers import in_series, number, percent, with_error
-from ..calibrated import CHANCE, COARSE, COARSE_RATIO, promised_by
+from ..calibrated import CHANCE, COARSE, COARSE_RATIO, BeforeAndAfter, limits_by_chance, promised_by
 from ..pictures import Drawing, observed_against_predicted, panel
 from ..scores import LEVELS, of_counts
 from ..trained import TREES
-from .calibration import MOST_ERRORS, limits_by_chance
+from .calibration import MOST_ERRORS
 from .hints import of_bias, of_leak, of_negative
 from .section import FEWEST, Section, Tile, Verdict, judged, sentence
 from .subject import Regressed, Subject
@@ -137,7 +137,7 @@ def intervals_section(subject: Subject) -> Section | None:
     rows = [_coverage(found, level) for level in LEVELS]
     groups, ranking = ranking_of(found, seed=subject.seed)
     of_sds, is_few = of_groups(groups), len(found.y) < FEWEST
-    of_widths = _of_intervals(rows, len(found.y), is_calibrated=found.calibration is not None)
+    of_widths = _of_intervals(rows, len(found.y), found.before_and_after, subject.config.calibrate)
     is_known = is_few or of_widths.is_named  # whether another verdict says that sds are wrong, or that rows are few
     verdicts = [
         of_widths,
@@ -198,7 +198,9 @@ def _coverage(found: Regressed, level: float) -> dict[str, Any]:
     }
 
 
-def _of_intervals(rows: Sequence[Mapping[str, Any]], num_rows: int, *, is_calibrated: bool) -> Verdict:
+def _of_intervals(
+    rows: Sequence[Mapping[str, Any]], num_rows: int, calibrated: BeforeAndAfter | None, share: float
+) -> Verdict:
     wrong = [row for row in rows if not row["limits"][0] <= row["held"] <= row["limits"][1]]
     misses = [row["held"] - row["promised"] for row in wrong]
     numbers = ", ".join(f"{percent(row['held'])} for {percent(row['promised'], 0)}" for row in rows)
@@ -210,18 +212,14 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], num_rows: int, *, is_calibr
     named = next((row for row in wrong if row["level"] == LEVEL), None)
     worst = named or max(wrong or rows, key=lambda row: abs(row["held"] - row["promised"]))
     held = f"{percent(worst['held'])} of {counted(num_rows, 'target')} inside"
-    mended = (
-        "; hold out more rows, or train without --calibrate"
-        if is_calibrated
-        else "; to correct them, train with --calibrate 0.2"
-    )
-    own = "calibrated " if is_calibrated else ""
+    own, remedy = "", "Train with --calibrate 0.2 to correct the widths with held-out rows."
+    mended, changes = "; to correct them, train with --calibrate 0.2", {"calibrate": 0.2}
+    if calibrated is not None:
+        own, remedy, mended, changes = "calibrated ", calibrated.conclusion, "", calibrated.changes(share)
     short = f"the {own}{percent(worst['level'], 0)} intervals are {kind} ({held}{mended})"
     levels = own + in_series([percent(row["level"], 0) for row in wrong])
     good = f"The {own}intervals hold the promised shares of the targets, within chance (share inside: {numbers})."
-    remedy = " Train with --calibrate 0.2 to correct the widths with held-out rows."
-    remedy = " Hold out more rows with --calibrate, or train without it." if is_calibrated else remedy
-    text = f"The {levels} intervals are {kind}: the share of the targets inside is {numbers}.{remedy}"
+    text = f"The {levels} intervals are {kind}: the share of the targets inside is {numbers}. {remedy}"
     level = next(row for row in rows if row["level"] == LEVEL)
     is_few = num_rows < FEWEST or level["promised"] - level["limits"][0] > COARSE
     few = (
@@ -240,8 +238,7 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], num_rows: int, *, is_calibr
         (not wrong, "good", "", good),
         (True, "problem" if is_large and not is_cautious else "note", short, text),
     )
-    changes = {"calibrate": 0.2} if wrong and not is_calibrated else {}
-    return replace(verdict, is_named=bool(wrong), changes=changes)
+    return replace(verdict, is_named=bool(wrong), changes=changes if wrong else {})
 
 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
