@@ -155,7 +155,7 @@ def test_what_is_printed_is_what_the_page_says(good):
 
 
 def test_thresholds_stand_beside_the_verdicts(good):
-    num_verdicts = sum(line.startswith(("good:", "note:", "problem:")) for line in good[1].splitlines())
+    num_verdicts = sum(line.startswith(("good:", "unclear:", "note:", "problem:")) for line in good[1].splitlines())
     assert good[0].count("<summary>Thresholds</summary>") == num_verdicts > 0
 
 

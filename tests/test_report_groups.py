@@ -53,7 +53,7 @@ def test_few_rows_that_are_too_few_by_quarter_are_judged_together():
     assert (verdict.level, verdict.short) == ("note", "predicted sd too small")
     assert verdict.text.endswith(": RMSE / predicted sd is 1.50, and chance allows 0.80 to 1.20.")
     verdict = of_groups([{**group, "error": (1.1, 0.2), "ratio": 1.1}] * 4)
-    assert verdict.is_untold
+    assert verdict.word == "unclear"
     assert verdict.text.endswith("RMSE / predicted sd is 1.10, and chance allows 0.80 to 1.20.")
 
 

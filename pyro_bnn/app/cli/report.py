@@ -72,7 +72,7 @@ def report(
     output = Output("report", as_json=as_json)
     output.say(headline, style=STYLES[level_of(verdicts)])
     for verdict in verdicts:
-        output.say(f"{verdict.level + ':':9s} {verdict.text}", indent=10)
+        output.say(f"{verdict.word + ':':9s} {verdict.text}", indent=10)
     command = next((verdict.command for verdict in verdicts if verdict.command), "")
     if command:
         output.say("\nTo train again with all the changes that these verdicts suggest:")

@@ -142,7 +142,7 @@ def intervals_section(subject: Subject) -> Section | None:
     verdicts = [
         of_widths,
         *([] if is_few else [of_ranking(ranking)]),
-        *([] if (is_few and of_sds.level == "good") or (is_known and of_sds.is_untold) else [of_sds]),
+        *([] if (is_few and of_sds.level == "good") or (is_known and of_sds.word == "unclear") else [of_sds]),
         *of_negative(found, LEVEL),
     ]
     headline = next(row for row in rows if row["level"] == LEVEL)
