@@ -96,7 +96,7 @@ def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place, monkeypatch
     assert "Too few rows to judge the intervals" in said
     page = (place / "run" / "report.html").read_text()
     assert "Before and after calibration" in page
-    assert "These are the calibrated intervals" in page
+    assert "the random choice of the 160 rows that calibrated" in page
     assert "largest sd" in page
     assert "Inside their calibrated 90\xa0% interval" in page
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from ..calibrated import CHANCE, COARSE, COARSE_RATIO, BeforeAndAfter, limits_by
 from ..pictures import Drawing, observed_against_predicted, panel
 from ..scores import LEVELS, of_counts
 from ..trained import TREES
-from .calibration import MOST_ERRORS
 from .hints import of_bias, of_leak, of_negative
 from .section import FEWEST, Section, Tile, Verdict, judged, sentence
 from .subject import Regressed, Subject
@@ -157,7 +157,6 @@ def intervals_section(subject: Subject) -> Section | None:
             "of_counts": of_counts(headline["promised"]),
             "chance": CHANCE,
             "groups": groups,
-            "most_errors": MOST_ERRORS,
             "small_ratio": SMALL_RATIO,
             "median": float(scale.median()),
             "largest": float(scale.max()),
@@ -258,7 +257,7 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
                 "predicted": predicted,
                 "error": (error, its_error),
                 "ratio": error / predicted,
-                "limits": _limits(MOST_ERRORS * relative),
+                "limits": _limits(relative),
             }
         )
     generator = np.random.default_rng(seed)
@@ -274,9 +273,9 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
     }
 
 
-def _limits(miss: float) -> tuple[float, float]:
-    """Return limits of RMSE / sd, which differ from 1 by `miss`, or by `SMALL_RATIO` if that is more."""
-    miss = max(miss, SMALL_RATIO)
+def _limits(error: float) -> tuple[float, float]:
+    """Return the limits of RMSE / sd, which has the standard error `error`, with probability `CHANCE`."""
+    miss = max(NormalDist().inv_cdf((1 + CHANCE) / 2) * error, SMALL_RATIO)
     return max(1 - miss, 0.0), 1 + miss
 
 
@@ -287,7 +286,7 @@ def _overall(groups: Sequence[Mapping[str, Any]]) -> tuple[float, tuple[float, f
     predicted = math.sqrt(sum(share * sd**2 for share, sd, _, _ in parts))
     root = math.sqrt(sum(share * size**2 for share, _, size, _ in parts))
     error = math.hypot(*(share * size * its_error for share, _, size, its_error in parts)) / root if root else 0.0
-    return root / predicted, _limits(NUM_ERRORS * max(error / predicted, 1 / math.sqrt(2 * num_rows)))
+    return root / predicted, _limits(max(error / predicted, 1 / math.sqrt(2 * num_rows)))
 
 
 def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
@@ -309,10 +308,9 @@ def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
     few = f"{sentence(untold)}{' in each quarter of them' * (len(groups) > 1)}."
     return judged(
         "uncertainty",
-        f"Note: over all rows, RMSE / predicted sd differs from 1 by more than {NUM_ERRORS:g} standard errors; or it "
-        f"differs by more than {MOST_ERRORS:g} in some quarter of the rows. Both must also be more than "
-        f"{SMALL_RATIO:g}. Another note: {MOST_ERRORS:g} standard errors are above {COARSE_RATIO:g} in some quarter, "
-        "so that the rows are too few to tell.",
+        f"Note: over all rows, or in some quarter of the rows, RMSE / predicted sd differs from 1 by more than "
+        f"{SMALL_RATIO:g}, and by more than right sds do in {percent(CHANCE, 0)} of the cases. Another note: these may "
+        f"differ by more than {COARSE_RATIO:g} in some quarter, so that the rows are too few to tell.",
         (is_even, "note", f"predicted sd too {side}", f"The predicted sd is too {side}: {found}."),
         (bool(off), "note", f"predicted sd {where}", uneven),
         (is_few, "note", untold, f"{few} Over all rows, {found}."),
