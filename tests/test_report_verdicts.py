@@ -18,7 +18,7 @@ from pyro_bnn.app.reports.page.fit import of_temperature, of_weights
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, of_ranking, ranking_of
 from pyro_bnn.app.reports.page.section import first_line
 from pyro_bnn.app.reports.page.subject import Regressed
-from pyro_bnn.app.reports.page.verdicts import of_baseline
+from pyro_bnn.app.reports.page.verdicts import of_baseline, of_rivals
 from pyro_bnn.inference.guides import Diagnosis, SiteDiagnosis
 from pyro_bnn.inference.history import History
 from pyro_bnn.results.calibration import ConformalIntervals
@@ -391,4 +391,10 @@ def test_few_rows_are_no_problem_but_no_proof_either():
     )
     verdict = errors_section(subject).verdicts[0]
     assert (verdict.level, verdict.short) == ("note", "better than the mean of the targets only within chance")
-    assert first_line([verdict], "RMSE 2").decision == "Too few rows to tell whether usable."
+    beaten = of_baseline("a line", -5.46, -5.4, 0.01, points="", is_nearer=False)
+    tied = of_baseline("trees", -5.4, -5.4, 0.1, points="", is_nearer=False)
+    [merged] = of_rivals([beaten, tied, verdict])
+    line = first_line([merged], "RMSE 2")
+    assert line.decision == "Too few rows to tell whether usable."
+    assert line.reasons == "Not clearly better than the mean of the targets and trees, beaten by a line."
+    assert merged.text == f"{verdict.text} {beaten.text} {tied.text}"

@@ -30,6 +30,7 @@ from .section import RULE, Headline, Section, Verdict, first_line, in_order
 from .section import level_of as level_of
 from .section import usability as usability
 from .subject import Subject
+from .verdicts import of_rivals
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     accuracy_section,
@@ -57,7 +58,7 @@ def verdicts_on(subject: Subject) -> tuple[Headline, list[Verdict], list[Section
     posterior = subject.posterior
     found = [verdict for section in sections for verdict in section.verdicts]
     temperature = () if is_chains(posterior) else of_temperature(posterior.history)
-    verdicts = in_order([*temperature, *found])
+    verdicts = in_order(of_rivals([*temperature, *found]))
     changes: dict[str, Any] = {}
     for name, value in (item for verdict in verdicts for item in verdict.changes.items()):
         changes[name] = max(value, changes.get(name, value)) if name == "time_limit" else value

@@ -56,6 +56,8 @@ def _diagram(probs: Tensor, y: Tensor) -> Drawing:
     """Draw a reliability diagram without a title, since the text beside the picture has the calibration error."""
     ax = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS, min_inputs=MIN_INPUTS)[0]
     ax.set_title("")
+    lowest = min(float(bar[:, 1].min()) for bars in ax.collections for bar in bars.get_segments())
+    ax.set_ylim(bottom=math.floor(10 * min(lowest, ax.get_xlim()[0])) / 10)
     with plotting.style():
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # above the bins
     return Drawing(ax)

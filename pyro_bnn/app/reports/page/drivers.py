@@ -18,6 +18,7 @@ from .verdicts import NUM_ERRORS, log_density
 MOST_SHOWN = 10  # largest number of columns in the picture and in the first table
 CLEAR = 0.2  # heuristic: share by which the epistemic uncertainty clearly changes
 HARDLY = 0.02  # heuristic: a column hardly matters if the RMSE rises, or the accuracy falls, by a smaller share
+LOWEST = 2.0  # height of the picture in inches, if there are few columns
 LONGEST = 20  # largest number of letters of a column's name in the picture
 
 
@@ -105,12 +106,16 @@ def has_doubt(before: Drivers, drivers: Sequence[Driver]) -> bool:
 def _bars(before: Drivers, drivers: Sequence[Driver], labels: tuple[str, str]) -> Drawing:
     """Draw the score (left), before and after each column is shuffled. Draw the epistemic uncertainty if it changes."""
     shown = ("score", "epistemic") if has_doubt(before, drivers) else ("score",)
-    axes = panels(len(shown), 0.8 + 0.22 * len(drivers))
+    axes = panels(len(shown), max(LOWEST, 0.8 + 0.26 * len(drivers)))
     names = [_short(driver.name, LONGEST) for driver in drivers]
     for ax, color, kind, label in zip(axes, (0, 1), shown, labels, strict=False):
         values, errors = ([getattr(driver, name) for driver in drivers] for name in (kind, f"{kind}_error"))
-        ax.barh(range(len(drivers)), values, 0.7, xerr=errors, ecolor="0.35", color=plotting.PALETTE[color])
-        ax.axvline(getattr(before, kind), color="black", linewidth=1, linestyle="--")
+        start = getattr(before, kind)
+        sizes = [value - start for value in values]
+        ax.barh(range(len(drivers)), sizes, 0.7, start, xerr=errors, ecolor="0.35", color=plotting.PALETTE[color])
+        ax.axvline(start, color="black", linewidth=1, linestyle="--")
+        left, right = ax.get_xlim()
+        ax.set_xlim(min(left, (1 - CLEAR) * start), max(right, 1.02 * start))  # small changes look small
         ax.set_yticks(range(len(drivers)), names if kind == "score" else [])
         ax.set(xlabel=label)
         ax.invert_yaxis()

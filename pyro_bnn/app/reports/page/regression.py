@@ -103,7 +103,7 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
     no_better = f"{text}: the network predicts no better. {NO_BETTER}"
     name = "the mean of the targets"
     chance = f"{text}: the difference may be chance."
-    return judged(
+    verdict = judged(
         "unclear" if gain > 0 and not is_better else "predictions",
         "Problem: the network's squared error is not below that of the mean. Note: it is below by less than "
         f"{NUM_ERRORS:g} standard errors of the difference, or explains less than {percent(WEAK, 0)} of the variance.",
@@ -112,6 +112,7 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
         (explained < WEAK, "note", f"explains {little}", f"{text}: {little} is explained."),
         (True, "good", "", f"{text}: {percent(explained)} of the variance is explained."),
     )
+    return replace(verdict, rivals=() if is_better else (name,))
 
 
 def _root(squared: Tensor) -> tuple[float, float]:

@@ -1,17 +1,17 @@
 """Verdicts on whether the mean of draws predicts better than baselines, and better than a single network."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor
 
 from ....scores.uncertainty import Prediction
-from ...numbers import number, percent, with_error
+from ...numbers import in_series, number, percent, with_error
 from ..calibrated import COARSE, COARSE_RATIO
 from ..trained import LINEAR, TREES, Alone
-from .section import FEWEST, About, Level, Tile, Verdict, judged, sentence
+from .section import FEWEST, About, Level, Tile, Verdict, in_order, judged, sentence
 from .subject import Classified, Regressed
 
 P = TypeVar("P", bound=Prediction)
@@ -108,7 +108,9 @@ def of_baseline(
         (is_nearer, level, f"probabilities worse than those of {' and of '.join(better)} (NLL {by_guess})", worse),
         (True, level, f"beaten by {' and '.join(better)}{where}", f"{beats} {remedy}"),
     )
-    return replace(verdict, is_beaten=is_beaten and not is_nearer and not unbeaten)
+    is_rival = verdict.level != "good" and verdict.about != "uncertainty"  # which has the smaller errors otherwise
+    is_beaten = is_beaten and not is_nearer and not unbeaten
+    return replace(verdict, is_beaten=is_beaten, rivals=tuple(better) if is_rival else ())
 
 
 def of_ways(
@@ -158,7 +160,27 @@ def of_ways(
     )
     level: Level = "good" if gain > 0 else "note"
     short = "" if gain > 0 else "averaging over draws predicts worse"
-    return [beaten, Verdict(level, "uncertainty", short, text, rule)]
+    rivals = () if gain > 0 else ("the mean weights alone",)
+    return [beaten, Verdict(level, "uncertainty", short, text, rule, rivals=rivals)]
+
+
+def of_rivals(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Merge verdicts that simpler methods predict as well or better into one, which names all these methods."""
+    worse = [verdict for verdict in in_order(verdicts) if verdict.rivals]
+    if len(worse) < 2:
+        return list(verdicts)
+    named: dict[str, dict[str, None]] = {}
+    for verdict in worse:
+        than = "no better than" if verdict.level == "problem" else "not clearly better than"
+        named.setdefault("beaten by" if verdict.is_beaten else than, {}).update(dict.fromkeys(verdict.rivals))
+    merged = replace(
+        worse[0],
+        short=", ".join(f"{relation} {in_series(list(names))}" for relation, names in named.items()),
+        text=" ".join(verdict.text for verdict in worse),
+        rule=" ".join(verdict.rule for verdict in worse),
+        is_beaten=any(verdict.is_beaten for verdict in worse),
+    )
+    return [merged, *(verdict for verdict in verdicts if not verdict.rivals)]
 
 
 def of_trees(found: Classified | Regressed) -> list[Verdict]:
@@ -192,7 +214,8 @@ def of_trees(found: Classified | Regressed) -> list[Verdict]:
         (gain > 0, "good", "", f"The network is more accurate than {TREES} ({numbers})."),
         (True, "note", f"{TREES} predict better ({score} {values[1]} against {values[0]})", better),
     )
-    return [replace(verdict, is_beaten=verdict.level == "note")]
+    is_beaten = verdict.level == "note"
+    return [replace(verdict, is_beaten=is_beaten, rivals=(TREES,) if is_beaten else ())]
 
 
 def ways_of(found: Classified | Regressed) -> dict[str, Any]:
