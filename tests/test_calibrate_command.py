@@ -3,6 +3,8 @@
 import json
 import math
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -15,6 +17,7 @@ from pyro_bnn.app import runs, sources
 from pyro_bnn.app.cli import main
 from pyro_bnn.app.reports import trained
 from pyro_bnn.app.reports.calibrated import BeforeAndAfter, limits_by_chance
+from pyro_bnn.app.reports.page.fit import training_command
 
 from .own_data import houses, predictions_in, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -137,6 +140,9 @@ def test_one_conclusion_is_drawn_and_the_command_follows_it(before, after, width
     found = BeforeAndAfter(20, 200, False, False, rows)
     assert said in found.conclusion
     assert ({"calibrate": 0.2} | found.changes(0.2)) == {"calibrate": share}
+    config = SimpleNamespace(seed=0, net="mlp", kind="table", dataset="houses.csv")
+    subject = SimpleNamespace(config=config, asked={"calibrate": 0.2}, run=Path("run"))
+    assert ("--calibrate" in training_command(subject, "2", found.changes(0.2))) == (share is not None)
 
 
 def test_rows_are_fitted_calibrate_or_test_and_encodings_are_learned_from_those_that_are_fitted(made):

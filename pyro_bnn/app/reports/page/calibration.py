@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -54,7 +55,7 @@ def calibration_section(subject: Subject) -> Section | None:
 
 def _diagram(probs: Tensor, y: Tensor) -> Drawing:
     """Draw a reliability diagram without a title, since the text beside the picture has the calibration error."""
-    ax = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS, min_inputs=MIN_INPUTS)[0]
+    ax: Any = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS, min_inputs=MIN_INPUTS)[0]
     ax.set_title("")
     lowest = min(float(bar[:, 1].min()) for bars in ax.collections for bar in bars.get_segments())
     ax.set_ylim(bottom=math.floor(10 * min(lowest, ax.get_xlim()[0])) / 10)

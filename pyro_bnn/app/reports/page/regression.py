@@ -212,9 +212,10 @@ def _of_intervals(
     named = next((row for row in wrong if row["level"] == LEVEL), None)
     worst = named or max(wrong or rows, key=lambda row: abs(row["held"] - row["promised"]))
     held = f"{percent(worst['held'])} of {counted(num_rows, 'target')} inside"
-    own, remedy = "", "Train with --calibrate 0.2 to correct the widths with held-out rows."
-    mended, changes = "; to correct them, train with --calibrate 0.2", {"calibrate": 0.2}
+    own, others, remedy = "", "", "Train with --calibrate 0.2 to correct the widths with held-out rows."
+    mended, changes = "; to correct them, train with --calibrate 0.2", dict[str, float | None](calibrate=0.2)
     if calibrated is not None:
+        others = f" and {calibrated.num_calibration} that calibrate"
         own, remedy, mended, changes = "calibrated ", calibrated.conclusion, "", calibrated.changes(share)
     short = f"the {own}{percent(worst['level'], 0)} intervals are {kind} ({held}{mended})"
     levels = own + in_series([percent(row["level"], 0) for row in wrong])
@@ -223,8 +224,9 @@ def _of_intervals(
     level = next(row for row in rows if row["level"] == LEVEL)
     is_few = num_rows < FEWEST or level["promised"] - level["limits"][0] > COARSE
     few = (
-        f"Too few rows to judge the intervals: on {num_rows} test rows, chance gives {percent(level['limits'][0])} to "
-        f"{percent(level['limits'][1])} for {percent(level['promised'], 0)} (share inside: {numbers})."
+        f"Too few rows to judge the intervals: on {num_rows} test rows{others}, chance gives "
+        f"{percent(level['limits'][0])} to {percent(level['limits'][1])} for {percent(level['promised'], 0)} "
+        f"(share inside: {numbers})."
     )
     is_cautious = len(wrong) < len(rows) and all(miss > 0 for miss in misses)
     verdict = judged(

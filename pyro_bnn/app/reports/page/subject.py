@@ -60,8 +60,10 @@ class Classified:
     @cached_property
     def before_and_after(self) -> BeforeAndAfter | None:
         """The coverage of sets of classes before and after calibration, if there is one."""
+        if self.calibration is None:
+            return None
         y = self.y.to(self.prediction.probs.device)
-        return self.calibration and before_and_after(self.prediction, y, self.calibration, is_count=False)
+        return before_and_after(self.prediction, y, self.calibration, is_count=False)
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,10 @@ class Regressed:
     @cached_property
     def before_and_after(self) -> BeforeAndAfter | None:
         """The coverage of intervals before and after calibration, if there is one."""
+        if self.calibration is None:
+            return None
         y = self.y.to(self.prediction.mean)
-        return self.calibration and before_and_after(self.prediction, y, self.calibration, is_count=self.is_count)
+        return before_and_after(self.prediction, y, self.calibration, is_count=self.is_count)
 
     def squared_errors(self, mean: Tensor) -> Tensor:
         """Return the squared errors, shape (N, O), of predicted means, shape (N, O) or (O,)."""
