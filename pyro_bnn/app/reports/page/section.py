@@ -27,7 +27,7 @@ RULE = (
     "The worst verdict stands first and decides the first line; of equally bad ones, possible causes come first. "
     "A problem with the predictions or the fit makes a run not usable. A problem with the uncertainty leaves the "
     "predictions usable, unless another method predicts better. With a note, a run is still usable. If the test rows "
-    "are too few to tell whether it is, this comes first."
+    "are too few to tell whether a run is usable, that note comes first."
 )
 FEWEST = 50  # test rows for a verdict that finds no fault: with fewer, 90 % intervals may hold all by chance (0.9^50)
 UNTOLD = ("too few rows", "too few errors", "too few images")  # what findings begin with that test rows cannot tell

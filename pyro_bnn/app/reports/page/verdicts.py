@@ -20,6 +20,7 @@ SMALL_GAIN = 0.01  # heuristic: a smaller difference in NLL, in nats per row, co
 LARGE_LOSS = 0.1  # heuristic: a network is not usable if a baseline's NLL is lower by this, in nats per row
 WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's mistakes or squared errors
 NO_BETTER = "Check the target and the columns; more rows or a longer training may help."  # the remedy
+UNTOLD = "too few rows to tell whether better than"
 LINEAR_ONES = (LINEAR, "logistic regression")  # baselines that are linear models
 IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", "shares of the classes")}  # guesses
 
@@ -61,6 +62,7 @@ def of_baseline(
     unbeaten: str = "",
     guess: tuple[str, float] | None = None,
     is_linear: bool = False,
+    is_few: bool = False,
 ) -> Verdict:
     """Judge whether a network predicts better than the best baseline.
 
@@ -68,7 +70,7 @@ def of_baseline(
     a text that compares the errors of both. `is_nearer` says whether the network has clearly smaller errors. If the
     baseline is not clearly better in a second score, `unbeaten` is the name of this score; otherwise it is empty.
     `guess` has the name and the mean log-density of a second baseline, which ignores the inputs.
-    `is_linear` says whether the network is a linear model.
+    `is_linear` says whether the network is a linear model, and `is_few` whether there are few test rows.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
@@ -78,6 +80,9 @@ def of_baseline(
     if is_linear and name in LINEAR_ONES:
         tied += " Both are linear models."
     equal = f"not clearly better than {name} ({scores})"
+    if is_few:
+        equal = f"{UNTOLD} {name} ({scores})"
+        tied = f"Too few rows to tell whether the network's probabilities are better than those of {name} ({numbers})."
     if is_nearer:
         equal = f"probabilities not clearly better than those of {name} ({scores}), while the errors are smaller"
     worse = (
@@ -141,6 +146,7 @@ def of_ways(
         unbeaten="" if ahead < -noise else score,
         guess=next(((IN_A_SENTENCE[guess], _mean_density(way)) for guess, way in guesses.items()), None),
         is_linear=found.is_linear,
+        is_few=len(own) < FEWEST,
     )
     gain, error = mean_and_error(own - alone)
     if not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN):
@@ -169,9 +175,10 @@ def of_rivals(verdicts: Sequence[Verdict]) -> list[Verdict]:
     worse = [verdict for verdict in in_order(verdicts) if verdict.rivals]
     if len(worse) < 2:
         return list(verdicts)
+    worse.sort(key=lambda verdict: (verdict.level != "problem", verdict.word != "unclear"))
     named: dict[str, dict[str, None]] = {}
     for verdict in worse:
-        than = "no better than" if verdict.level == "problem" else "not clearly better than"
+        than = {"problem": "no better than", "unclear": UNTOLD}.get(verdict.word, "not clearly better than")
         named.setdefault("beaten by" if verdict.is_beaten else than, {}).update(dict.fromkeys(verdict.rivals))
     merged = replace(
         worse[0],
