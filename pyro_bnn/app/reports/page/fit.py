@@ -65,7 +65,6 @@ def training_section(subject: Subject) -> Section | None:
             "last": values,
             "unit": "nats per row of data" if history.num_data else "nats",
             "is_in_units": subject.regressed is not None,
-            "kl_weight": last.kl_weight,
             "pictures": [Drawing(ax) for ax in axes],
         },
         (of_length(subject.config, history, subject.posterior.status),),
