@@ -6,7 +6,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.app.beside import agreement
-from pyro_bnn.app.reports.numbers import number
+from pyro_bnn.app.numbers import number
 from pyro_bnn.inference.posterior import Status
 from pyro_bnn.results.comparison import Comparison, Estimate, Scores
 from pyro_bnn.scores.uncertainty import ClassificationPrediction

@@ -135,6 +135,8 @@ def test_the_page_for_contributors_shows_these_floors():
 
 def test_imports_point_strictly_down():
     assert found_in(upward) == {}
+    below_reports = [path for path in FILES if module_of(path)[:2] in (("app", "own"), ("app", "numbers"))]
+    assert not [path for path in below_reports for to in imports_of(path) if to[:2] == ("app", "reports")]
 
 
 def test_private_files_are_imported_by_their_own_folder_only():

@@ -3,6 +3,8 @@
 import json
 import math
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -14,8 +16,8 @@ import pyro_bnn as pb
 from pyro_bnn.app import runs, sources
 from pyro_bnn.app.cli import main
 from pyro_bnn.app.reports import trained
-from pyro_bnn.app.reports.calibrated import BeforeAndAfter
-from pyro_bnn.app.reports.page.calibration import limits_by_chance
+from pyro_bnn.app.reports.calibrated import BeforeAndAfter, limits_by_chance
+from pyro_bnn.app.reports.page.fit import training_command
 
 from .own_data import houses, predictions_in, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -83,7 +85,7 @@ def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place, monkeypatch
     found = json.loads((place / "run" / "metrics.json").read_text())["calibration"]
     assert [row["level"] for row in found["rows"]] == [0.5, 0.5, 0.9, 0.9, 0.95, 0.95]
     assert "95 %, calibrated" in said
-    assert "held 100.0 %, 100.0 % and 100.0 % of the targets. At least one of these shares is wrong by more" in said
+    assert "Calibration was needed: before it, the intervals of 50 % and 90 % were wrong by more than chance." in said
     before, after = found["rows"][2:4]
     assert (before["name"], after["name"], found["num_calibration"]) == ("network", "calibrated", 160)
     assert before["inside"] == 1
@@ -97,7 +99,7 @@ def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place, monkeypatch
     assert "Too few rows to judge the intervals" in said
     page = (place / "run" / "report.html").read_text()
     assert "Before and after calibration" in page
-    assert "These are the calibrated intervals" in page
+    assert "the random choice of the 160 rows that calibrated" in page
     assert "largest sd" in page
     assert "Inside their calibrated 90\xa0% interval" in page
 
@@ -109,34 +111,38 @@ def test_before_and_after_are_measured_on_test_rows(pyro_bnn, place, monkeypatch
 def test_it_is_said_whether_calibration_was_needed(shares, is_count, is_needed):
     """Of 200 rows, correct intervals of 90 % hold 84 % to 95 % in 99 % of the cases; those of counts may hold more."""
     rows = [
-        {"level": level, "name": name, "inside": share, "width": 1.0, "thirds": [share] * 3}
+        {"level": level, "name": name, "inside": inside, "width": 1.0, "thirds": [inside] * 3}
         for level, share in zip((0.9, 0.95), shares, strict=True)
-        for name in ("network", "calibrated")
+        for name, inside in (("network", share), ("calibrated", level))
     ]
-    said = str(BeforeAndAfter(100, 200, False, is_count, rows))
-    assert f"held {100 * shares[0]:.1f} % and {100 * shares[1]:.1f} % of the targets" in said
-    assert ("so calibration was not needed here." in said) == (not is_needed)
-    assert ("by more than chance, so calibration was needed." in said) == is_needed
+    said = str(BeforeAndAfter(100, 200, False, is_count, rows)).splitlines()[-1]
+    assert said.startswith("Calibration was needed: " if is_needed else "Calibration was not needed: ")
 
 
 @pytest.mark.parametrize(
-    ("after", "width", "said"),
+    ("before", "after", "width", "said", "share"),
     [
-        (0.52, 1.4, ""),
-        (0.8, 1.4, "Calibration made the intervals worse (50 %: 56.5 % inside before and 80.0 % after)."),
-        (0.52, 1.9, "Calibration made the intervals worse (50 %: 1.9 times as wide)."),
+        (0.565, 0.52, 1.4, "", 0.2),
+        (0.565, 0.9, 1.4, "made right intervals worse (50 %: 56.5 % inside before and 90.0 % after): train w", None),
+        (0.565, 0.52, 1.9, "made right intervals worse (50 %: 1.9 times as wide): train without --calibrate.", None),
+        (0.9, 0.52, 1.9, "", 0.2),  # intervals that are wrong may change
+        (0.9, 0.9, 1.0, "was needed for the intervals of 50 %, but 20 rows were too few for it (50 %: 90.0 %", 0.4),
     ],
 )
-def test_a_harmful_calibration_is_named_with_a_remedy(after, width, said):
+def test_one_conclusion_is_drawn_and_the_command_follows_it(before, after, width, said, share):
     rows = [
-        {"level": 0.5, "name": name, "inside": share, "width": size, "thirds": [share] * 3}
-        for name, share, size in (("network", 0.565, 1.0), ("calibrated", after, width))
+        {"level": level, "name": name, "inside": inside, "width": size, "thirds": [inside] * 3}
+        for level, *own in ((0.5, before, after), (0.9, 0.9, 0.9))
+        for name, inside, size in zip(
+            ("network", "calibrated"), own, (1.0, width if level == 0.5 else 1.0), strict=True
+        )
     ]
     found = BeforeAndAfter(20, 200, False, False, rows)
-    assert found.harm == (said and f"{said} Train without --calibrate, or hold out more rows than 20.")
-    assert found.harm in str(found)
-    rows[0]["inside"] = 0.9  # intervals that are wrong may change
-    assert not BeforeAndAfter(20, 200, False, False, rows).harm
+    assert said in found.conclusion
+    assert ({"calibrate": 0.2} | found.changes(0.2)) == {"calibrate": share}
+    config = SimpleNamespace(seed=0, net="mlp", kind="table", dataset="houses.csv")
+    subject = SimpleNamespace(config=config, asked={"calibrate": 0.2}, run=Path("run"))
+    assert ("--calibrate" in training_command(subject, "2", found.changes(0.2))) == (share is not None)
 
 
 def test_rows_are_fitted_calibrate_or_test_and_encodings_are_learned_from_those_that_are_fitted(made):

@@ -15,8 +15,8 @@ import torch
 
 from pyro_bnn import metrics
 from pyro_bnn.app import recipes
+from pyro_bnn.app.numbers import number
 from pyro_bnn.app.remedies import MORE_EPOCHS, TOO_EARLY
-from pyro_bnn.app.reports.numbers import number
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.fit import has_settled, of_length, training_command
 from pyro_bnn.app.reports.page.section import Headline, Section, Tile, Verdict
@@ -155,7 +155,7 @@ def test_what_is_printed_is_what_the_page_says(good):
 
 
 def test_thresholds_stand_beside_the_verdicts(good):
-    num_verdicts = sum(line.startswith(("good:", "note:", "problem:")) for line in good[1].splitlines())
+    num_verdicts = sum(line.startswith(("good:", "unclear:", "note:", "problem:")) for line in good[1].splitlines())
     assert good[0].count("<summary>Thresholds</summary>") == num_verdicts > 0
 
 

@@ -199,7 +199,7 @@ def test_probabilities_that_are_all_too_low_fail_although_chance_gives_as_large_
     assert of_calibration(found).level == "problem"
     assert "too low, on average by 13.6" in of_calibration(found).text
     untold = of_calibration({**found, "gap_error": 0.046})
-    assert (untold.level, untold.is_untold) == ("note", True)  # chance alone gives an error above 10 %
+    assert (untold.level, untold.word) == ("note", "unclear")  # chance alone gives an error above 10 %
     assert of_calibration({**found, "gap_error": 0.046, "error": 0.08, "limit": 0.09}).level == "good"
     coarse = of_calibration({**found, "gap_error": 0.046, "limit": 0.2})
     assert (coarse.level, coarse.short) == ("note", "too few rows to judge the calibration")

@@ -4,10 +4,12 @@ import re
 
 import pytest
 
-from pyro_bnn.app.reports.numbers import number, six_digits, with_error
+from pyro_bnn.app.numbers import number, six_digits, with_error
+from pyro_bnn.app.own.columns import values_in_words
 from pyro_bnn.app.reports.page.section import Verdict
 from pyro_bnn.app.reports.pictures import panel, panels, readable
 
+from .test_amounts import cells_of
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 from .test_report import Page
 
@@ -52,7 +54,7 @@ def test_the_report_says_how_each_column_is_used(pyro_bnn, tmp_path):  # noqa: F
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (1199540.0, "1,199,540"),
+        (1234567.0, "1,234,567"),
         (197300.0, "197,300"),
         (0.5, "0.5"),
         (-1234.5678, "-1,234.57"),
@@ -62,6 +64,10 @@ def test_the_report_says_how_each_column_is_used(pyro_bnn, tmp_path):  # noqa: F
 )
 def test_six_digits_of_a_number_are_shown_without_a_power_of_ten(value, text):
     assert six_digits(value) == text
+
+
+def test_the_range_of_a_column_keeps_its_sign():
+    assert values_in_words(cells_of("$1,990.00", "$990.50", "$90"), "number") == "$90 to $1,990, median $990.5"
 
 
 def test_thousands_are_separated():
@@ -99,4 +105,4 @@ def test_narrow_axes_have_few_ticks():
     ],
 )
 def test_what_the_rows_cannot_tell_is_grey(level, short, expected):
-    assert Verdict(level, "uncertainty", short, "", "").is_untold == expected
+    assert Verdict(level, "uncertainty", short, "", "").word == ("unclear" if expected else level)

@@ -99,6 +99,7 @@ def test_a_column_with_one_value_in_the_test_rows_has_no_known_effect():
     raised = replace(found, columns=[replace(first, epistemic=2 * found.epistemic), *others])
     shown = drivers_section(SimpleNamespace(drivers=raised, classified=None, num_columns=2)).values["picture"]
     assert [ax.get_xlabel() for ax in shown.ax.figure.axes] == ["RMSE", "epistemic sd"]
+    assert {bar.get_x() for bar in shown.ax.patches} == {found.score}  # bars start at the score before shuffling
     assert (values["constant"], values["num_constant"], len(values["shown"])) == ("input 1", 1, 2)
     assert "input 1" not in values["conclusion"]
     constant = replace(found, columns=[driver for driver in found.columns if not driver.varies])

@@ -51,10 +51,10 @@ def test_few_rows_that_are_too_few_by_quarter_are_judged_together():
     group = {"rows": 15, "predicted": 1.0, "error": (1.5, 0.2), "ratio": 1.5, "limits": (0.4, 1.6)}
     verdict = of_groups([group] * 4)
     assert (verdict.level, verdict.short) == ("note", "predicted sd too small")
-    assert verdict.text.endswith(": RMSE / predicted sd is 1.50, and chance allows 0.80 to 1.20.")
+    assert verdict.text.endswith(": RMSE / predicted sd is 1.50, and chance allows 0.74 to 1.26.")
     verdict = of_groups([{**group, "error": (1.1, 0.2), "ratio": 1.1}] * 4)
-    assert verdict.is_untold
-    assert verdict.text.endswith("RMSE / predicted sd is 1.10, and chance allows 0.80 to 1.20.")
+    assert verdict.word == "unclear"
+    assert verdict.text.endswith("RMSE / predicted sd is 1.10, and chance allows 0.74 to 1.26.")
 
 
 def few_rows(number, *, scale=1.0):
@@ -83,7 +83,9 @@ def test_no_check_of_few_rows_is_called_good_that_could_not_fail(number):
 
 def test_an_sd_that_is_far_too_large_is_found_in_few_rows_too():
     """The 90 % intervals hold all rows, as correct ones may, but the errors are a tenth of the predicted sd."""
-    verdict = intervals_section(few_rows(12, scale=10.0)).verdicts[1]
+    section = intervals_section(few_rows(12, scale=10.0))
+    verdict, (low, high) = section.verdicts[1], section.values["groups"][0]["limits"]
+    assert f"chance allows {low:.2f} to {high:.2f}" in verdict.text  # as in the table
     assert (verdict.short, "sd is 0.09, and" in verdict.text) == ("predicted sd too large", True)
 
 

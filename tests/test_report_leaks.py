@@ -66,9 +66,11 @@ def test_a_sum_of_columns_begins_the_report_and_problems_come_before_notes(pyro_
     found = json.loads(pyro_bnn("report", tmp_path / "run", "--json")[1])
     said = "columns casual and member add up to the target (leave them out: --ignore wind,casual,member)"
     assert found["headline"].startswith(f"Not usable as it is. C{said[1:]}; ")
-    levels = [(not verdict["is_cause"], verdict["level"]) for verdict in found["verdicts"]]  # causes come first
-    assert levels == sorted(levels, key=lambda pair: (pair[0], ("problem", "note", "good").index(pair[1])))
-    assert {"problem", "note"} <= {level for _, level in levels}
+    levels = [
+        (("problem", "note", "good").index(verdict["level"]), not verdict["is_cause"]) for verdict in found["verdicts"]
+    ]
+    assert levels == sorted(levels)  # the worst come first, and possible causes before others of the same level
+    assert {0, 1} <= {level for level, _ in levels}
     assert found["verdicts"][0]["text"].startswith("Columns casual and member add up to the target: ")
 
 

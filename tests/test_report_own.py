@@ -8,7 +8,7 @@ import shlex
 import numpy as np
 import pytest
 
-from pyro_bnn.app.reports.numbers import number, with_error
+from pyro_bnn.app.numbers import number, with_error
 from pyro_bnn.app.reports.page import page_of, unbroken
 from pyro_bnn.app.reports.page.section import Headline
 

@@ -8,6 +8,7 @@ import pandas
 import pytest
 
 from pyro_bnn.app import sources
+from pyro_bnn.app.own.columns import Column
 from pyro_bnn.app.reports.drivers import Driver, Drivers
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.drivers import surprises_section
@@ -22,9 +23,9 @@ from .test_report_own import report, table  # noqa: F401  # a fixture
 from .test_report_verdicts import NUM_ROWS, Measured, predicted, regressed
 
 
-def section_of(kind, *, drivers=None, inputs=None, **measured):
+def section_of(kind, *, drivers=None, inputs=None, columns=(), **measured):
     subject = Measured(**measured)
-    subject.drivers, subject.inputs = drivers, inputs
+    subject.drivers, subject.inputs, subject.columns = drivers, inputs, columns
     subject.config = SimpleNamespace(kind=kind)
     return surprises_section(subject)
 
@@ -97,11 +98,12 @@ def test_a_row_shows_the_inputs_that_matter_most():
     found = replace(regressed().regressed, rows=range(NUM_ROWS))
     worst = int(found.prediction.log_density.argmin())
     frame.loc[worst, ["size", "name", "mass"]] = [0.1234567891, "x" * 40, "-7.129049230848e-01"]
-    frame.loc[worst, "number"] = "1234567890123"
+    frame.loc[worst, ["number", "none"]] = "1234567890123", "1234567.0"
     drivers = of_columns("size", "name", "day", "mass", "none")
     section = section_of("table", regressed=found, drivers=drivers, inputs=frame)
-    numbered = section_of("table", regressed=found, drivers=of_columns("number"), inputs=frame)
-    assert numbered.values["rows"][0][1][4:] == ["1234567890123"]
+    columns = [Column("none", "number", 0.0, "", "")]
+    numbered = section_of("table", regressed=found, drivers=of_columns("number", "none"), inputs=frame, columns=columns)
+    assert numbered.values["rows"][0][1][4:] == ["1234567890123", "1,234,567"]
     assert section.values["rows"][0][1][4:] == ["0.123457", "x" * 23 + "…", "missing", "-0.712905"]
     words = Page(page_of("", "", Headline(""), [], [section])).words
     assert "score (NLL)sizenamedaymass" in words

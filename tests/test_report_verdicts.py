@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ import torch
 from scipy.stats import spearmanr
 from torch.distributions import Laplace, Normal, Poisson
 
-from pyro_bnn.app.reports.numbers import with_error
+from pyro_bnn.app.numbers import with_error
 from pyro_bnn.app.reports.page.calibration import calibration_section
 from pyro_bnn.app.reports.page.classifier import accuracy_section
 from pyro_bnn.app.reports.page.fit import of_temperature, of_weights
 from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, of_ranking, ranking_of
 from pyro_bnn.app.reports.page.section import first_line
 from pyro_bnn.app.reports.page.subject import Regressed
-from pyro_bnn.app.reports.page.verdicts import of_baseline
+from pyro_bnn.app.reports.page.verdicts import of_baseline, of_rivals
 from pyro_bnn.inference.guides import Diagnosis, SiteDiagnosis
 from pyro_bnn.inference.history import History
 from pyro_bnn.results.calibration import ConformalIntervals
@@ -29,7 +30,7 @@ NUM_ROWS = 600
 class Measured:
     """The part of a subject that the sections look at."""
 
-    seed = 0
+    seed, config = 0, SimpleNamespace(calibrate=0.2)
 
     def __init__(self, *, classified=None, regressed=None):
         self.classified, self.regressed = classified, regressed
@@ -390,4 +391,10 @@ def test_few_rows_are_no_problem_but_no_proof_either():
     )
     verdict = errors_section(subject).verdicts[0]
     assert (verdict.level, verdict.short) == ("note", "better than the mean of the targets only within chance")
-    assert first_line([verdict], "RMSE 2").decision == "Too few rows to tell whether usable."
+    beaten = of_baseline("a line", -5.46, -5.4, 0.01, points="", is_nearer=False)
+    tied = of_baseline("trees", -5.4, -5.4, 0.1, points="", is_nearer=False)
+    [merged] = of_rivals([beaten, tied, verdict])
+    line = first_line([merged], "RMSE 2")
+    few = "Too few rows to tell whether better than the mean of the targets"
+    assert str(line).startswith(f"Too few rows to tell whether usable. {few}, beaten by a line, not clearly better tha")
+    assert merged.text == f"{verdict.text} {beaten.text} {tied.text}"

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.app import specs
+from pyro_bnn.app import numbers, specs
 from pyro_bnn.app.config import settings
-from pyro_bnn.app.reports import numbers, scores
+from pyro_bnn.app.reports import scores
 from pyro_bnn.app.reports.page import section
 from pyro_bnn.app.tracking import AccuracyCurve
 

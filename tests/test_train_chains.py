@@ -16,8 +16,8 @@ from pyro_bnn.app import runs, sources, starting
 from pyro_bnn.app.chains import with_verdict
 from pyro_bnn.app.config import RunConfig
 from pyro_bnn.app.folders import creating
+from pyro_bnn.app.numbers import number
 from pyro_bnn.app.recipes import OWN
-from pyro_bnn.app.reports.numbers import number
 from pyro_bnn.app.reports.page.fit import training_command
 from pyro_bnn.app.starting import VARIATIONAL, method_for, new_config
 from pyro_bnn.auto import choosing

@@ -15,8 +15,8 @@ from ..scores.uncertainty import ClassificationPrediction, Prediction, Regressio
 from .chains import CLOSE_CLASSES, CLOSE_NUMBERS
 from .config import RunConfig
 from .datasets import Dataset
+from .numbers import number, percent
 from .own.targets import Target
-from .reports.numbers import number, percent
 from .reports.scores import COLUMNS, in_units
 from .runs import is_chains, load_run
 

@@ -30,9 +30,9 @@ from ..scores.uncertainty import ClassificationPrediction
 from .building import build_model
 from .config import RunConfig
 from .datasets import Dataset
+from .numbers import percent
 from .recipes import CHOSEN
 from .remedies import longer_chains, longer_limit
-from .reports.numbers import percent
 from .specs import make_prior, prior_spec
 
 CLOSE_CLASSES, CLOSE_NUMBERS = 0.05, 0.2

@@ -21,7 +21,7 @@ from ..scores import metrics
 from ..scores.uncertainty import ClassificationPrediction
 from .config import RunConfig
 from .datasets import Dataset
-from .reports.numbers import percent
+from .numbers import percent
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import typer
 
 import pyro_bnn
 
-from ..reports.numbers import together
+from ..numbers import together
 
 STYLES = {"good": "bold green", "note": "bold yellow", "problem": "bold red"}  # of verdicts
 UNKNOWN_WIDTH = 80  # of a terminal that does not tell its width

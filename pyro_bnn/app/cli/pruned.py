@@ -4,7 +4,7 @@ import torch
 
 from ..._core.summary import counted
 from ...results import pruning
-from ..reports.numbers import percent
+from ..numbers import percent
 from ..reports.weights import SMALL_LOSS, Change, PruningGains
 from .output import aligned
 

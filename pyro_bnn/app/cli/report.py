@@ -2,10 +2,11 @@
 
 The JSON of `report` has `folder`, `page` (the path of the page), `headline` (the first line of the report), `usability`
 (a key of `DECISIONS`, which says whether the run is usable), and the list `verdicts`. A verdict has `level` (good, note
-or problem), `about` (such as predictions, uncertainty or fit), `short`, `text`, `rule` and `is_beaten` (whether another
-method predicts better), `is_cause` (whether the fault can have caused others) and `is_named` (whether the first line
-names the fault before other notes). It also has `changes` (settings that may mend the fault) and `command` (the command
-that trains with the changes of all verdicts); these two may be empty.
+or problem), `about` (such as predictions, uncertainty or fit), `short`, `text`, `rule`, `is_beaten` (whether another
+method predicts better), `rivals` (simpler methods than which the network is not clearly better), `is_cause` (whether
+the fault can have caused others) and `is_named` (whether the first line names the fault before other notes). It also
+has `changes` (settings that may mend the fault) and `command` (which trains with the changes of all verdicts); these
+two may be empty.
 """
 
 from pathlib import Path
@@ -72,7 +73,7 @@ def report(
     output = Output("report", as_json=as_json)
     output.say(headline, style=STYLES[level_of(verdicts)])
     for verdict in verdicts:
-        output.say(f"{verdict.level + ':':9s} {verdict.text}", indent=10)
+        output.say(f"{verdict.word + ':':9s} {verdict.text}", indent=10)
     command = next((verdict.command for verdict in verdicts if verdict.command), "")
     if command:
         output.say("\nTo train again with all the changes that these verdicts suggest:")

@@ -24,7 +24,7 @@ import typer
 
 from .. import recipes, specs
 from ..config import IMAGE_SETS, settings
-from ..reports.numbers import in_series
+from ..numbers import in_series
 from ..specs import TABLES
 from ..starting import check_given, columns_of, new_config
 from . import options

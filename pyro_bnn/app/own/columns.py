@@ -1,5 +1,6 @@
 """Describes the columns of a table: their types, their missing values, and how each becomes inputs of the network."""
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ import pandas as pd
 
 from ..._core.summary import counted
 from ..config import RunConfig
-from ..reports.numbers import percent, six_digits
-from .amounts import numbers_or_amounts
+from ..numbers import percent, six_digits
+from .amounts import FORMAT, numbers_or_amounts
 from .cells import Cells
 from .encoding import Feature, TableEncoding
 from .reading import Table
@@ -65,7 +66,9 @@ def values_in_words(cells: Cells, kind: str) -> str:
         return ""
     with suppress(ValueError):  # the target may have cells in the test rows that are no numbers
         if kind == "number" and (found := numbers_or_amounts(cells)):
-            least, middle, most = (six_digits(float(part)) for part in np.nanquantile(found[0], (0, 0.5, 1)))
+            sign = re.fullmatch(FORMAT, found[1]) or {"before": "", "after": ""}
+            numbers = (six_digits(float(part)) for part in np.nanquantile(found[0], (0, 0.5, 1)))
+            least, middle, most = (f"{sign['before']}{number}{sign['after']}" for number in numbers)
             return f"{least} to {most}, median {middle}"
         if kind == "date" and (found := cells.days()):
             first, last = (str(pd.Timestamp(days, unit="D").date()) for days in np.nanquantile(found[0], (0, 1)))

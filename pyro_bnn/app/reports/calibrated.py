@@ -1,6 +1,5 @@
 """Intervals and sets of classes, and the shares of targets that they contain before and after calibration."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -8,14 +7,15 @@ from typing import Any
 
 from torch import Tensor
 
-from ...results.calibration import ConformalIntervals, ConformalSets
+from ...results.calibration import ConformalIntervals, ConformalSets, rank_of
 from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
+from ..numbers import in_series, number, percent
 from ..runs import RunCalibration
-from .numbers import in_series, number, percent
 
 COMPARED = (0.9, 0.95)  # levels of the intervals and sets
 ALSO_COMPARED = (0.5,)  # levels of the intervals alone
 MUCH_WIDER = 1.5  # heuristic: a calibration harms if right intervals or sets become wider by this factor
+MOST_SHARE = 0.5  # heuristic: largest share of the training rows that a command suggests for calibration
 CHANCE = 0.99  # probability of the range of chance; tests of several levels err in less than one in twenty
 COARSE, COARSE_RATIO = 0.1, 0.5
 """Heuristic: test rows are too few to judge a share, such as that of the targets inside of intervals, if chance may
@@ -58,6 +58,20 @@ def sets_of(prediction: ClassificationPrediction, level: float, calibration: Run
     return is_inside.new_zeros(is_inside.shape).scatter_(1, order, is_inside)
 
 
+def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
+    """Return limits between which the share of targets in calibrated intervals lies with probability `CHANCE`.
+
+    One of the n calibration scores determines the width of the intervals. Let k be the rank of this score. If scores
+    are continuous, the coverage has the distribution Beta(k, n + 1 - k), so the number of targets inside has a
+    beta-binomial distribution (Vovk 2012, https://arxiv.org/abs/1209.2673).
+    """
+    from scipy.stats import betabinom  # imported late: importing takes long
+
+    rank = rank_of(level, num_calibration)
+    low, high = betabinom.interval(CHANCE, num_test, rank, num_calibration + 1 - rank)
+    return float(low / num_test), float(high / num_test)
+
+
 @dataclass(frozen=True)
 class BeforeAndAfter:
     """The coverage of a network's intervals or sets before and after calibration, for each level."""
@@ -79,41 +93,80 @@ class BeforeAndAfter:
         return "entropy" if self.is_class else "sd"
 
     @property
-    def deviations(self) -> str:
-        """A text that says by how much each calibrated share varies by chance, as an approximate standard deviation."""
-        rows = 1 / self.num_test + 1 / self.num_calibration
-        points = [
-            f"{100 * math.sqrt(level * (1 - level) * rows):.1f} ({percent(level, 0)})" for level in self._compared
-        ]
-        return f"{in_series(points)} points"
+    def conclusion(self) -> str:
+        """A sentence that says whether calibration was needed, whether it did harm, and what to do then."""
+        needed, harm = self._needed, self._harm
+        if harm and not needed:
+            return f"Calibration made right {self.noun} worse ({harm}): train without --calibrate."
+        if harm:
+            few = f"{self.num_calibration:,} rows were too few for it ({harm})"
+            return f"Calibration was needed for the {self.noun} of {needed}, but {few}: hold out more by --calibrate."
+        if needed:
+            return f"Calibration was needed: before it, the {self.noun} of {needed} were wrong by more than chance."
+        if self._is_coarse:
+            return "The test rows are too few to tell whether calibration was needed."
+        return f"Calibration was not needed: before it, the {self.noun} were right within chance."
+
+    def changes(self, share: float) -> dict[str, float | None]:
+        """Return the share of rows to hold out instead of `share` if the calibration did harm; None for no rows."""
+        if not self._harm:
+            return {}
+        return {"calibrate": max(share, min(2 * share, MOST_SHARE)) if self._needed else None}
 
     @property
-    def conclusion(self) -> str:
-        """A sentence which says whether the network's own intervals or sets needed the calibration."""
-        own = [row for row in self.rows if row["name"] == OWN]
-        shares = in_series([percent(row["inside"]) for row in own])
-        said = f"Before calibration, the {self.noun} of {self.levels} held {shares} of the targets"
-        if all(self._is_right(row) for row in own):
-            if COMPARED[0] - self._limits(COMPARED[0])[0] / self.num_test > COARSE:
-                return f"{said}. The rows are too few to tell whether calibration was needed."
-            return f"{said}. This is right within chance, so calibration was not needed here."
-        return f"{said}. At least one of these shares is wrong by more than chance, so calibration was needed."
+    def is_wrong(self) -> bool:
+        """Whether the share in some calibrated intervals or sets is wrong by more than chance."""
+        return not all(self._is_right(after) for _, after in self._pairs)
+
+    @property
+    def large(self) -> str:
+        """The word for the size of the intervals or sets."""
+        return "large" if self.is_class else "wide"
+
+    @property
+    def _needed(self) -> str:
+        """The levels at which the network's own intervals or sets are wrong by more than chance."""
+        return in_series([percent(own["level"], 0) for own, _ in self._pairs if not self._is_right(own)])
+
+    @property
+    def _harm(self) -> str:
+        """A text that is empty unless calibration made intervals or sets wrong, or right ones much wider."""
+        worse = []
+        for own, after in self._pairs:
+            level, times = percent(own["level"], 0), after["width"] / own["width"] if own["width"] else 1.0
+            if not self._is_right(after):
+                worse.append(f"{level}: {percent(own['inside'])} inside before and {percent(after['inside'])} after")
+            elif self._is_right(own) and times > MUCH_WIDER and not self._is_coarse:
+                worse.append(f"{level}: {times:.1f} times as {self.large}")
+        return "; ".join(worse)
 
     def _is_right(self, row: Mapping[str, Any]) -> bool:
         """Return whether chance explains the difference between a share and its level.
 
         For sets of classes and for intervals of counts, a share above its level is also accepted.
         """
-        low, high = self._limits(row["level"])
-        held = row["inside"] * self.num_test
-        return bool(held >= low and (self.is_class or self.is_count or held <= high))
+        low, high = self._limits(row)
+        return bool(row["inside"] >= low and (self.is_class or self.is_count or row["inside"] <= high))
 
-    def _limits(self, level: float) -> tuple[float, float]:
-        """Return the numbers of rows between which the number of targets inside lies by chance."""
+    def _limits(self, row: Mapping[str, Any]) -> tuple[float, float]:
+        """Return the limits between which a share lies by chance."""
         from scipy.stats import binom  # imported late: importing takes long
 
-        low, high = binom.interval(CHANCE, self.num_test, level)
-        return float(low), float(high)
+        if row["name"] != OWN:
+            return limits_by_chance(row["level"], self.num_calibration, self.num_test)
+        low, high = binom.interval(CHANCE, self.num_test, row["level"])
+        return float(low / self.num_test), float(high / self.num_test)
+
+    @property
+    def _is_coarse(self) -> bool:
+        """Whether the test rows are too few to judge the network's own intervals or sets."""
+        own = next(own for own, _ in self._pairs if own["level"] == COMPARED[0])
+        return own["level"] - self._limits(own)[0] > COARSE
+
+    @property
+    def _pairs(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """The rows of each level, before and after calibration."""
+        return [*zip(self.rows[::2], self.rows[1::2], strict=True)]
 
     @property
     def levels(self) -> str:
@@ -122,26 +175,7 @@ class BeforeAndAfter:
 
     @property
     def _compared(self) -> list[float]:
-        return [row["level"] for row in self.rows if row["name"] == OWN]
-
-    @property
-    def harm(self) -> str:
-        """A text with a remedy if calibration made right intervals or sets wrong or much wider; otherwise empty."""
-        worse = []
-        for own, after in zip(self.rows[::2], self.rows[1::2], strict=True):
-            if not self._is_right(own):
-                continue
-            level, times = percent(own["level"], 0), after["width"] / own["width"] if own["width"] else 1.0
-            if not self._is_right(after):
-                worse.append(f"{level}: {percent(own['inside'])} inside before and {percent(after['inside'])} after")
-            elif times > MUCH_WIDER:
-                worse.append(f"{level}: {times:.1f} times as {'large' if self.is_class else 'wide'}")
-        if not worse:
-            return ""
-        return (
-            f"Calibration made the {self.noun} worse ({'; '.join(worse)}). Train without --calibrate, or hold out more "
-            f"rows than {self.num_calibration}."
-        )
+        return [own["level"] for own, _ in self._pairs]
 
     @property
     def headings(self) -> list[str]:
@@ -160,7 +194,7 @@ class BeforeAndAfter:
     def __str__(self) -> str:
         lines = [f"{self.noun:30s}" + "".join(f"{name:>17s}" for name in self.headings)]
         lines += [f"{self.name(row):30s}" + "".join(f"{cell:>17s}" for cell in self.cells(row)) for row in self.rows]
-        return "\n".join([*lines, "", f"{self.conclusion} {self.harm}".rstrip()])
+        return "\n".join([*lines, "", self.conclusion])
 
 
 def before_and_after(

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...results.prediction import predict
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
+from ..numbers import in_series
 from ..own.arrays import input_name
-from .numbers import in_series
 from .scores import scores_of
 from .trained import LINEAR, Trained
 

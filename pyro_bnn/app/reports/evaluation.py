@@ -13,8 +13,8 @@ from ...results.prediction import predict
 from ...scores import metrics
 from ...scores.uncertainty import ClassificationPrediction
 from ..folders import Folder
+from ..numbers import percent
 from ..runs import is_chains
-from .numbers import percent
 from .pictures import save_picture
 from .trained import Alone, Trained
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...results import plotting
 from ..config import PICTURE_FORMATS
 from ..folders import PNG, Folder
-from .numbers import percent
+from ..numbers import percent
 
 LARGEST_DRAWING = 120_000  # heuristic: bytes of a vector drawing; a larger one becomes an image of pixels
 MOST_TICKS = 5  # intervals between the ticks of an axis

@@ -18,11 +18,11 @@ from ...scores import metrics
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from ..config import LEVEL
 from ..folders import Folder
+from ..numbers import SMALL, number, percent
 from ..own.targets import Target
 from ..runs import RunCalibration, RunPosterior, is_chains
 from ..sources import Sample
 from .calibrated import BeforeAndAfter, before_and_after, interval_of, promised_by, sets_of
-from .numbers import SMALL, number, percent
 from .trained import Alone, Trained
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "predicted.png")  # all that may be written

@@ -9,8 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ...._core.summary import counted
+from ...numbers import number, percent, together, with_error
 from ...runs import is_chains
-from ..numbers import number, percent, together, with_error
 from .calibration import calibrated_section, calibration_section
 from .chains import chains_section
 from .classifier import accuracy_section, examples_section, unknown_section
@@ -26,10 +26,11 @@ from .fit import (
 )
 from .model import model_in_words
 from .regression import errors_section, intervals_section
-from .section import LEVELS, RULE, Headline, Section, Verdict, first_line
+from .section import RULE, Headline, Section, Verdict, first_line, in_order
 from .section import level_of as level_of
 from .section import usability as usability
 from .subject import Subject
+from .verdicts import of_rivals
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     accuracy_section,
@@ -52,12 +53,12 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
 
 
 def verdicts_on(subject: Subject) -> tuple[Headline, list[Verdict], list[Section]]:
-    """Judge a run. Return the first line of the report, the verdicts (causes first), and the sections."""
+    """Judge a run. Return the first line of the report, the verdicts (worst first), and the sections."""
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     posterior = subject.posterior
     found = [verdict for section in sections for verdict in section.verdicts]
     temperature = () if is_chains(posterior) else of_temperature(posterior.history)
-    verdicts = sorted([*temperature, *found], key=lambda verdict: (not verdict.is_cause, LEVELS.index(verdict.level)))
+    verdicts = in_order(of_rivals([*temperature, *found]))
     changes: dict[str, Any] = {}
     for name, value in (item for verdict in verdicts for item in verdict.changes.items()):
         changes[name] = max(value, changes.get(name, value)) if name == "time_limit" else value

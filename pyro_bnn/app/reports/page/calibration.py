@@ -3,16 +3,15 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from scipy.stats import betabinom
 from torch import Tensor
 
 from ....results import plotting
-from ....results.calibration import rank_of
 from ....scores import metrics
 from ...config import LEVEL
-from ..calibrated import CHANCE, COARSE, BeforeAndAfter, before_and_after
-from ..numbers import in_series, percent, with_error
+from ...numbers import in_series, percent, with_error
+from ..calibrated import CHANCE, COARSE, MUCH_WIDER, BeforeAndAfter, limits_by_chance
 from ..pictures import Drawing
 from .section import FEWEST, Section, Tile, Verdict, judged
 from .subject import Subject
@@ -56,8 +55,10 @@ def calibration_section(subject: Subject) -> Section | None:
 
 def _diagram(probs: Tensor, y: Tensor) -> Drawing:
     """Draw a reliability diagram without a title, since the text beside the picture has the calibration error."""
-    ax = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS, min_inputs=MIN_INPUTS)[0]
+    ax: Any = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS, min_inputs=MIN_INPUTS)[0]
     ax.set_title("")
+    lowest = min(float(bar[:, 1].min()) for bars in ax.collections for bar in bars.get_segments())
+    ax.set_ylim(bottom=math.floor(10 * min(lowest, ax.get_xlim()[0])) / 10)
     with plotting.style():
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # above the bins
     return Drawing(ax)
@@ -108,38 +109,25 @@ def of_calibration(found: Mapping[str, float], *, is_calibrated: bool = False) -
     return replace(verdict, is_named=not is_right)
 
 
-def limits_by_chance(level: float, num_calibration: int, num_test: int) -> tuple[float, float]:
-    """Return limits between which the share of targets in calibrated intervals lies with probability `CHANCE`.
-
-    One of the n calibration scores determines the width of the intervals. Let k be the rank of this score. If scores
-    are continuous, the coverage has the distribution Beta(k, n + 1 - k), so the number of targets inside has a
-    beta-binomial distribution (Vovk 2012, https://arxiv.org/abs/1209.2673).
-    """
-    rank = rank_of(level, num_calibration)
-    low, high = betabinom.interval(CHANCE, num_test, rank, num_calibration + 1 - rank)
-    return float(low / num_test), float(high / num_test)
-
-
 def calibrated_section(subject: Subject) -> Section | None:
     """Make the section on coverage and width before and after calibration; None for a run without calibration."""
-    classified, regressed = subject.classified, subject.regressed
-    if classified is not None and classified.calibration is not None:
-        y = classified.y.to(classified.prediction.probs.device)
-        found = before_and_after(classified.prediction, y, classified.calibration, is_count=False)
+    measured = subject.classified or subject.regressed
+    if measured is None or (found := measured.before_and_after) is None:
+        return None
+    changes, verdicts, tiles = found.changes(subject.config.calibrate), [], []
+    if subject.classified is not None:  # of a regression, the section on intervals has verdict and tile
         row = next(row for row in found.rows[1::2] if row["level"] == LEVEL)
         name = f"Inside their calibrated {percent(LEVEL, 0)} set"
-        return _section(
-            found, (_of_sets(found),), (Tile(name, percent(row["inside"]), f"of {len(y):,} {classified.test_name}"),)
+        tiles.append(Tile(name, percent(row["inside"]), f"of {found.num_test:,} {subject.classified.test_name}"))
+        verdicts.append(replace(_of_sets(found), changes=changes if found.is_wrong else {}))
+    if changes and not found.is_wrong:
+        rule = (
+            f"Reported if calibrated {found.noun} hold their shares, but some are more than {MUCH_WIDER:g} times as "
+            f"{found.large} as before, where the share was right within chance."
         )
-    if regressed is not None and regressed.calibration is not None:  # the section on intervals has verdict and tile
-        y = regressed.y.to(regressed.prediction.mean)
-        found = before_and_after(regressed.prediction, y, regressed.calibration, is_count=regressed.is_count)
-        return _section(found)
-    return None
-
-
-def _section(found: BeforeAndAfter, verdicts: tuple[Verdict, ...] = (), tiles: tuple[Tile, ...] = ()) -> Section:
-    return Section("Before and after calibration", "calibrated.html", {"found": found}, verdicts, tiles)
+        harm = f"calibrated {found.noun} are much {found.large}r than before"
+        verdicts.append(Verdict("note", "uncertainty", harm, found.conclusion, rule, changes=changes))
+    return Section("Before and after calibration", "calibrated.html", {"found": found}, tuple(verdicts), tuple(tiles))
 
 
 def _of_sets(found: BeforeAndAfter) -> Verdict:
@@ -151,11 +139,10 @@ def _of_sets(found: BeforeAndAfter) -> Verdict:
         [f"{percent(row['inside'])} of the labels are in their {percent(row['level'], 0)} set" for row in rows]
     )
     least = in_series([percent(low) for low in lows])
-    is_right = all(row["inside"] >= low for row, low in pairs)
-    missed = f"The sets miss too many labels ({numbers}). Look whether test rows differ from those that calibrate."
+    missed = f"The sets miss too many labels ({numbers}). {found.conclusion}"
     counts = f"{found.num_test} test rows, and {found.num_calibration} that calibrate"
     few = f"Too few rows to judge the sets ({counts}): {numbers}."
-    is_few = is_right and (found.num_test < FEWEST or any(row["level"] - low > COARSE for row, low in pairs))
+    is_few = not found.is_wrong and (found.num_test < FEWEST or any(row["level"] - low > COARSE for row, low in pairs))
     return judged(
         "limit" if is_few else "uncertainty",
         f"Chance gives at least {least}. "
@@ -163,6 +150,6 @@ def _of_sets(found: BeforeAndAfter) -> Verdict:
         f"{percent((1 + CHANCE) / 2)} of the cases. Note: correct sets may miss a promised share by more than "
         f"{100 * COARSE:.0f} points, so that the rows are too few to tell.",
         (is_few, "note", "too few rows to judge the sets", few),
-        (is_right, "good", "", f"The sets contain the promised share of the labels ({numbers})."),
+        (not found.is_wrong, "good", "", f"The sets contain the promised share of the labels ({numbers})."),
         (True, "problem", "the sets miss too many labels", missed),
     )

@@ -10,9 +10,9 @@ from ....inference.mcmc import LARGEST_WITHIN, MOST_DIVERGING, MCMCPosterior, Mo
 from ....results import plotting
 from ...chains import HARDLY, MAY_CHANGE, SLIGHTLY_SHORT, fault_of, finding_on, has_one_mode, need_time
 from ...config import LEVEL, RunConfig
+from ...numbers import percent
 from ...remedies import longer_chains, longer_limit
 from ...runs import is_chains
-from ..numbers import percent
 from ..pictures import Drawing, panel
 from .section import Section, Verdict, judged, sentence
 from .subject import Subject

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import mean
 from typing import Any
 
@@ -14,7 +15,7 @@ from ...._core.summary import counted
 from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
-from ..numbers import in_series, percent, with_error
+from ...numbers import in_series, percent, with_error
 from ..pictures import Drawing, panel, pixels
 from ..trained import TREES, Alone
 from .section import Level, Section, Tile, Verdict, judged, wilson
@@ -180,7 +181,7 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
     no_better = f"no better than always saying “{often}”"
     remain = f"{text}: the network avoids less than half of this guess's mistakes."
     chance = f"{text}: the difference may be chance."
-    return judged(
+    verdict = judged(
         "unclear" if low <= guess < accuracy else "predictions",
         "Problem: the accuracy is not above the share of the most frequent class. Note: it is above, but its 90 % "
         f"interval reaches down to this share, or the network avoids less than {percent(WEAK, 0)} of the mistakes that "
@@ -190,6 +191,7 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
         (accuracy - guess < WEAK * (1 - guess), "note", "most of a guess's mistakes remain", remain),
         (True, "good", "", f"{text}."),
     )
+    return replace(verdict, rivals=(f"always saying “{often}”",) if low <= guess else ())
 
 
 def _found(classes: Sequence[Mapping[str, Any]]) -> str:

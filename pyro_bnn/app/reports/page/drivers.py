@@ -8,8 +8,8 @@ import pandas
 
 from ....results import plotting
 from ...config import LEVEL
+from ...numbers import in_series, number, percent, six_digits, with_error
 from ..drivers import MOST_COLUMNS, MOST_ROWS, NUM_PERMUTATIONS, Driver, Drivers
-from ..numbers import in_series, number, percent, six_digits, with_error
 from ..pictures import Drawing, panels
 from .section import Section
 from .subject import Classified, Regressed, Subject
@@ -18,6 +18,7 @@ from .verdicts import NUM_ERRORS, log_density
 MOST_SHOWN = 10  # largest number of columns in the picture and in the first table
 CLEAR = 0.2  # heuristic: share by which the epistemic uncertainty clearly changes
 HARDLY = 0.02  # heuristic: a column hardly matters if the RMSE rises, or the accuracy falls, by a smaller share
+LOWEST = 2.0  # height of the picture in inches, if there are few columns
 LONGEST = 20  # largest number of letters of a column's name in the picture
 
 
@@ -105,12 +106,16 @@ def has_doubt(before: Drivers, drivers: Sequence[Driver]) -> bool:
 def _bars(before: Drivers, drivers: Sequence[Driver], labels: tuple[str, str]) -> Drawing:
     """Draw the score (left), before and after each column is shuffled. Draw the epistemic uncertainty if it changes."""
     shown = ("score", "epistemic") if has_doubt(before, drivers) else ("score",)
-    axes = panels(len(shown), 0.8 + 0.22 * len(drivers))
+    axes = panels(len(shown), max(LOWEST, 0.8 + 0.26 * len(drivers)))
     names = [_short(driver.name, LONGEST) for driver in drivers]
     for ax, color, kind, label in zip(axes, (0, 1), shown, labels, strict=False):
         values, errors = ([getattr(driver, name) for driver in drivers] for name in (kind, f"{kind}_error"))
-        ax.barh(range(len(drivers)), values, 0.7, xerr=errors, ecolor="0.35", color=plotting.PALETTE[color])
-        ax.axvline(getattr(before, kind), color="black", linewidth=1, linestyle="--")
+        start = getattr(before, kind)
+        sizes = [value - start for value in values]
+        ax.barh(range(len(drivers)), sizes, 0.7, start, xerr=errors, ecolor="0.35", color=plotting.PALETTE[color])
+        ax.axvline(start, color="black", linewidth=1, linestyle="--")
+        left, right = ax.get_xlim()
+        ax.set_xlim(min(left, (1 - CLEAR) * start), max(right, 1.02 * start))  # small changes look small
         ax.set_yticks(range(len(drivers)), names if kind == "score" else [])
         ax.set(xlabel=label)
         ax.invert_yaxis()
@@ -121,6 +126,7 @@ MOST_SURPRISES = 10  # rows in the table
 MOST_INPUTS = 4  # inputs of a row: those on which the predictions depend most
 LONGEST_INPUT = 24  # letters of an input
 LONGEST_NUMBER = 12  # letters of a number with decimals, such as -1.23457e-05
+LARGE = 1e4  # smallest number in the file that gets commas, since smaller ones may be years
 MOST_CLASSES = 3  # classes of a row with their probabilities
 
 
@@ -163,15 +169,18 @@ def _inputs(subject: Subject, row: int, names: Sequence[str]) -> list[str]:
     """Return a short text for each column in `names`: the input of a test row before standardisation."""
     if subject.inputs is None:
         return []
-    cells = [subject.inputs[name].iloc[row] for name in names]
-    texts = ["missing" if pandas.isna(cell) else cell if isinstance(cell, str) else six_digits(cell) for cell in cells]
-    return [_short(_rounded(text), LONGEST_INPUT) for text in texts]
+    cells, kinds = subject.inputs.iloc[row], {column.name: column.kind for column in subject.columns}
+    return [_short(_shown(cells[name], is_number=kinds.get(name) == "number"), LONGEST_INPUT) for name in names]
 
 
-def _rounded(text: str) -> str:
-    """Round a text with a long decimal number to six digits. Return any other text, such as "1234567", unchanged."""
-    if len(text) > LONGEST_NUMBER and not text.isdigit():
-        with suppress(ValueError):
+def _shown(cell: str | float | None, *, is_number: bool) -> str:
+    """Return a number as in other tables, and a text, a small number such as a year, or $1,990.00 as in the file."""
+    if pandas.isna(cell):
+        return "missing"
+    text = str(cell)
+    is_long = len(text) > LONGEST_NUMBER and not text.isdigit()
+    with suppress(ValueError):
+        if not isinstance(cell, str) or is_long or (is_number and (abs(float(text)) >= LARGE or text.endswith(".0"))):
             return six_digits(float(text))
     return text
 
@@ -189,7 +198,8 @@ def _of_numbers(found: Regressed, rows: Sequence[int]) -> list[tuple[list[str], 
         observed, predicted, lower, upper = (float(part[at]) for part in (y, mean, low, high))
         name = [found.names[outputs[row]]] if len(found.names) > 1 else []
         form = f",.{_decimals(widths[outputs[row]])}f"
-        exact = round(observed, 5 - math.floor(math.log10(largest[outputs[row]] or 1)))
+        digits = 5 - math.floor(math.log10(largest[outputs[row]] or 1))
+        exact = round(observed, 0 if digits == -1 else digits)  # seven digits of a whole number are right
         numbers = [six_digits(exact), f"{predicted:{form}}", f"{lower:{form}} to {upper:{form}}"]
         cells.append(([*name, *numbers], not lower <= observed <= upper))
     return cells

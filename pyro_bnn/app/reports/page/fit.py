@@ -22,10 +22,10 @@ from ....inference.posterior import Status
 from ....results import plotting, pruning
 from ...chains import OF_NET
 from ...config import RunConfig, option_of, settings
+from ...numbers import percent
 from ...remedies import MORE, MORE_EPOCHS, TOO_EARLY, limit_in
 from ...runs import cut_short, is_chains
 from ...starting import NUM_STEPS, VARIATIONAL, method_for
-from ..numbers import percent
 from ..pictures import Drawing, panel
 from .section import Section, Verdict, sentence
 from .subject import Subject
@@ -65,7 +65,6 @@ def training_section(subject: Subject) -> Section | None:
             "last": values,
             "unit": "nats per row of data" if history.num_data else "nats",
             "is_in_units": subject.regressed is not None,
-            "kl_weight": last.kl_weight,
             "pictures": [Drawing(ax) for ax in axes],
         },
         (of_length(subject.config, history, subject.posterior.status),),

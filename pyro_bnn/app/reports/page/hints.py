@@ -2,8 +2,8 @@
 
 import math
 
+from ...numbers import in_series, number, percent, with_error
 from ..drivers import EXACT, is_exact, leak_in_words
-from ..numbers import in_series, number, percent, with_error
 from ..trained import LINEAR
 from .section import FEWEST, Verdict, judged, sentence
 from .subject import Regressed

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,11 @@ from ...._core.summary import counted
 from ....results import plotting
 from ....scores import metrics
 from ...config import LEVEL
-from ..calibrated import CHANCE, COARSE, COARSE_RATIO, promised_by
-from ..numbers import in_series, number, percent, with_error
+from ...numbers import in_series, number, percent, with_error
+from ..calibrated import CHANCE, COARSE, COARSE_RATIO, BeforeAndAfter, limits_by_chance, promised_by
 from ..pictures import Drawing, observed_against_predicted, panel
 from ..scores import LEVELS, of_counts
 from ..trained import TREES
-from .calibration import MOST_ERRORS, limits_by_chance
 from .hints import of_bias, of_leak, of_negative
 from .section import FEWEST, Section, Tile, Verdict, judged, sentence
 from .subject import Regressed, Subject
@@ -103,7 +103,7 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
     no_better = f"{text}: the network predicts no better. {NO_BETTER}"
     name = "the mean of the targets"
     chance = f"{text}: the difference may be chance."
-    return judged(
+    verdict = judged(
         "unclear" if gain > 0 and not is_better else "predictions",
         "Problem: the network's squared error is not below that of the mean. Note: it is below by less than "
         f"{NUM_ERRORS:g} standard errors of the difference, or explains less than {percent(WEAK, 0)} of the variance.",
@@ -112,6 +112,7 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
         (explained < WEAK, "note", f"explains {little}", f"{text}: {little} is explained."),
         (True, "good", "", f"{text}: {percent(explained)} of the variance is explained."),
     )
+    return replace(verdict, rivals=() if is_better else (name,))
 
 
 def _root(squared: Tensor) -> tuple[float, float]:
@@ -137,12 +138,12 @@ def intervals_section(subject: Subject) -> Section | None:
     rows = [_coverage(found, level) for level in LEVELS]
     groups, ranking = ranking_of(found, seed=subject.seed)
     of_sds, is_few = of_groups(groups), len(found.y) < FEWEST
-    of_widths = _of_intervals(rows, len(found.y), is_calibrated=found.calibration is not None)
+    of_widths = _of_intervals(rows, len(found.y), found.before_and_after, subject.config.calibrate)
     is_known = is_few or of_widths.is_named  # whether another verdict says that sds are wrong, or that rows are few
     verdicts = [
         of_widths,
         *([] if is_few else [of_ranking(ranking)]),
-        *([] if (is_few and of_sds.level == "good") or (is_known and of_sds.is_untold) else [of_sds]),
+        *([] if (is_few and of_sds.level == "good") or (is_known and of_sds.word == "unclear") else [of_sds]),
         *of_negative(found, LEVEL),
     ]
     headline = next(row for row in rows if row["level"] == LEVEL)
@@ -157,7 +158,6 @@ def intervals_section(subject: Subject) -> Section | None:
             "of_counts": of_counts(headline["promised"]),
             "chance": CHANCE,
             "groups": groups,
-            "most_errors": MOST_ERRORS,
             "small_ratio": SMALL_RATIO,
             "median": float(scale.median()),
             "largest": float(scale.max()),
@@ -198,7 +198,9 @@ def _coverage(found: Regressed, level: float) -> dict[str, Any]:
     }
 
 
-def _of_intervals(rows: Sequence[Mapping[str, Any]], num_rows: int, *, is_calibrated: bool) -> Verdict:
+def _of_intervals(
+    rows: Sequence[Mapping[str, Any]], num_rows: int, calibrated: BeforeAndAfter | None, share: float
+) -> Verdict:
     wrong = [row for row in rows if not row["limits"][0] <= row["held"] <= row["limits"][1]]
     misses = [row["held"] - row["promised"] for row in wrong]
     numbers = ", ".join(f"{percent(row['held'])} for {percent(row['promised'], 0)}" for row in rows)
@@ -210,23 +212,21 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], num_rows: int, *, is_calibr
     named = next((row for row in wrong if row["level"] == LEVEL), None)
     worst = named or max(wrong or rows, key=lambda row: abs(row["held"] - row["promised"]))
     held = f"{percent(worst['held'])} of {counted(num_rows, 'target')} inside"
-    mended = (
-        "; hold out more rows, or train without --calibrate"
-        if is_calibrated
-        else "; to correct them, train with --calibrate 0.2"
-    )
-    own = "calibrated " if is_calibrated else ""
+    own, others, remedy = "", "", "Train with --calibrate 0.2 to correct the widths with held-out rows."
+    mended, changes = "; to correct them, train with --calibrate 0.2", dict[str, float | None](calibrate=0.2)
+    if calibrated is not None:
+        others = f" and {calibrated.num_calibration} that calibrate"
+        own, remedy, mended, changes = "calibrated ", calibrated.conclusion, "", calibrated.changes(share)
     short = f"the {own}{percent(worst['level'], 0)} intervals are {kind} ({held}{mended})"
     levels = own + in_series([percent(row["level"], 0) for row in wrong])
     good = f"The {own}intervals hold the promised shares of the targets, within chance (share inside: {numbers})."
-    remedy = " Train with --calibrate 0.2 to correct the widths with held-out rows."
-    remedy = " Hold out more rows with --calibrate, or train without it." if is_calibrated else remedy
-    text = f"The {levels} intervals are {kind}: the share of the targets inside is {numbers}.{remedy}"
+    text = f"The {levels} intervals are {kind}: the share of the targets inside is {numbers}. {remedy}"
     level = next(row for row in rows if row["level"] == LEVEL)
     is_few = num_rows < FEWEST or level["promised"] - level["limits"][0] > COARSE
     few = (
-        f"Too few rows to judge the intervals: on {num_rows} test rows, chance gives {percent(level['limits'][0])} to "
-        f"{percent(level['limits'][1])} for {percent(level['promised'], 0)} (share inside: {numbers})."
+        f"Too few rows to judge the intervals: on {num_rows} test rows{others}, chance gives "
+        f"{percent(level['limits'][0])} to {percent(level['limits'][1])} for {percent(level['promised'], 0)} "
+        f"(share inside: {numbers})."
     )
     is_cautious = len(wrong) < len(rows) and all(miss > 0 for miss in misses)
     verdict = judged(
@@ -240,8 +240,7 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]], num_rows: int, *, is_calibr
         (not wrong, "good", "", good),
         (True, "problem" if is_large and not is_cautious else "note", short, text),
     )
-    changes = {"calibrate": 0.2} if wrong and not is_calibrated else {}
-    return replace(verdict, is_named=bool(wrong), changes=changes)
+    return replace(verdict, is_named=bool(wrong), changes=changes if wrong else {})
 
 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
@@ -261,7 +260,7 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
                 "predicted": predicted,
                 "error": (error, its_error),
                 "ratio": error / predicted,
-                "limits": _limits(MOST_ERRORS * relative),
+                "limits": _limits(relative),
             }
         )
     generator = np.random.default_rng(seed)
@@ -277,9 +276,9 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
     }
 
 
-def _limits(miss: float) -> tuple[float, float]:
-    """Return limits of RMSE / sd, which differ from 1 by `miss`, or by `SMALL_RATIO` if that is more."""
-    miss = max(miss, SMALL_RATIO)
+def _limits(error: float) -> tuple[float, float]:
+    """Return the limits of RMSE / sd, which has the standard error `error`, with probability `CHANCE`."""
+    miss = max(NormalDist().inv_cdf((1 + CHANCE) / 2) * error, SMALL_RATIO)
     return max(1 - miss, 0.0), 1 + miss
 
 
@@ -290,7 +289,7 @@ def _overall(groups: Sequence[Mapping[str, Any]]) -> tuple[float, tuple[float, f
     predicted = math.sqrt(sum(share * sd**2 for share, sd, _, _ in parts))
     root = math.sqrt(sum(share * size**2 for share, _, size, _ in parts))
     error = math.hypot(*(share * size * its_error for share, _, size, its_error in parts)) / root if root else 0.0
-    return root / predicted, _limits(NUM_ERRORS * max(error / predicted, 1 / math.sqrt(2 * num_rows)))
+    return root / predicted, _limits(max(error / predicted, 1 / math.sqrt(2 * num_rows)))
 
 
 def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
@@ -312,10 +311,9 @@ def of_groups(groups: Sequence[Mapping[str, Any]]) -> Verdict:
     few = f"{sentence(untold)}{' in each quarter of them' * (len(groups) > 1)}."
     return judged(
         "uncertainty",
-        f"Note: over all rows, RMSE / predicted sd differs from 1 by more than {NUM_ERRORS:g} standard errors; or it "
-        f"differs by more than {MOST_ERRORS:g} in some quarter of the rows. Both must also be more than "
-        f"{SMALL_RATIO:g}. Another note: {MOST_ERRORS:g} standard errors are above {COARSE_RATIO:g} in some quarter, "
-        "so that the rows are too few to tell.",
+        f"Note: over all rows, or in some quarter of the rows, RMSE / predicted sd differs from 1 by more than "
+        f"{SMALL_RATIO:g}, and by more than right sds do in {percent(CHANCE, 0)} of the cases. Another note: these may "
+        f"differ by more than {COARSE_RATIO:g} in some quarter, so that the rows are too few to tell.",
         (is_even, "note", f"predicted sd too {side}", f"The predicted sd is too {side}: {found}."),
         (bool(off), "note", f"predicted sd {where}", uneven),
         (is_few, "note", untold, f"{few} Over all rows, {found}."),

@@ -24,9 +24,10 @@ DECISIONS = {
 """For each word of `usability`, from good to bad, the decision at the beginning of the report."""
 
 RULE = (
-    "The first line follows from the worst verdict. A problem with the predictions or the fit makes a run not usable. "
-    "A problem with the uncertainty leaves the predictions usable, unless another method predicts better. With a note, "
-    "a run is still usable, except if the test rows are too few to tell."
+    "The worst verdict stands first and decides the first line; of equally bad ones, possible causes come first. "
+    "A problem with the predictions or the fit makes a run not usable. A problem with the uncertainty leaves the "
+    "predictions usable, unless another method predicts better. With a note, a run is still usable. If the test rows "
+    "are too few to tell whether a run is usable, that note comes first."
 )
 FEWEST = 50  # test rows for a verdict that finds no fault: with fewer, 90 % intervals may hold all by chance (0.9^50)
 UNTOLD = ("too few rows", "too few errors", "too few images")  # what findings begin with that test rows cannot tell
@@ -49,14 +50,16 @@ class Verdict:
     command: str = ""  # the command that trains with the changes of all verdicts, if this one has changes
     is_named: bool = False  # whether the first line of the report names this fault before other notes
     is_beaten: bool = False  # whether another method predicts better
+    rivals: tuple[str, ...] = ()  # simpler methods than which the network is not clearly better
 
     def __post_init__(self) -> None:
         assert self.level != "problem" or self.about in ("predictions", "uncertainty", "fit")  # see `RULE`
 
     @property
-    def is_untold(self) -> bool:
-        """Whether the test rows are too few to tell. The page shows such notes in grey."""
-        return self.level == "note" and self.short.startswith(UNTOLD)
+    def word(self) -> str:
+        """The level, or "unclear" for a note which says that the test rows are too few to tell."""
+        is_unclear = self.level == "note" and (self.about == "unclear" or self.short.startswith(UNTOLD))
+        return "unclear" if is_unclear else self.level
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,23 @@ def level_of(verdicts: Sequence[Verdict]) -> Level:
     return min((verdict.level for verdict in verdicts), key=LEVELS.index, default="good")
 
 
+def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Sort verdicts from bad to good as `RULE` says; of equal ones, those on the predictions come first."""
+    decisive = "unclear" if usability(verdicts) == "too few rows to tell" else ""
+    important = ("unclear", "predictions", "baseline", "limit")
+    return sorted(
+        verdicts,
+        key=lambda verdict: (
+            verdict.level == "good" or verdict.about != decisive,
+            LEVELS.index(verdict.level),
+            not verdict.is_cause,
+            verdict.level == "problem" and verdict.about == "uncertainty",
+            not (verdict.is_named or verdict.is_beaten),
+            verdict.about not in important,
+        ),
+    )
+
+
 @dataclass(frozen=True)
 class Headline:
     """The first line of the report: the decision, the faults that it follows from, and scores."""
@@ -119,19 +139,7 @@ class Headline:
 def first_line(verdicts: Sequence[Verdict], scores: str) -> Headline:
     """Return the first line of the report. If the run is not usable, the line has no scores."""
     word = usability(verdicts)
-    faults = [verdict for verdict in verdicts if verdict.level != "good"]
-    of_decision = ("unclear",) if word == "too few rows to tell" else ()
-    important = ("unclear", "predictions", "baseline", "limit")
-    faults.sort(
-        key=lambda fault: (
-            fault.about not in of_decision,
-            not fault.is_cause,
-            LEVELS.index(fault.level),
-            fault.level == "problem" and fault.about == "uncertainty",
-            not (fault.is_named or fault.is_beaten),
-            fault.about not in important,
-        )
-    )
+    faults = [verdict for verdict in in_order(verdicts) if verdict.level != "good"]
     num_named = max(MOST_NAMED, sum(fault.is_cause or fault.level == "problem" for fault in faults))
     others = len(faults) - num_named
     reasons = [fault.short for fault in faults[:num_named]] + [counted(others, "more note")] * (others > 0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ... import runs
 from ...chains import Choice
 from ...config import RunConfig
 from ...own.columns import Column
-from ..calibrated import interval_of
+from ..calibrated import BeforeAndAfter, before_and_after, interval_of
 from ..drivers import Drivers, Leak, columns_of, drivers_of, leak_of
 from ..evaluation import Evaluation, evaluate_classifier
 from ..scores import in_units
@@ -56,6 +57,14 @@ class Classified:
         """What the report calls single networks (such as "one draw"), and their predictions."""
         return self.evaluation.single
 
+    @cached_property
+    def before_and_after(self) -> BeforeAndAfter | None:
+        """The coverage of sets of classes before and after calibration, if there is one."""
+        if self.calibration is None:
+            return None
+        y = self.y.to(self.prediction.probs.device)
+        return before_and_after(self.prediction, y, self.calibration, is_count=False)
+
 
 @dataclass(frozen=True)
 class Regressed:
@@ -80,6 +89,14 @@ class Regressed:
     def title(self) -> str:
         """The target in words."""
         return self.names[0] if len(self.names) == 1 else f"{len(self.names)} targets"
+
+    @cached_property
+    def before_and_after(self) -> BeforeAndAfter | None:
+        """The coverage of intervals before and after calibration, if there is one."""
+        if self.calibration is None:
+            return None
+        y = self.y.to(self.prediction.mean)
+        return before_and_after(self.prediction, y, self.calibration, is_count=self.is_count)
 
     def squared_errors(self, mean: Tensor) -> Tensor:
         """Return the squared errors, shape (N, O), of predicted means, shape (N, O) or (O,)."""

@@ -1,17 +1,17 @@
 """Verdicts on whether the mean of draws predicts better than baselines, and better than a single network."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor
 
 from ....scores.uncertainty import Prediction
+from ...numbers import in_series, number, percent, with_error
 from ..calibrated import COARSE, COARSE_RATIO
-from ..numbers import number, percent, with_error
 from ..trained import LINEAR, TREES, Alone
-from .section import FEWEST, About, Level, Tile, Verdict, judged, sentence
+from .section import FEWEST, About, Level, Tile, Verdict, in_order, judged, sentence
 from .subject import Classified, Regressed
 
 P = TypeVar("P", bound=Prediction)
@@ -20,6 +20,7 @@ SMALL_GAIN = 0.01  # heuristic: a smaller difference in NLL, in nats per row, co
 LARGE_LOSS = 0.1  # heuristic: a network is not usable if a baseline's NLL is lower by this, in nats per row
 WEAK = 0.5  # heuristic: a weak network avoids less than this share of a guess's mistakes or squared errors
 NO_BETTER = "Check the target and the columns; more rows or a longer training may help."  # the remedy
+UNTOLD = "too few rows to tell whether better than"
 LINEAR_ONES = (LINEAR, "logistic regression")  # baselines that are linear models
 IN_A_SENTENCE = {name: f"the {name}" for name in ("mean of the targets", "shares of the classes")}  # guesses
 
@@ -61,6 +62,7 @@ def of_baseline(
     unbeaten: str = "",
     guess: tuple[str, float] | None = None,
     is_linear: bool = False,
+    is_few: bool = False,
 ) -> Verdict:
     """Judge whether a network predicts better than the best baseline.
 
@@ -68,7 +70,7 @@ def of_baseline(
     a text that compares the errors of both. `is_nearer` says whether the network has clearly smaller errors. If the
     baseline is not clearly better in a second score, `unbeaten` is the name of this score; otherwise it is empty.
     `guess` has the name and the mean log-density of a second baseline, which ignores the inputs.
-    `is_linear` says whether the network is a linear model.
+    `is_linear` says whether the network is a linear model, and `is_few` whether there are few test rows.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
@@ -78,6 +80,9 @@ def of_baseline(
     if is_linear and name in LINEAR_ONES:
         tied += " Both are linear models."
     equal = f"not clearly better than {name} ({scores})"
+    if is_few:
+        equal = f"{UNTOLD} {name} ({scores})"
+        tied = f"Too few rows to tell whether the network's probabilities are better than those of {name} ({numbers})."
     if is_nearer:
         equal = f"probabilities not clearly better than those of {name} ({scores}), while the errors are smaller"
     worse = (
@@ -108,7 +113,9 @@ def of_baseline(
         (is_nearer, level, f"probabilities worse than those of {' and of '.join(better)} (NLL {by_guess})", worse),
         (True, level, f"beaten by {' and '.join(better)}{where}", f"{beats} {remedy}"),
     )
-    return replace(verdict, is_beaten=is_beaten and not is_nearer and not unbeaten)
+    is_rival = verdict.level != "good" and verdict.about != "uncertainty"  # which has the smaller errors otherwise
+    is_beaten = is_beaten and not is_nearer and not unbeaten
+    return replace(verdict, is_beaten=is_beaten, rivals=tuple(better) if is_rival else ())
 
 
 def of_ways(
@@ -139,6 +146,7 @@ def of_ways(
         unbeaten="" if ahead < -noise else score,
         guess=next(((IN_A_SENTENCE[guess], _mean_density(way)) for guess, way in guesses.items()), None),
         is_linear=found.is_linear,
+        is_few=len(own) < FEWEST,
     )
     gain, error = mean_and_error(own - alone)
     if not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN):
@@ -158,7 +166,28 @@ def of_ways(
     )
     level: Level = "good" if gain > 0 else "note"
     short = "" if gain > 0 else "averaging over draws predicts worse"
-    return [beaten, Verdict(level, "uncertainty", short, text, rule)]
+    rivals = () if gain > 0 else ("the mean weights alone",)
+    return [beaten, Verdict(level, "uncertainty", short, text, rule, rivals=rivals)]
+
+
+def of_rivals(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Merge verdicts that simpler methods predict as well or better into one, which names all these methods."""
+    worse = [verdict for verdict in in_order(verdicts) if verdict.rivals]
+    if len(worse) < 2:
+        return list(verdicts)
+    worse.sort(key=lambda verdict: (verdict.level != "problem", verdict.word != "unclear"))
+    named: dict[str, dict[str, None]] = {}
+    for verdict in worse:
+        than = {"problem": "no better than", "unclear": UNTOLD}.get(verdict.word, "not clearly better than")
+        named.setdefault("beaten by" if verdict.is_beaten else than, {}).update(dict.fromkeys(verdict.rivals))
+    merged = replace(
+        worse[0],
+        short=", ".join(f"{relation} {in_series(list(names))}" for relation, names in named.items()),
+        text=" ".join(verdict.text for verdict in worse),
+        rule=" ".join(verdict.rule for verdict in worse),
+        is_beaten=any(verdict.is_beaten for verdict in worse),
+    )
+    return [merged, *(verdict for verdict in verdicts if not verdict.rivals)]
 
 
 def of_trees(found: Classified | Regressed) -> list[Verdict]:
@@ -192,7 +221,8 @@ def of_trees(found: Classified | Regressed) -> list[Verdict]:
         (gain > 0, "good", "", f"The network is more accurate than {TREES} ({numbers})."),
         (True, "note", f"{TREES} predict better ({score} {values[1]} against {values[0]})", better),
     )
-    return [replace(verdict, is_beaten=verdict.level == "note")]
+    is_beaten = verdict.level == "note"
+    return [replace(verdict, is_beaten=is_beaten, rivals=(TREES,) if is_beaten else ())]
 
 
 def ways_of(found: Classified | Regressed) -> dict[str, Any]:

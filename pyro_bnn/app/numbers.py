@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 LARGE, SMALL = 1e7, 1e-4  # numbers of at least the first size, or below the second, are shown as powers of ten
-MOST_WRITTEN = 1e12  # the same for six digits
+MOST_WRITTEN = 1e12  # the same for `six_digits`
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -41,10 +41,10 @@ def with_error(value: float, error: float, sign: str = "") -> str:
 
 
 def six_digits(value: float) -> str:
-    """Return a number with at most six significant digits, with commas between thousands, and without end zeros."""
+    """Return a number with commas between thousands. Decimals beyond six digits and end zeros are left out."""
     if value and not SMALL <= abs(value) < MOST_WRITTEN:
         return f"{value:.6g}"
-    text = f"{round(value, 5 - _magnitude(value)):,.{max(0, 5 - _magnitude(value))}f}"
+    text = f"{value:,.{max(0, 5 - _magnitude(value))}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
