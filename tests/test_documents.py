@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 LONGEST = {  # 5 to 26 seconds; daily, `test_document_calls.py` compares their calls with the signatures
     *("adapters.py", "bandit.py", "mixture_density.py", "transformer.py", "plot_4_prune.py"),
     *("plot_1_plain_to_bayesian.py", "plot_3_is_my_posterior_good.py"),
-    *("adapters.md", "export.md", "continual_learning.md", "ensembles.md", "calibrate.md", "modes.md", "laplace.md"),
+    *("adapters.md", "export.md", "continual_learning.md", "ensembles.md", "calibrate.md", "chains.md", "laplace.md"),
     *("minibatch_mcmc.md", "graphs.md", "last_layer.md", "active_learning.md", "batch_normalisation.md"),
     *("natural_gradient.md", "hierarchical_priors.md", "own_data.md", "own_network.md", "own_likelihood.md"),
     *("own_loop.md", "scikit_learn.md", "regression.md", "computation.md", "trust.md"),
@@ -86,7 +86,7 @@ SHORTER = {
     },
     "docs/coming_from/pyro.md": {"range(300)": "range(60)", "num_epochs=300": "num_epochs=60"},
     "docs/how_to/resume.md": {"600": "100"},
-    "docs/how_to/modes.md": {"num_warmup=3000": "num_warmup=200", "num_samples=1000": "num_samples=100"},
+    "docs/how_to/chains.md": {"num_warmup=3000": "num_warmup=200", "num_samples=1000": "num_samples=100"},
     "docs/how_to/hierarchical_priors.md": {
         "num_samples=50,": "num_samples=20,",
         "num_warmup=100": "num_warmup=50",

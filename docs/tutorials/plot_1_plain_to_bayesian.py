@@ -111,9 +111,9 @@ plt.show()
 # %%
 # *Networks from the prior: their values have about the size of the data, and none has the shape of the data.*
 #
-# With a prior scale of 0.1 they would all be flat lines near 0, and with 10 they would reach thousands. 200 points will
-# be enough to pull these functions into the shape of the sine. Outside the data nothing pulls them, so the fit will
-# continue in a straight line there.
+# If the prior scale were 0.1, all functions would be flat lines near 0. If it were 10, they would reach thousands. 200
+# points will be enough to pull these functions into the shape of the sine. Outside the data nothing pulls them, so the
+# fit will continue in a straight line there.
 #
 # This picture is the cheapest check of a prior. Here the targets lie between -12 and 12. For standardised targets,
 # start with ``FanInNormalPrior`` (:doc:`/understand/priors`).
