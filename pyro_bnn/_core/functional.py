@@ -249,10 +249,7 @@ def ordinary_attention() -> Iterator[None]:
 
 
 def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | None:
-    """Return a function that runs a chain of linear and elementwise layers for all draws.
-
-    If the network is not such a chain, return None.
-    """
+    """Return a function that runs a chain of linear and elementwise layers for all draws; None for other networks."""
     if (
         not isinstance(x, Tensor)
         or type(net) is not nn.Sequential

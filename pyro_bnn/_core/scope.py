@@ -226,10 +226,7 @@ def allow_local_mode(module: PyroModule) -> None:
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """Return a parameter through a `pyro.param` statement that does not use Pyro's store.
-
-    A frozen parameter is returned without a statement.
-    """
+    """Return a parameter by a `pyro.param` statement without Pyro's store; a frozen one without a statement."""
     if not parameter.requires_grad:  # Pyro's optimizers would give it the gradient 0, to which weight decay is added
         return parameter
     parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it

@@ -37,10 +37,7 @@ def inference_data(
     y: Tensor | None,
     stream: Stream,
 ) -> Any:
-    """Return draws, ``{site: shape (K, S, *event)}``, as an `InferenceData`; see :meth:`Posterior.to_arviz`.
-
-    `statistics` come from the sampler, with ArviZ's names and the shape (K, S).
-    """
+    """Return draws, ``{site: shape (K, S, *event)}``, and statistics, shape (K, S), as an `InferenceData`."""
     arviz = _require_arviz()
     parts = {"posterior": samples, "sample_stats": statistics}
     groups: dict[str, Any] = {

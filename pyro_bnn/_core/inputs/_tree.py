@@ -224,10 +224,7 @@ def arguments_of(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def call(net: nn.Module, x: Inputs) -> object:
-    """Call ``net(x)``, ``net(*x)`` or ``net(**x)``.
-
-    If the network returns a dictionary with the entry `logits`, as `transformers` does, return only the logits.
-    """
+    """Call ``net(x)``, ``net(*x)`` or ``net(**x)``; return the output, or its `logits`, as with `transformers`."""
     before = versions(x)
     arguments, named = arguments_of(x)
     try:

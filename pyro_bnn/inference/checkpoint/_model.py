@@ -82,10 +82,7 @@ def _checksum(value: Tensor) -> str:
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
-    """Whether the model uses the initial value of a site.
-
-    This value can be the mean of the site's prior, or the source of an embedding's padding row.
-    """
+    """Whether the model uses the initial value of a site, as a prior's mean or as an embedding's padding row."""
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
         return True
@@ -220,10 +217,7 @@ def sites_of(model: Callable[..., object], data: object) -> list[Site]:
 
 
 class PresentModel:
-    """A model and its record.
-
-    The record is in `network` for a :class:`BayesianModel`, and in `own` for any other Pyro model.
-    """
+    """A model and its record: in `network` for a :class:`BayesianModel`, in `own` for any other Pyro model."""
 
     def __init__(self, model: BayesianModel | Callable[..., object] | None, data: Sequence[object] | None) -> None:
         self.model: BayesianModel | None = None

@@ -50,10 +50,7 @@ TOLERANCE = 1e-3
 def summed_matrices(
     net: nn.Module, batches: Iterable[Pair], likelihood: Likelihood, *, is_full: bool, num_scales: int
 ) -> Tensor:
-    """Sum the Gauss-Newton matrices of all rows, separately for each of K noise scales.
-
-    The result is in float64. Its shape is (K, P, P) if `is_full`, else (K, P) for the diagonals.
-    """
+    """Sum the matrices, shape (P, P), or diagonals, shape (P,), of all rows for each of K noise scales, in float64."""
     total: Tensor | None = None
     matrix: Callable[[nn.Module, Inputs, Tensor], Tensor] | None = None
     for x, y in batches:
@@ -260,10 +257,7 @@ def slopes_at(layer: nn.Module, slope: Tensor) -> Tensor:
 
 
 def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
-    """Whether, on 16 rows, the formulas of standard layers give the same gradients as autograd.
-
-    The gradients differ if a layer has its own forward pass, or if code outside the layer also uses its weight.
-    """
+    """Whether the formulas of standard layers give the same gradients as autograd, on 16 rows."""
     parameters = [p for p in net.parameters() if p.requires_grad]
     if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):
         return False

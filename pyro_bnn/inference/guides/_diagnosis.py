@@ -374,10 +374,7 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
-    """Return the prior of the P weights in `keep`.
-
-    A Gaussian prior becomes a batch of P Gaussians. Any other prior becomes one distribution that all weights share.
-    """
+    """Return the prior of the P weights in `keep`: a batch of Gaussians, or one distribution that all weights share."""
     if type(prior) is dist.Normal:
         loc, scale = (part.expand(shape).reshape(-1)[keep] for part in (prior.loc, prior.scale))
         return dist.Normal(loc, scale)

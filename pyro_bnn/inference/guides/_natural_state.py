@@ -101,10 +101,7 @@ class NaturalState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient with respect to the draw, as a list of vectors.
-
-        With several draws or processes, the list also contains this gradient times the draw's deviation from the mean.
-        """
+        """The gradient in the draw, as vectors; with several draws or processes also its product with the deviation."""
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:
@@ -154,10 +151,7 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the part of each precision that comes from the data by `ratio`.
-
-        If `ratio` is above 1, a negative part stays as it is.
-        """
+        """Multiply each precision's part from the data by `ratio`; above 1, a negative part stays as it is."""
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior
@@ -351,10 +345,7 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace this variable's estimates in `products` by exact values.
-
-        `products` has an element for each weight in `part`.
-        """
+        """Replace this variable's estimates in `products`, which belong to the weights in `part`, by exact values."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

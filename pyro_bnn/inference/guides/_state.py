@@ -297,10 +297,7 @@ def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
 
 
 class PriorOfPoint:
-    """Minus the log prior at a point.
-
-    :meth:`pull_back` returns minus the log prior, and adds `weight` times its gradient to `gradients`.
-    """
+    """Minus the log prior at a point; :meth:`pull_back` adds `weight` times its gradient to `gradients`."""
 
     def __init__(self, joint: Joint, gradients: DrawGradients, value: Tensor) -> None:
         self._gradients = gradients

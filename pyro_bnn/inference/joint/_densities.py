@@ -61,18 +61,12 @@ class Density(ABC):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Whether the formulas work for these arguments of a prior.
-
-        Each argument is a number, or a vector with a number for each weight.
-        """
+        """Whether the formulas work for these arguments of a prior, each a number or a vector over the weights."""
         return True
 
     @staticmethod
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return a differentiable function from points, shape (K, P), to log-densities, shape (K,).
-
-        The function has no branches that depend on values, so that it can be written in C.
-        """
+        """Return a function without branches, for C, from points, shape (K, P), to log-densities, shape (K,)."""
         prior = kind(*arguments, validate_args=False)
         return lambda z: prior.log_prob(z).sum(-1)
 
@@ -185,10 +179,7 @@ class ScaleMixtureDensity(Density):
         self.log_odds_at_zero = log_narrow - log_wide + math.log(wide / narrow)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """Return the sum of the log-densities of all weights.
-
-        The log-density of a weight is that of the wider component, plus the softplus of the narrower one's log-odds.
-        """
+        """Sum the log-densities of the wider component, and the softplus of the narrower one's log-odds."""
         square, odds = torch.square(value, out=scratch[0]), scratch[1]
         base = len(value) * self._constant - 0.5 * self._precision * square.sum().double()
         torch.mul(square, -0.5 * self._excess, out=odds).add_(self.log_odds_at_zero).exp_()
@@ -353,10 +344,7 @@ class Joint:
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """On a CPU, cut a piece into pieces of at most `longest` numbers.
-
-    A density without a `key` may have parameters for each weight, so its piece is not cut.
-    """
+    """On a CPU, cut a piece to at most `longest` numbers, unless its density may have parameters for each weight."""
     size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):
         yield Piece(slice(start, min(start + size, run.part.stop)), run.density, run.kind)

@@ -55,10 +55,7 @@ class _Direction:
 
 
 class _Function:
-    """The log-likelihood of some rows as a function of the weights, in float64, with fixed random numbers.
-
-    Each evaluation changes the model, so pass a copy of it.
-    """
+    """The log-likelihood in float64 as a function of the weights, with fixed random numbers. It changes the model."""
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
         self._model, self._x, self._y = model, x, y

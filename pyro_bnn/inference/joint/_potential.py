@@ -100,10 +100,7 @@ class Potential(Coordinates, ABC):
 
 
 class NetworkPotential(Potential):
-    """The potential of a :class:`BayesianModel` on all of its data, computed without Pyro's effect handlers.
-
-    The model must already have the dtype and the mode (train or eval) of later evaluations.
-    """
+    """The potential of a :class:`BayesianModel` on all its data, without effect handlers. Its mode must not change."""
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
         super().__init__(find_sites(model, (), {}))

@@ -249,11 +249,7 @@ class Modes(Shown):
 
 
 def modes(values: Tensor) -> Modes:
-    """Find out whether chains have explored their modes.
-
-    Args:
-        values: Values of M quantities in K chains of S draws each, shape (K, S, M); S is at least 8.
-    """
+    """Find out from M quantities, shape (K, S, M) with S at least 8, whether the K chains have explored their modes."""
     values = values.detach().double().cpu()
     r_hat = r_hats(values.transpose(0, 1).flatten(1)[None]).unflatten(0, (len(values), -1))  # each chain alone, (K, M)
     within = r_hat.nan_to_num(-torch.inf, posinf=torch.inf).amax(-1)
@@ -307,10 +303,7 @@ def diagnose(
 
 
 def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
-    """Return the predictive moments, shape (K, S, M).
-
-    If there are more than `at_most` moments, return only evenly spaced ones.
-    """
+    """Return the predictive moments, shape (K, S, M); if there are more than `at_most`, evenly spaced ones."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 

@@ -126,10 +126,7 @@ class TimedChains:
 
 
 def seconds_of_step(model: BayesianModel, data: tuple[Tensor, Tensor], sampler: Sampler, *, num_chains: int) -> float:
-    """Return the wall time of a step of `fit_mcmc` with ``compile="auto"``, divided by the number of concurrent chains.
-
-    A later run need not compile the C code again.
-    """
+    """Return the wall time of a step of `fit_mcmc` with ``compile="auto"``, divided by the number of chains."""
     with torch.no_grad(), Stream(0, model.device):
         potential = network_potential(model, *pair_of(data, model), torch.float64)
         z = starting_points(potential, "prior", num_chains)

@@ -223,10 +223,7 @@ class MCLMCKernel(TorchKernel):
         return _draws(torch.ones_like(self.step_size, dtype=torch.bool), self._z, self._potential, errors)
 
     def _step(self) -> Tensor:
-        """Try a step of each chain, and return the energy errors, shape (K,).
-
-        A step that diverges is not taken, and its error is NaN.
-        """
+        """Try a step of each chain; return energy errors, shape (K,), NaN for a step that diverges and is not taken."""
         z, step, num_weights = self._z, self.step_size[:, None], self._z.shape[1]
         direction, change = turned(self._direction, self._gradient, OUTER * step)
         z = torch.addcmul(z, direction, 0.5 * step)

@@ -111,10 +111,7 @@ class Native:
 
 
 class NativeChain(ABC):
-    """One chain, whose draws are computed in C.
-
-    `point` has the P numbers of the position, followed by other numbers that the kernel reports or needs again.
-    """
+    """A chain whose draws are computed in C; `point` has its P numbers, and others that the kernel needs again."""
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         self.sampler, self.point = sampler, point
@@ -210,11 +207,7 @@ class NativeKernel(Kernel):
 def native(
     value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int = 10, *, timeout: float | None = None
 ) -> Native:
-    """Compile the samplers of a potential, which is recorded at one position z, shape (1, P).
-
-    Raises:
-        UnsupportedError: If the potential cannot be computed in C.
-    """
+    """Compile the samplers of a potential, recorded at z, shape (1, P); raise an UnsupportedError if C cannot."""
     _require_machine(z)
     function = traced(value_and_grad, [z], DECOMPOSITIONS)
     try:
@@ -245,10 +238,7 @@ def native(
 def native_or_reason(
     value_and_grad: ValueAndGrad, z: Tensor, compile: Compile, max_tree_depth: int = 10
 ) -> tuple[Native | None, str]:
-    """Return the compiled samplers, or None and the reason why C is impossible.
-
-    If C is impossible and `compile` is True, raise a `NotInCError`.
-    """
+    """Return the compiled samplers, or None and why C is impossible; for ``compile=True`` raise a `NotInCError`."""
     if not compile:
         return None, "`compile` is False"
     try:

@@ -117,10 +117,7 @@ class Run:
         self.path = ""  # how draws are computed; see :attr:`Kernel.path`
 
     def start(self, starts: Tensor, descent: Descent | None, *, until: float = math.inf) -> None:
-        """Begin chains at the rows of `starts`, shape (K, P), or at modes to which `descent` moves them.
-
-        The descent stops when `time.perf_counter` reaches `until`.
-        """
+        """Begin chains at the rows of `starts`, or at modes that `descent` finds until the time `until`."""
         with self._stream:
             kernel = self._new_kernel(starts)
             if descent is not None:

@@ -48,10 +48,7 @@ def unsupported_if_it_fails() -> Iterator[None]:
 
 
 class Traced(NamedTuple):
-    """A recorded function, and the constants that it used, such as data and buffers.
-
-    Functions that differ only in constants have the same graph, and the same compiled code.
-    """
+    """A recorded function, and its constants, such as data; equal graphs with other constants have the same code."""
 
     graph: GraphModule  # called with the arguments, then the constants
     constants: list[Tensor]  # no two of them share memory
@@ -125,11 +122,7 @@ def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
 
 
 class TorchKernel(Kernel):
-    """A kernel in torch.
-
-    If `not_in_c` is empty, C computes the potential. Else `not_in_c` is the reason why C cannot compute it, and the
-    potential is recorded if possible.
-    """
+    """A kernel in torch. C computes the potential if `not_in_c` is empty; else it is recorded if possible."""
 
     fields: tuple[str, ...] = ()
     """Names of the state's entries. Each is stored in an attribute with an underscore, such as ``_z`` for ``"z"``."""

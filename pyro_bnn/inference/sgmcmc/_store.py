@@ -39,10 +39,7 @@ class Header:
 
 
 class Store:
-    """The draws of all chains, shape (K, S, P), in memory or in a memory-mapped safetensors file.
-
-    The file is created or opened when the first draw is kept, after all other checks.
-    """
+    """The draws of all chains, shape (K, S, P), in memory or in a memory-mapped safetensors file, made when needed."""
 
     def __init__(self, path: str | Path | None, shape: tuple[int, int, int], like: Tensor, *, is_resumed: bool) -> None:
         self._path = None if path is None else _checks.path("store", path)

@@ -28,10 +28,7 @@ from ._step import Execution, GradientStep
 
 
 def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> Joint | str:
-    """Return the joint density for the direct path, or the reason why this path cannot be used.
-
-    To find out, this function runs a copy of the model on x.
-    """
+    """Return the joint density for the direct path, or why a trial on x shows that this path cannot be used."""
     if not isinstance(model, BayesianModel):
         kind = "a function" if isinstance(model, PyroFunction) else f"of type {type(model).__name__}"
         return f"the model is {kind}"
