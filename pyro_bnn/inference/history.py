@@ -23,14 +23,6 @@ class EpochRecord:
         kl_weight: Weight of the KL term in the objective.
         learning_rate: Learning rate of the first parameter group at the end of the epoch.
         seconds: Wall time of the epoch.
-
-    Example:
-        >>> from pyro_bnn.inference.history import History
-        >>> history = History()
-        >>> history.add_step(expected_log_likelihood=-3.0, kl=1.0, kl_weight=1.0)
-        >>> record = history.end_epoch([20], learning_rate=0.05, seconds=0.1)
-        >>> record.epoch, record.elbo, record.learning_rate
-        (0, -4.0, 0.05)
     """
 
     epoch: int

@@ -60,20 +60,6 @@ class LaplacePosterior(Posterior):
         is_linearised: Whether predictions linearise the network in its weights by default.
         status: Result of the search for the mode.
         seconds: Wall time of the inference.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
-        >>> posterior = pb.fit_laplace(model, (x, 2 * x))
-        >>> posterior.moments().scale["net.weight"].round(decimals=2)
-        tensor([[0.0400]])
-        >>> posterior.log_evidence > 0  # of a density, which may exceed 1
-        True
     """
 
     seconds: float

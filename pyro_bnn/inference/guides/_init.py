@@ -30,12 +30,6 @@ def require_fixed_prior(model: BayesianModel) -> None:
 
 class Init(ABC):
     """A rule for the initial location and scale of each site in unconstrained space.
-
-    Example:
-        >>> import pyro_bnn as pb
-        >>> from pyro_bnn.inference.guides import Init
-        >>> [isinstance(init, Init) for init in (pb.NormalInit(), pb.NetworkInit(0.02))]
-        [True, True]
     """
 
     @abstractmethod

@@ -37,17 +37,6 @@ class Site:
         transform: Bijection from real numbers to the support; None if the support is the whole real line.
         plates: The plates around the site, each as (name, size, dim).
         is_fixed: Whether the prior depends on no other variable, and is not learned.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
-        >>> noise = pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> site = pb.MeanFieldGuide(model).sites[0]
-        >>> site.name, tuple(site.start.shape), site.transform
-        ('net.weight', (1, 1), None)
     """
 
     name: str

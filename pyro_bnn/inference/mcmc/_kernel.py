@@ -76,17 +76,6 @@ class ChainStatistics(Shown):
         seconds: Wall time of warm-up and sampling together.
         energy_error: Squared energy error of a step, in squared nats, averaged over the steps of a draw and divided by
             the number P of latent values. Only samplers whose warm-up uses energy errors report it.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
-        >>> noise = pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> posterior = pb.fit_nuts(model, (x, 2 * x), compile="auto", seed=0)
-        >>> posterior.statistics.diverging.shape, posterior.statistics.step_size.shape
-        (torch.Size([4, 1000]), torch.Size([4]))
     """
 
     log_density: Tensor | None = None
