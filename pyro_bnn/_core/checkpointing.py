@@ -16,11 +16,8 @@ from . import checks as _checks
 from .files import write_state
 from .processes import Processes
 
-SHARE = 0.02
-"""Heuristic: writing the state at the ends of epochs takes at most this fraction of a fit's time."""
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Ctrl-C sends SIGINT; `kill`, `docker stop` and most job schedulers send SIGTERM."""
+SHARE = 0.02  # heuristic: writing the state at the ends of epochs takes at most this fraction of a fit's time
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # from Ctrl-C; from `kill`, `docker stop` and job schedulers
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 FORMAT = "pyro_bnn"
-VERSION = 1
-"""Version of the format. Later ones are refused."""
-
-MANY = 16
-"""Lists of at least this many floats are stored as tensors."""
+VERSION = 1  # version of the format. Later ones are refused
+MANY = 16  # lists of at least this many floats are stored as tensors
 
 
 class DamagedFileError(ValueError):

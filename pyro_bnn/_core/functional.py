@@ -139,11 +139,8 @@ def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
                     table.pop(attribute, None)  # None if already done: a module may have several names
 
 
-NO_COLUMNS = "the axis of columns is missing, so pass `x[:, None]`"
-"""Advice for inputs of shape (N,), if the network needs a column."""
-
-ONE_ROW = "Expected more than 1 value per channel"
-"""Beginning of torch's message if batch normalisation in train mode gets one row."""
+NO_COLUMNS = "the axis of columns is missing, so pass `x[:, None]`"  # advice for inputs of shape (N,)
+ONE_ROW = "Expected more than 1 value per channel"  # begins torch's message about batch normalisation in train mode
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:

@@ -18,8 +18,7 @@ def matches(glob: str, name: str) -> bool:
     return match(glob.split("."), name.split("."))
 
 
-MOST_NAMES = 8
-"""Largest number of names that a message lists in full."""
+MOST_NAMES = 8  # largest number of names that a message lists in full
 
 
 def advice(glob: str, names: Sequence[str]) -> str:

@@ -40,8 +40,7 @@ class ProcessLock:
         self._lock.release()
 
 
-EXCLUSIVE = ProcessLock()
-"""Lock for state that threads share, such as torch's generators and Pyro's parameter store."""
+EXCLUSIVE = ProcessLock()  # lock for state that threads share, such as torch's generators and Pyro's parameter store
 
 
 class Stream:
@@ -281,8 +280,7 @@ def warn_of_fit(message: str, category: type[Warning]) -> None:
         warnings.warn(message, category, stacklevel=outer_stacklevel())
 
 
-BETWEEN = frozenset({__name__.partition(".")[0], "sklearn", "joblib"})
-"""Packages whose code is not the user's: this one, and those that call its estimators."""
+BETWEEN = frozenset({__name__.partition(".")[0], "sklearn", "joblib"})  # packages whose code is not the user's
 
 
 def outer_stacklevel() -> int:

@@ -22,8 +22,7 @@ START = (
 )
 """The code of a worker process, which imports from the same folders as this process."""
 
-GRACE = 5.0
-"""Heuristic: a worker process that gets SIGTERM has this many seconds to write a checkpoint."""
+GRACE = 5.0  # heuristic: a worker process that gets SIGTERM has this many seconds to write a checkpoint
 
 
 class WorkerError(RuntimeError):

@@ -28,8 +28,7 @@ from .posterior import Destination, Draw, Posterior, Status, warn_unless_ok, wit
 
 __all__ = ["LaplacePosterior", "fit_laplace"]
 
-MAX_DIMENSIONS = 5000
-"""Largest number of elements of the latent variables. At this size, the Hessian takes 200 MB in double precision."""
+MAX_DIMENSIONS = 5000  # most elements of the latent variables; the Hessian then takes 200 MB in double precision
 
 SMALL_GRADIENT = 1e-3
 """Heuristic: a point is accepted as the mode if the root mean square of the gradient there, in nats per standard

@@ -19,8 +19,7 @@ __all__ = ["Capped", "LogVariance", "Precision", "ScaleMap", "Softplus"]
 
 explain_missing(__name__)
 
-LARGEST_EXPONENT = 80.0
-"""Slightly below the logarithm of the largest number in single precision."""
+LARGEST_EXPONENT = 80.0  # slightly below the logarithm of the largest number in single precision
 
 
 def _require_positive(scale: Tensor) -> None:

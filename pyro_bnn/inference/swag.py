@@ -15,8 +15,7 @@ from .scale_maps import LogVariance
 
 __all__ = ["SWAG"]
 
-SMALLEST_VARIANCE = 1e-30
-"""Variance of a weight that did not change during the fit."""
+SMALLEST_VARIANCE = 1e-30  # variance of a weight that did not change during the fit
 
 
 class SWAG:

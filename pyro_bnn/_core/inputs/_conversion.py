@@ -15,8 +15,7 @@ from .. import checks as _checks
 from ..summary import counted
 from ._tree import Inputs, Shared, joined, num_rows, shapes, take, to_device
 
-WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
-"""The widest NumPy dtype of each kind (`dtype.kind`)."""
+WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}  # by `dtype.kind`
 
 REMEDIES = {
     "O": "convert it, such as by `.astype(float)`, or encode its categories as whole numbers",

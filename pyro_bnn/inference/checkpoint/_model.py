@@ -23,8 +23,7 @@ from ...modelling.model import SITE_PREFIX, BayesianModel
 from ..joint import Site, find_sites
 from ..posterior import Posterior
 
-NO_SETTINGS = ("training", "has_row_weights")
-"""Attributes of likelihoods that may differ between the saved model and the model into which the file is loaded."""
+NO_SETTINGS = ("training", "has_row_weights")  # attributes of likelihoods that a loaded model may change
 
 
 @dataclass(frozen=True)

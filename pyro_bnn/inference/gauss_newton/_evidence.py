@@ -15,8 +15,7 @@ from ..joint import LOG_ROOT_TAU
 from ..scale_maps import Softplus
 from ._gaussian import Curvature
 
-LATENT = "likelihood.scale"
-"""Name of the site of a latent noise scale."""
+LATENT = "likelihood.scale"  # name of the site of a latent noise scale
 
 MAX_ITERATIONS = 200
 

@@ -30,11 +30,8 @@ from ._posterior import GaussNewtonPosterior
 Structure = Literal["full", "kronecker", "diagonal"]
 Per = Literal["network", "layer", "parameter"]
 
-MAX_FULL = 6000
-"""Largest number of random weights for a full matrix, which takes 288 MB in double precision."""
-
-FARTHER = "Train longer with this prior, and fit again at the new point."
-"""Advice if the point is far from the mode."""
+MAX_FULL = 6000  # largest number of random weights for a full matrix, which takes 288 MB in double precision
+FARTHER = "Train longer with this prior, and fit again at the new point."  # advice if the point is far from the mode
 
 FAR = 10.0
 """Heuristic: the status is ok if the point is at most this far from the mode.
@@ -45,8 +42,7 @@ early have distances of 1 to 10, and predict well.
 
 EVIDENCE = "evidence"
 
-MOST_SHOWN = 4
-"""Largest number of prior precisions that a status shows."""
+MOST_SHOWN = 4  # largest number of prior precisions that a status shows
 
 
 @explained("fit_gauss_newton(model, (x, y))")

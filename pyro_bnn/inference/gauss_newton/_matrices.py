@@ -34,17 +34,10 @@ from ._gaussian import CurvatureAlongAxes, kronecker
 
 REMEDY = 'leave it out with `where`, or use structure="diagonal"'
 
-MOST_NUMBERS = 2**24
-"""Heuristic: largest number of elements in Jacobians that are computed together. Single precision takes 67 MB."""
-
-KNOWN_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
-"""Layers whose gradients have formulas, unless a subclass has its own forward pass."""
-
-NUM_TRIED = 16
-"""Number of rows on which gradients from formulas are compared with those from autograd."""
-
-TOLERANCE = 1e-3
-"""Largest allowed difference between gradients from formulas and from autograd, relative to the largest gradient."""
+MOST_NUMBERS = 2**24  # heuristic: most elements of Jacobians that are computed together; 67 MB in single precision
+KNOWN_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)  # have formulas, unless a subclass has its own forward pass
+NUM_TRIED = 16  # number of rows on which gradients from formulas are compared with those from autograd
+TOLERANCE = 1e-3  # largest difference between these gradients, relative to the largest gradient
 
 
 def summed_matrices(

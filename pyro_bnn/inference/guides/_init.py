@@ -29,8 +29,7 @@ def require_fixed_prior(model: BayesianModel) -> None:
 
 
 class Init(ABC):
-    """A rule for the initial location and scale of each site in unconstrained space.
-    """
+    """A rule for the initial location and scale of each site in unconstrained space."""
 
     @abstractmethod
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:

@@ -10,11 +10,8 @@ from ..joint import LOG_ROOT_TAU, Joint, NormalDensity, Piece
 from ._masks import FlatMask
 from ._state import DrawGradients, FlatState, ParameterVector, RandomParameter, scratch_for
 
-LONGEST = 2**16
-"""Heuristic: number of elements that each thread of a CPU updates at a time, so that they fit in its cache."""
-
-LARGE_ON_GPU = 2**22
-"""Heuristic: smallest number of elements for which an operation on a GPU takes longer than its launch."""
+LONGEST = 2**16  # heuristic: elements that a thread of a CPU updates at a time, which fit in its cache
+LARGE_ON_GPU = 2**22  # heuristic: least elements for which an operation on a GPU takes longer than its launch
 
 SMALLEST_WEIGHT = 1e-12
 """Heuristic: smallest weight of the divergence.
@@ -22,8 +19,7 @@ SMALLEST_WEIGHT = 1e-12
 Precisions grow with the inverse of this weight, and must stay below 3e38, the largest number of float32.
 """
 
-SMALLEST_RISE = 1.001
-"""Heuristic: a precision that exceeds the prior's by less than this factor may differ from it only by rounding."""
+SMALLEST_RISE = 1.001  # heuristic: a precision may exceed the prior's by less than this factor by rounding
 
 MOST_NUMBERS = 16
 """Heuristic: second derivatives are computed for variables with at most this many elements.

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from ..joint import Joint, Layout, Piece, Site
 
-LARGE = 2**16
-"""Heuristic: on a CPU, the gradient of a site has its own tensor if the site has at least this many elements."""
+LARGE = 2**16  # heuristic: on a CPU, sites with at least this many elements have their own gradient tensors
 
 
 class ParameterVector:

@@ -23,8 +23,7 @@ from ._sites import Layout, Site, constrained, find_sites
 
 LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 
-LARGEST_LOG_ODDS = 80.0
-"""Log-odds up to this limit have an exponential that does not overflow in single precision."""
+LARGEST_LOG_ODDS = 80.0  # log-odds up to this limit have an exponential that does not overflow in single precision
 
 
 class Density(ABC):
@@ -297,8 +296,7 @@ def _of_columns(log_density: Callable[[Tensor], Tensor], columns: Tensor) -> Cal
 # --- the joint density ---
 
 
-CHUNK = 2**20
-"""Heuristic: largest length of a `Piece` on a CPU, so that its numbers fit in the processor's cache."""
+CHUNK = 2**20  # heuristic: largest length of a `Piece` on a CPU, so that its numbers fit in the processor's cache
 
 
 @dataclass(frozen=True)

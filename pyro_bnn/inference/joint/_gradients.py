@@ -15,11 +15,8 @@ from ..._core.scope import seeded
 from ...modelling.model import BayesianModel, random_paths
 from ._sites import find_sites
 
-MAX_ROWS = 32
-"""Heuristic: the check uses at most this many rows, which keeps it fast but still reaches most parts of a network."""
-
-MAX_WEIGHTS = 10_000_000
-"""Heuristic: a network with more random weights is not checked, because its double-precision copy exceeds 80 MB."""
+MAX_ROWS = 32  # heuristic: enough rows to reach most parts of a network, and few enough to be fast
+MAX_WEIGHTS = 10_000_000  # heuristic: with more random weights, the double-precision copy would exceed 80 MB
 
 CHECKPOINTED = (
     "the network must not use activation checkpointing (`torch.utils.checkpoint`), which runs layers again in the "
@@ -27,11 +24,8 @@ CHECKPOINTED = (
 )
 """Message in place of torch's `CheckpointError`."""
 
-STEPS = (1e-4, 1e-5)
-"""Steps of two finite differences, relative to the size of a site's weights. Both far exceed rounding errors."""
-
-SUSPICIOUS = 1e-3
-"""Sites are checked one by one only if a check of all sites together shows a relative difference above this."""
+STEPS = (1e-4, 1e-5)  # of finite differences, relative to the size of a site's weights; far above rounding errors
+SUSPICIOUS = 1e-3  # sites are checked one by one only if the check of all together differs by more than this
 
 WRONG = 0.1
 """A gradient is wrong if it and the finite difference differ by more than this share.

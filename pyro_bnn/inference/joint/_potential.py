@@ -24,8 +24,7 @@ from ._densities import groups_of
 from ._gradients import check_gradients
 from ._sites import Coordinates, Draw, Site, find_sites
 
-DRAWS_AT_ONCE = 256
-"""Heuristic: number of draws in a batch, small enough that a batch needs little memory."""
+DRAWS_AT_ONCE = 256  # heuristic: number of draws in a batch, small enough that a batch needs little memory
 
 
 def batched_observation(

@@ -31,11 +31,8 @@ SLIGHT_R_HAT = 1.05
 With this R-hat, the draws of all chains together vary about 5 % more than the draws of one chain.
 """
 
-NUM_PREDICTION_CHECKS = 50
-"""Heuristic: number of inputs at which the predictions of the chains are compared."""
-
-MAX_QUANTITIES = 400
-"""Heuristic: largest number of quantities to judge. ArviZ takes a millisecond for each."""
+NUM_PREDICTION_CHECKS = 50  # heuristic: number of inputs at which the predictions of the chains are compared
+MAX_QUANTITIES = 400  # heuristic: largest number of quantities to judge. ArviZ takes a millisecond for each
 
 SMALLEST_BFMI = 0.3
 """Smallest Bayesian fraction of missing information that is not a problem.
@@ -43,11 +40,8 @@ SMALLEST_BFMI = 0.3
 It is from Betancourt (2016), https://arxiv.org/abs/1604.00695.
 """
 
-MAX_QUANTITIES_OF_MODES = 50
-"""Heuristic: largest number of quantities if each chain is judged by itself."""
-
-LARGEST_WITHIN = 1.1
-"""Heuristic: a chain has explored its mode if R-hat between its two halves is at most this."""
+MAX_QUANTITIES_OF_MODES = 50  # heuristic: largest number of quantities if each chain is judged by itself
+LARGEST_WITHIN = 1.1  # heuristic: a chain has explored its mode if R-hat between its two halves is at most this
 
 
 def _of_divergences(count: int | None, num_tolerated: float = 0) -> list[str]:

@@ -23,8 +23,7 @@ from ._run import KIND, Ends, Run, RunPlan
 from ._start import Descent
 from ._traced import UnsupportedError
 
-NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.05, 1e-3
-"""Heuristic: a step is timed with this number of chains, for at least this many seconds, and with this step size."""
+NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.05, 1e-3  # heuristic: chains, least time and step size of a measurement
 
 
 @dataclass(frozen=True)

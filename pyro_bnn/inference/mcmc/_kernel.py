@@ -55,8 +55,7 @@ class Draws:
         return None if errors is None else errors.square().nanmean(-1).nan_to_num(0.0) / self.z.shape[1]
 
 
-MOST_DIVERGING = 0.01
-"""Heuristic: if each chain explores one mode, a larger share of draws with divergent steps is a problem."""
+MOST_DIVERGING = 0.01  # heuristic: largest share of draws with divergent steps if each chain explores one mode
 
 
 @dataclass(frozen=True, repr=False)

@@ -28,14 +28,9 @@ OUTER = 0.1931833275037836
 This choice minimises the error of a step.
 """
 
-MEMORY = 99 / 101
-"""Factor by which each step lowers the weights of earlier steps, so that averages cover about a hundred steps."""
-
-TRUST = 9.0
-"""The weight of a step is a Gaussian function of log xi (see `MCLMCAdaptation`) with this standard deviation."""
-
-SHRINKAGE = 0.8
-"""After a step that diverges, all later steps have at most this fraction of its size."""
+MEMORY = 99 / 101  # factor of the weights of earlier steps, so that averages cover about a hundred steps
+TRUST = 9.0  # standard deviation of the Gaussian weight of a step over log xi; see `MCLMCAdaptation`
+SHRINKAGE = 0.8  # after a step that diverges, all later steps have at most this fraction of its size
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
 """Shares of warm-up after which its first and its second phase end.
@@ -44,11 +39,8 @@ After the second phase, the variances of its draws set the length over which a c
 third phase, at the end of warm-up, the autocorrelations of its draws set this length.
 """
 
-FORGETTING = 0.4
-"""Length over which a chain forgets its direction, divided by the length of its path in one autocorrelation time."""
-
-FEWEST_DRAWS = 20
-"""Heuristic: a phase with fewer draws does not change the length over which a chain forgets its direction."""
+FORGETTING = 0.4  # length over which a chain forgets its direction, over that of its path in an autocorrelation time
+FEWEST_DRAWS = 20  # heuristic: a phase with fewer draws does not change this length
 
 
 @dataclass(frozen=True)

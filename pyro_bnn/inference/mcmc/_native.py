@@ -29,8 +29,7 @@ from ._emit import Emitted, emitted
 from ._kernel import DIVERGENCE, Compile, Draws, Kernel, NotInCError, ValueAndGrad
 from ._traced import UnsupportedError, traced
 
-MOST_PRODUCTS = 2**20
-"""Heuristic: with more multiplications in a potential, torch's matrix products are faster than loops in C."""
+MOST_PRODUCTS = 2**20  # heuristic: with more multiplications, torch's matrix products are faster than loops in C
 
 MOST_PRODUCTS_OF_BLOCKS = 2**24
 """Heuristic: the limit that replaces `MOST_PRODUCTS` if the C code has blocks of rows.
@@ -38,20 +37,14 @@ MOST_PRODUCTS_OF_BLOCKS = 2**24
 It is higher, because the results for a block stay in the processor's cache.
 """
 
-MOST_LINES, MOST_CHARACTERS = 5000, 200_000
-"""Heuristic: longer C texts take more than ten seconds to compile."""
-
-NUM_KEPT = 64
-"""Only this many compiled texts are kept: those that were used last. Each takes a few kilobytes."""
+MOST_LINES, MOST_CHARACTERS = 5000, 200_000  # heuristic: longer C texts take more than ten seconds to compile
+NUM_KEPT = 64  # only this many compiled texts are kept: those that were used last. Each takes a few kilobytes
 
 FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-std=gnu11")
 """Options with which infinities and NaN keep their meaning, and only sums that a pragma marks are reordered."""
 
-FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}
-"""The C file that defines the exponential and the logarithm for each dtype."""
-
-TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Heuristic: largest relative difference between C and torch, for a potential and its gradient."""
+FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}  # files with exp and log by dtype
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # heuristic: relative difference between C and torch
 
 _LOCK = ProcessLock()
 _kept: OrderedDict[str, ctypes.CDLL] = OrderedDict()

@@ -143,8 +143,7 @@ def _log_softmax_backward(writer: Writer, result: Tensor, gradient: Value, outpu
     return writer.stored(combined("({0} - exp_({1}) * {2})", output.shape, gradient, output, total))
 
 
-LONGEST_TOTAL = 64
-"""Heuristic: longest axis over which exponentials are summed. Each element of the axis takes a line of C."""
+LONGEST_TOTAL = 64  # heuristic: longest axis over which exponentials are summed; each element takes a line of C
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:

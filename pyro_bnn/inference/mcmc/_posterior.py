@@ -20,8 +20,7 @@ from ._diagnostics import Diagnostics, Modes, diagnose, judge
 from ._kernel import ChainStatistics
 
 FLOATS = torch.float32, torch.float64
-OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}
-"""Dtypes of statistics that are not floating-point numbers."""
+OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}  # dtypes that are not floats
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from torch import Tensor
 from ._traced import UnsupportedError
 from ._writer import Index, Value, Writer, constant, moved, order, places, scaled
 
-NUM_TERMS = 8
-"""Heuristic: number of terms that one loop over the elements of a result adds to each element."""
+NUM_TERMS = 8  # heuristic: number of terms that one loop over the elements of a result adds to each element
 
 NUM_SUMS = 10
 """Heuristic: at most this many sums are computed side by side, in one loop over their terms.
@@ -18,8 +17,7 @@ NUM_SUMS = 10
 A number that several of these sums share is read only once.
 """
 
-MOST_TERMS = 256
-"""Heuristic: in a convolution, sums of more terms become loops over terms, unless the result has an axis of rows."""
+MOST_TERMS = 256  # heuristic: in a convolution without an axis of rows, sums of more terms become loops
 
 Term = Callable[[Index, Index], str]
 """Function that returns the C code of a term, given the index of a sum and the index of the term in this sum."""

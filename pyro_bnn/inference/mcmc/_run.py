@@ -27,8 +27,7 @@ from ._start import Descent
 
 KIND = "checkpoint of chains"
 
-SAME_DENSITY = 1e-4
-"""Heuristic: largest relative difference of densities that rounding on another machine may cause."""
+SAME_DENSITY = 1e-4  # heuristic: largest relative difference of densities that rounding on another machine may cause
 
 RECORDED = ("z", "log_density", "energy", "accept", "diverging", "num_steps", "energy_error")
 """The fields of `Draws` that are kept."""

@@ -153,8 +153,7 @@ class EnsemblePosterior(Posterior):
         return ensemble
 
 
-MOST_MESSAGES = 1
-"""Largest number of members whose messages the ensemble's status quotes."""
+MOST_MESSAGES = 1  # largest number of members whose messages the ensemble's status quotes
 
 OTHERS = "The others are in the `status` of each of the `members`."
 

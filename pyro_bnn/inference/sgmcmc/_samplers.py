@@ -13,8 +13,7 @@ from ..._core import checks as _checks
 from ..._core.processes import Processes
 from ..svi import SkippingOptimizer
 
-LEAST, MOST = 1e-30, 1e30
-"""Limits of step sizes and temperatures, beyond which steps or noise are 0 or infinite in single precision."""
+LEAST, MOST = 1e-30, 1e30  # limits of step sizes and temperatures in single precision
 
 
 @dataclass(frozen=True)

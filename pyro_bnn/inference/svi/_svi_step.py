@@ -26,11 +26,8 @@ from ._optimizers import OptimizerMaker, SkippingOptimizer, made_by, require_mak
 from ._pyro import PyroFunction, PyroStep, as_module, check_model, learned_parameters, traced_guide
 from ._step import Execution, GradientStep, StepTerms
 
-KNOWN = {"torch", __name__.partition(".")[0]}
-"""Packages whose modules give the same result in a replayed CUDA graph, which skips their Python code."""
-
-OPENED = "use `with pb.svi_step(model, guide, optimizer) as step:`"
-"""How to open a step."""
+KNOWN = {"torch", __name__.partition(".")[0]}  # packages whose Python code a replayed CUDA graph may skip
+OPENED = "use `with pb.svi_step(model, guide, optimizer) as step:`"  # how to open a step
 
 
 class SVIStep:
