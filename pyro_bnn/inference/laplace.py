@@ -224,10 +224,8 @@ def fit_laplace(
     if init is not None:
         with EXCLUSIVE, seeded(seed, model.device):
             draw = next(init.draws(1))
-        start, began = (
-            potential.unconstrain({name: value[None] for name, value in draw.items()})[0],
-            "a draw from `init`",
-        )
+        start = potential.unconstrain({name: value[None] for name, value in draw.items()})[0]
+        began = "a draw from `init`"
     with progress_bar("evaluation", shown=progress) as bar:
         mode = _minimise(potential, start, max_iterations, bar)
     precision, num_negative = _precision(potential, mode)
@@ -235,13 +233,15 @@ def fit_laplace(
     coordinates = Coordinates(potential.sites)  # without the data, which the potential contains
     status = _status(gradient, precision, num_negative, began, learnable_names(model))
     warn_unless_ok(status)
+    point = {name: value[0].to(model.like) for name, value in coordinates.constrain(mode[None]).items()}
+    net = plain_network(model, point, model.parameter_paths.keys())
     posterior = LaplacePosterior(
         coordinates,
         mode,
         precision,
         peak=-float(value[0]),
         dtype=model.dtype,
-        is_linearised=not _is_linear(model, coordinates.constrain(mode[None]), x),
+        is_linearised=last_layer_of(net, take(x, slice(1))) is None,
         status=status,
         seconds=time.perf_counter() - begin,
     )
@@ -268,13 +268,6 @@ def _minimise(potential: Potential, start: Tensor, max_iterations: int, bar: tqd
 
     optimizer.step(closure)
     return z.detach()
-
-
-def _is_linear(model: BayesianModel, values: Mapping[str, Tensor], x: Inputs) -> bool:
-    r"""Whether all random weights belong to a linear last layer. `values` have shapes (1, \*event)."""
-    point = {name: value[0].to(model.like) for name, value in values.items()}
-    net = plain_network(model, point, model.parameter_paths.keys())
-    return last_layer_of(net, take(x, slice(1))) is not None
 
 
 def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:

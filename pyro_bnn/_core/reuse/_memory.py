@@ -43,8 +43,7 @@ class Memory:
         self._calls: dict[nn.Module, dict[int, Call]] = {}
         self._state: State | None = None
         self._is_block = False
-        self.is_off = not plan.is_worthwhile
-        """Whether no result can be kept, so that every call runs all modules."""
+        self.is_off = not plan.is_worthwhile  # whether no result can be kept, so that every call runs all modules
 
     @property
     def is_used(self) -> bool:

@@ -38,16 +38,14 @@ class ModelRecord:
 
     dtype: str
     num_data: int
-    likelihood: str
-    """The likelihood as text: its class, and its settings that are not tensors."""
+    likelihood: str  # the likelihood as text: its class, and its settings that are not tensors
     sites: dict[str, SiteRecord]
     layers: dict[str, str]
     """The class name of each layer of `torch.nn`, by the path of the layer. Other layers have no entry."""
     state: dict[str, Tensor]
     left_out: list[str]
     """Sites whose initial values are not saved, because neither the posterior nor the model uses them."""
-    frozen: dict[str, str]
-    """SHA-256 of the bytes of each frozen parameter that is not saved."""
+    frozen: dict[str, str]  # SHA-256 of the bytes of each frozen parameter that is not saved
 
 
 def record_of(model: BayesianModel) -> ModelRecord:

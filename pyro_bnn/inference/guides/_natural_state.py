@@ -81,12 +81,10 @@ class NaturalState(FlatState):
         self._every = gauss_newton_every
         self._curvature = None if gauss_newton_every is None else torch.zeros_like(self._loc)
         self._leaves: Mapping[str, Tensor] = {}
-        self.momentum = torch.zeros_like(self._loc)
-        """Moving average M of the gradients, shape (P,)."""
+        self.momentum = torch.zeros_like(self._loc)  # moving average M of the gradients, shape (P,)
         self.num_updates, self._count = 0, torch.zeros((), dtype=torch.float64, device=self._loc.device)
         """Number of updates so far. A replayed CUDA graph increases only the copy of this number on the device."""
-        self.weight: float | None = None
-        """Weight of the divergence in the last step."""
+        self.weight: float | None = None  # weight of the divergence in the last step
         if self._product is not None:  # stored as a gradient, so that processes average it
             precision.set_gradient(self._product)
 

@@ -164,8 +164,8 @@ class RandomParameter:
 
     name: str
     loc: Tensor
-    deviation: Tensor | None = None  # a draw minus the mean, for estimators that use it
-    variance: Tensor | None = None  # for the other estimators
+    deviation: Tensor | None = None
+    variance: Tensor | None = None
 
     @classmethod
     def of(cls, noise: Noise, name: str, loc: Tensor, value: Tensor) -> "RandomParameter":

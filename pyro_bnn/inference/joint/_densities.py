@@ -29,11 +29,9 @@ LARGEST_LOG_ODDS = 80.0  # log-odds up to this limit have an exponential that do
 class Density(ABC):
     """The prior density of P consecutive numbers of the flat vector."""
 
-    is_closed = False
-    """Whether :meth:`divergence` has a closed form."""
+    is_closed = False  # whether :meth:`divergence` has a closed form
 
-    key: tuple[object, ...] | None = None
-    """Neighbouring densities with equal keys are evaluated together."""
+    key: tuple[object, ...] | None = None  # neighbouring densities with equal keys are evaluated together
 
     @abstractmethod
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:

@@ -200,15 +200,12 @@ def _remedy(likelihood: Likelihood) -> str:
     numbers = likelihood.learned_numbers() if isinstance(likelihood, NumbersLikelihood) else {}
     if not numbers:
         return ""
-    said = ", ".join(f"{name} = {_in_short(value)}" for name, value in numbers.items())
+    shown = {n: f"{float(v):.4g}" if v.dim() == 0 else f"{v.numel()} numbers" for n, v in numbers.items()}
+    said = ", ".join(f"{name} = {value}" for name, value in shown.items())
     return (
         f" So {type(likelihood).__name__} keeps {said}. Give it a prior or a fixed value instead, as in "
         "`GaussianLikelihood(dist.LogNormal(0.0, 1.0))` for a noise scale, or learn it first, by `fit_svi`."
     )
-
-
-def _in_short(value: Tensor) -> str:
-    return f"{float(value):.4g}" if value.dim() == 0 else f"{value.numel()} numbers"
 
 
 class TracePotential(Potential):

@@ -217,8 +217,7 @@ class Coordinates:
         self.sites = [replace(site, prior=unvalidated(site.prior)) for site in sites]
         starts = {site.name: site.unconstrained_start for site in sites}
         self.layout = Layout({name: start.shape for name, start in starts.items()})
-        self.start = self.layout.pack(starts)
-        """The initial values of all sites in unconstrained space, shape (P,)."""
+        self.start = self.layout.pack(starts)  # the initial values of all sites in unconstrained space, shape (P,)
         self.like = self.start[:0]  # an empty tensor with the right device and dtype
 
     @property

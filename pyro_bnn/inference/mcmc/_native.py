@@ -62,8 +62,7 @@ class _Data(ctypes.Structure):
 class Native:
     """The compiled samplers of one potential (`_trajectory.c`, `_microcanonical.c`); several threads may call them."""
 
-    compile_seconds = 0.0
-    """The time that the C compiler took, about 0 for a text that was compiled before."""
+    compile_seconds = 0.0  # the time that the C compiler took, about 0 for a text that was compiled before
 
     def __init__(
         self, library: ctypes.CDLL, constants: Sequence[Tensor], num_rows: int, num_scratch: int, num_weights: int

@@ -41,8 +41,7 @@ class Batches:
         self._generator, self._processes = generator, processes or Processes()
         self.rows: Tensor | None = None
         """Indices of the rows in the latest batch; None for a loader, or if every batch has all rows."""
-        self.tensors: Batch | None = None
-        """The data, if they are a tuple with all rows; None for a loader."""
+        self.tensors: Batch | None = None  # the data, if they are a tuple with all rows; None for a loader
         self._loader: Loader | None = None
         _require_kind(data)
         arguments = Arguments(device, like, paired)

@@ -170,8 +170,7 @@ class StepTerms(Shown):
 class GradientStep(ABC):
     """A step that computes gradients, checks that they are finite, and updates the parameters."""
 
-    waits: bool
-    """Whether the program waits for the device in each step, to check that all numbers are finite."""
+    waits: bool  # whether the program waits for the device in each step, to check that all numbers are finite
 
     def __init__(
         self,
