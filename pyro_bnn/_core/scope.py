@@ -44,11 +44,7 @@ EXCLUSIVE = ProcessLock()  # lock for state that threads share, such as torch's 
 
 
 class Stream:
-    """Random numbers for several `with` blocks: each block continues where the block before it stopped.
-
-    A block sets torch's generators, which all threads share, and restores them at its end. Other threads wait. Without
-    a `seed`, torch's generator draws one.
-    """
+    """Random numbers for several `with` blocks, each of which continues where the last stopped. Other threads wait."""
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
         if seed is None:
@@ -160,11 +156,7 @@ class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
 
 @contextmanager
 def own_parameters(*modules: object) -> Iterator[None]:
-    """In a `with` block, hide the entries of Pyro's parameter store that have the names of the modules' parameters.
-
-    Otherwise a second model with the same names would get the parameters of the first. Other threads wait, as they
-    share the store.
-    """
+    """In a `with` block, hide the entries of Pyro's store that have the names of the modules' own parameters."""
     names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
     names |= {name.removesuffix("_unconstrained") for name in names}
     prefixes = tuple(f"{m._pyro_name}." for m in modules if isinstance(m, PyroModule) and m._pyro_name)

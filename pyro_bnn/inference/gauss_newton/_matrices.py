@@ -222,9 +222,7 @@ def has_formula(layer: nn.Module) -> bool:
 
     .. math:: \nabla_W = \sum_t g_t a_t^\top, \qquad \nabla_b = \sum_t g_t,
 
-    where :math:`a_t` is the input at position t, and :math:`g_t` is the gradient with respect to the output at this
-    position.
-
+    where :math:`a_t` is the input at position t, and :math:`g_t` the gradient with respect to the output there.
     """
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)

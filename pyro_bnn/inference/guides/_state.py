@@ -19,8 +19,7 @@ LARGE = 2**16  # heuristic: on a CPU, sites with at least this many elements hav
 class ParameterVector:
     """Stores the parameters of nested modules in one vector; :meth:`close` gives each parameter its own memory again.
 
-    With one vector, a step avoids many memory allocations, which on a CPU often take longer than the arithmetic. The
-    parameters move into `memory` if it is given.
+    With one vector, a step avoids many memory allocations, which on a CPU often take longer than the arithmetic.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:

@@ -265,9 +265,8 @@ def groups_of(
 ) -> Iterator[tuple[list[str], Callable[[Tensor], Tensor]]]:
     """Group sites by the class of their prior, and yield the names and a log-density function of each group.
 
-    The function maps points, shape (K, P), to log-densities, shape (K,). A site belongs to no group if it is inside a
-    plate, if its prior is not Gaussian, Laplace or a scale mixture of Gaussians, or if it is in `children`, the sites
-    whose priors depend on other sites.
+    The function maps points, shape (K, P), to log-densities, shape (K,). Sites inside plates, sites with other priors
+    than below, and `children`, whose priors depend on other sites, belong to no group.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}

@@ -116,7 +116,7 @@ def _size_of(value: Tensor) -> float:
 
 
 def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
-    r"""Raise if autograd's gradient of the log-likelihood with respect to the random weights is wrong.
+    r"""Raise if autograd's gradient in the random weights is wrong, or if the network changes weights or x in place.
 
     A network can hide part of its gradient, for example by ``detach()``; its fit would then give a wrong result and no
     error.
@@ -133,9 +133,6 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     double precision, networks that give different values for the same weights and seed, and straight-through
     estimators, which are constant where autograd has a slope. Networks with more than ten million random weights, and
     models to which an estimator is applied, are not checked.
-
-    Raises:
-        ValueError: If a gradient is wrong, or if the network changes its weights or its input in place.
     """
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
     if model.interception.is_active or num_weights > MAX_WEIGHTS:

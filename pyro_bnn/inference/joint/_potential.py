@@ -52,9 +52,6 @@ def draw_batches(
     `samples` are S draws of each of K chains, ``{site: shape (K, S, *event)}``. Each distribution has the batch shape
     ``(number of draws in the batch, N, ...)``, with the draws of the first chain first. A random network draws from the
     generators in `stream`, or from torch's if `stream` is None.
-
-    Raises:
-        ValueError: If the draws or x do not match the model.
     """
     flat = {name: value.flatten(0, 1).to(model.device, model.dtype) for name, value in samples.items()}
     num_draws = len(next(iter(flat.values())))
@@ -151,12 +148,7 @@ class NetworkPotential(Potential):
 
 
 def network_potential(model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.dtype | None) -> NetworkPotential:
-    """Return the potential on all rows of data, for a copy of the model in eval mode.
-
-    Raises:
-        ValueError: If the data do not match the model or are not the whole data set, if the network is random, or if
-            autograd gives a wrong gradient of the network.
-    """
+    """Return the potential on all rows of data, for a copy of the model in eval mode, after checks of all arguments."""
     model.check_targets(x, y)
     for name, leaf in named_leaves("x", x):
         _checks.finite(name, leaf)

@@ -77,10 +77,6 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
 
     If a prior depends on earlier variables, it is conditioned on their initial values instead of draws, because an
     extreme draw would make later variables extreme, too.
-
-    Raises:
-        ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
-            cannot be called with the given arguments.
     """
     if isinstance(model, BayesianModel):
         if unknown := [name for name in kwargs if name not in ("x", "y")]:

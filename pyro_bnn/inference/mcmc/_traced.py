@@ -58,11 +58,7 @@ def traced(
     example: Sequence[Tensor],
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Traced:
-    """Record a function as plain tensor operations, without Pyro and autograd.
-
-    `decompositions` maps operations to functions that compute them by simpler ones. Results that depend only on
-    constants, such as the normaliser of a likelihood, are computed once.
-    """
+    """Record a function as plain tensor operations; what depends only on constants is computed once."""
     with unsupported_if_it_fails(), ordinary_attention():
         graph = make_fx(lambda *tensors: function(*tensors), decomposition_table=decompositions)(*example)
     graph.graph.eliminate_dead_code()

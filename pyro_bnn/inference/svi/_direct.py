@@ -79,11 +79,7 @@ def _of_network(model: BayesianModel, x: Inputs) -> str | None:
 
 
 class DirectStep(GradientStep):
-    """A step that computes gradients without Pyro's effect handlers.
-
-    Backpropagation computes the gradients with respect to the drawn weights. A `FlatState` turns them into gradients
-    with respect to the guide's parameters.
-    """
+    """A step without Pyro's effect handlers. A `FlatState` turns gradients in drawn weights into those of the guide."""
 
     def __init__(
         self,
