@@ -200,8 +200,7 @@ def _loop(net: nn.Module, batched: set[str], tensors: Mapping[str, Tensor], x: I
     return torch.stack([call(net, row, x) for row in rows])
 
 
-BatchedNetwork = Callable[[Mapping[str, Tensor], Inputs], Tensor]
-"""Takes K draws of the weights, ``{path: (K, ...)}``, and x; returns outputs of shape (K, N, ...)."""
+BatchedNetwork = Callable[[Mapping[str, Tensor], Inputs], Tensor]  # from {path: (K, ...)} and x to (K, N, ...)
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
 """Layers that have no parameters and accept additional leading axes."""

@@ -29,10 +29,7 @@ from .posterior import Destination, Draw, Posterior, Status, warn_unless_ok, wit
 __all__ = ["LaplacePosterior", "fit_laplace"]
 
 MAX_DIMENSIONS = 5000  # most elements of the latent variables; the Hessian then takes 200 MB in double precision
-
-SMALL_GRADIENT = 1e-3
-"""Heuristic: a point is accepted as the mode if the root mean square of the gradient there, in nats per standard
-deviation, is at most this number."""
+SMALL_GRADIENT = 1e-3  # heuristic: largest gradient at the mode, as root mean square in nats per standard deviation
 
 
 @dataclass(frozen=True)

@@ -59,16 +59,12 @@ def _require_shareable(value: object, place: str = "") -> None:
                 _require_shareable(part, f"{place}[{key!r}]")
         return
     where = f", but its part `value{place}` is" if place else ", got"
-    if isinstance(value, Shared):
-        raise ValueError(
-            "the value of `Shared` must be a tensor, an array or a list, or a tuple or dictionary of these"
-            f"{where} a Shared itself; wrap it once."
-        )
     remedy = "pass `torch.tensor(...)` of it" if isinstance(value, numbers.Number) else "convert it to a tensor"
     shown = repr(value) if value is None or isinstance(value, (str, numbers.Number)) else _checks.described(value)
+    got = f"{shown}; {'leave it out' if value is None else remedy}"
     raise ValueError(
         "the value of `Shared` must be a tensor, an array or a list, or a tuple or dictionary of these"
-        f"{where} {shown}; {'leave it out' if value is None else remedy}."
+        f"{where} {'a Shared itself; wrap it once' if isinstance(value, Shared) else got}."
     )
 
 

@@ -25,13 +25,7 @@ ONE_SIGMA = 0.5 * (1 + math.erf(math.sqrt(0.5)))  # probability that a Gaussian 
 AT_PRIOR = 0.2  # heuristic: a weight is at the prior if its divergence from the prior is below this many nats
 LEAST_INFORMED = 0.001  # heuristic: a layer without information has at most this share of weights that left the prior
 MOST_COLLAPSED = 0.5  # heuristic: a posterior counts as collapsed if more than this share of its weights collapsed
-
-LEAST_PER_ROW = 0.05
-"""Heuristic: a layer without information has a total divergence below this many nats per row of data.
-
-To explain a fraction R^2 of the variance of the targets, the weights together need about R^2 / 2 nats per row.
-"""
-
+LEAST_PER_ROW = 0.05  # heuristic: fewest nats per row in an informed layer; all weights need R^2 / 2 to explain R^2
 SHARPEST_ROW = 0.003  # heuristic: a row of data reduces a weight's scale to no less than this fraction of the prior's
 
 IF_COLLAPSED = (

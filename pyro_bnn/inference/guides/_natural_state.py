@@ -12,20 +12,9 @@ from ._state import DrawGradients, FlatState, ParameterVector, RandomParameter, 
 
 LONGEST = 2**16  # heuristic: elements that a thread of a CPU updates at a time, which fit in its cache
 LARGE_ON_GPU = 2**22  # heuristic: least elements for which an operation on a GPU takes longer than its launch
-
-SMALLEST_WEIGHT = 1e-12
-"""Heuristic: smallest weight of the divergence.
-
-Precisions grow with the inverse of this weight, and must stay below 3e38, the largest number of float32.
-"""
-
+SMALLEST_WEIGHT = 1e-12  # heuristic: precisions grow with its inverse, and must stay below float32's 3e38
 SMALLEST_RISE = 1.001  # heuristic: a precision may exceed the prior's by less than this factor by rounding
-
-MOST_NUMBERS = 16
-"""Heuristic: second derivatives are computed for variables with at most this many elements.
-
-Each element takes a backward pass.
-"""
+MOST_NUMBERS = 16  # heuristic: most elements of a variable with second derivatives, each of which takes a backward pass
 
 
 class NaturalState(FlatState):

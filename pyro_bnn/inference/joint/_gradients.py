@@ -26,18 +26,8 @@ CHECKPOINTED = (
 
 STEPS = (1e-4, 1e-5)  # of finite differences, relative to the size of a site's weights; far above rounding errors
 SUSPICIOUS = 1e-3  # sites are checked one by one only if the check of all together differs by more than this
-
-WRONG = 0.1
-"""A gradient is wrong if it and the finite difference differ by more than this share.
-
-A kink that `SMOOTH` does not reveal changes the difference by at most half of `SMOOTH`, so the margin is wide.
-"""
-
-SMOOTH = 0.05
-"""A function has a kink at a point if two slopes there differ by more than this share.
-
-The slopes on the two sides of the point are compared, and so are the slopes for the two `STEPS`.
-"""
+WRONG = 0.1  # a gradient is wrong if it differs by more than this share; a hidden kink gives at most half of `SMOOTH`
+SMOOTH = 0.05  # at a kink, slopes on its two sides, or for the two `STEPS`, differ by more than this share
 
 
 @dataclass(frozen=True)

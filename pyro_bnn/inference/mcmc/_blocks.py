@@ -17,13 +17,7 @@ from torch.fx import Node
 aten = torch.ops.aten
 
 ROWS = 248  # heuristic: rows in a block; for a power of two, results would compete for places in the cache
-
-STEP = 8
-"""The number of rows in a loop is rounded up to a multiple of this, for vector instructions.
-
-Sums omit the numbers beyond the last row.
-"""
-
+STEP = 8  # loops over rows are rounded up to a multiple, for vector instructions; sums omit what is beyond
 FEWEST_ROWS = 32  # heuristic: a function with fewer rows has no blocks, and its C code depends on the number of rows
 
 VIEWS = {

@@ -18,28 +18,12 @@ from ..posterior import Status, warn_unless_ok
 from ._convergence import FEWEST_DRAWS, Convergence, convergence, r_hats, smallest
 from ._kernel import MOST_DIVERGING, ChainStatistics, in_short
 
-LARGEST_R_HAT = 1.01
+LARGEST_R_HAT = 1.01  # of converged chains; this and the next: Vehtari et al. (2021), https://arxiv.org/abs/1903.08008
 SMALLEST_ESS_PER_CHAIN = 100
-"""Largest R-hat, and smallest effective sample size per chain, of chains that have converged.
-
-Both are from Vehtari et al. (2021), https://arxiv.org/abs/1903.08008.
-"""
-
-SLIGHT_R_HAT = 1.05
-"""Heuristic: an R-hat above `LARGEST_R_HAT` is only slightly too large if it is at most this.
-
-With this R-hat, the draws of all chains together vary about 5 % more than the draws of one chain.
-"""
-
+SLIGHT_R_HAT = 1.05  # heuristic: slightly too large up to this; all chains then vary about 5 % more than one
 NUM_PREDICTION_CHECKS = 50  # heuristic: number of inputs at which the predictions of the chains are compared
 MAX_QUANTITIES = 400  # heuristic: largest number of quantities to judge. ArviZ takes a millisecond for each
-
-SMALLEST_BFMI = 0.3
-"""Smallest Bayesian fraction of missing information that is not a problem.
-
-It is from Betancourt (2016), https://arxiv.org/abs/1604.00695.
-"""
-
+SMALLEST_BFMI = 0.3  # smallest that is no problem: Betancourt (2016), https://arxiv.org/abs/1604.00695
 MAX_QUANTITIES_OF_MODES = 50  # heuristic: largest number of quantities if each chain is judged by itself
 LARGEST_WITHIN = 1.1  # heuristic: a chain has explored its mode if R-hat between its two halves is at most this
 

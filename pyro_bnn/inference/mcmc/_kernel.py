@@ -18,11 +18,7 @@ ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
 Compile = bool | Literal["auto"]
 """Whether to draw in C; see :func:`~pyro_bnn.fit_mcmc`."""
 
-DIVERGENCE = 1000.0
-"""A trajectory diverges if its energy error in nats exceeds this, as in Stan.
-
-A step of MCLMC diverges if its squared energy error, divided by P, exceeds this.
-"""
+DIVERGENCE = 1000.0  # largest energy error in nats, as in Stan; with MCLMC, its square over P
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,7 @@ from ._kernel import DIVERGENCE, Compile, Draws, Kernel, Sampler, ValueAndGrad
 from ._native import Native, NativeChain, NativeKernel, native_or_reason
 from ._traced import TorchKernel
 
-OUTER = 0.1931833275037836
-"""A step has three changes of direction. The first and the last each take this share of the step's time.
-
-This choice minimises the error of a step.
-"""
-
+OUTER = 0.1931833275037836  # share of a step's time of its first and its last turn, which minimises the step's error
 MEMORY = 99 / 101  # factor of the weights of earlier steps, so that averages cover about a hundred steps
 TRUST = 9.0  # standard deviation of the Gaussian weight of a step over log xi; see `MCLMCAdaptation`
 SHRINKAGE = 0.8  # after a step that diverges, all later steps have at most this fraction of its size

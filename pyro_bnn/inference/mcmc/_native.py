@@ -30,13 +30,7 @@ from ._kernel import DIVERGENCE, Compile, Draws, Kernel, NotInCError, ValueAndGr
 from ._traced import UnsupportedError, traced
 
 MOST_PRODUCTS = 2**20  # heuristic: with more multiplications, torch's matrix products are faster than loops in C
-
-MOST_PRODUCTS_OF_BLOCKS = 2**24
-"""Heuristic: the limit that replaces `MOST_PRODUCTS` if the C code has blocks of rows.
-
-It is higher, because the results for a block stay in the processor's cache.
-"""
-
+MOST_PRODUCTS_OF_BLOCKS = 2**24  # heuristic: the same with blocks of rows, whose results stay in the processor's cache
 MOST_LINES, MOST_CHARACTERS = 5000, 200_000  # heuristic: longer C texts take more than ten seconds to compile
 NUM_KEPT = 64  # only this many compiled texts are kept: those that were used last. Each takes a few kilobytes
 

@@ -1,19 +1,8 @@
 """Records functions as graphs of tensor operations; constant tensors become additional arguments of the graphs.
 
 A sampler in torch repeats only the recorded operations of the potential. This saves the Python code of the model, of
-Pyro and of autograd, which on small tensors takes longer than the operations. Recording needs no compiler. The table
-shows the time of one leapfrog step of NUTS for 100 rows of data on one thread, in microseconds.
-
-=======  ======  =============  ================
-Weights  Chains  With a record  Without a record
-=======  ======  =============  ================
-61       1       175            425
-481      1       237            593
-1021     1       254            558
-61       4       268            605
-481      4       418            780
-1021     4       512            949
-=======  ======  =============  ================
+Pyro and of autograd, which on small tensors takes longer than the operations. Recording needs no compiler. For networks
+of 61 to 1021 weights and 100 rows of data, a leapfrog step of NUTS then takes 0.40 to 0.54 times as long.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
