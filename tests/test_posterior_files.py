@@ -10,7 +10,6 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
-from pyro_bnn._core.files import read_state, write_state
 from pyro_bnn.inference.batch_norm import PinnedPosterior
 from pyro_bnn.inference.mcmc import Modes
 

@@ -12,7 +12,7 @@ from .inputs import Inputs, leaves
 
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d)
 
-# Heuristic: with 8 and 16 output channels, a step for five draws takes 3.6 times that for one; with 32 and 64, 5.9 times.
+# Heuristic: with 8 and 16 output channels, a step for five draws takes 3.6 times that for one; with 32 and 64, 5.9.
 NARROW = 16
 
 
