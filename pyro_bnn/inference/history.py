@@ -8,8 +8,6 @@ from typing import Any
 from .._core.records import record
 from .._core.summary import Shown, Summary, counted, in_time
 
-__all__ = ["EpochRecord", "History"]
-
 
 @dataclass(frozen=True)
 class EpochRecord:

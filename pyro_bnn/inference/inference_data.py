@@ -15,8 +15,6 @@ from .._core.scope import Stream
 from ..modelling.model import BayesianModel
 from .joint import draw_batches
 
-__all__ = ["check_data", "inference_data"]
-
 
 def check_data(model: object, x: object, y: object) -> None:
     """Raise if ArviZ is not installed, if `y` is given without `x`, or if only one of `model` and `x` is given."""

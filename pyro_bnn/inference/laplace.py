@@ -26,8 +26,6 @@ from .joint import Coordinates, NetworkPotential, Potential, find_sites, learnab
 from .last_layer import last_layer_of, plain_network
 from .posterior import Destination, Draw, Posterior, Status, warn_unless_ok, with_learned
 
-__all__ = ["LaplacePosterior", "fit_laplace"]
-
 MAX_DIMENSIONS = 5000  # most elements of the latent variables; the Hessian then takes 200 MB in double precision
 SMALL_GRADIENT = 1e-3  # heuristic: largest gradient at the mode, as root mean square in nats per standard deviation
 

@@ -13,8 +13,6 @@ from ..modelling.model import network_values
 from .guides import as_posterior
 from .posterior import Destination, Draw, Posterior, Status, spaced
 
-__all__ = ["StoredPosterior"]
-
 
 @dataclass(frozen=True)
 class StoredRecord:

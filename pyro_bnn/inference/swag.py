@@ -13,8 +13,6 @@ from .joint import Layout
 from .posterior import Status, with_learned
 from .scale_maps import LogVariance
 
-__all__ = ["SWAG"]
-
 SMALLEST_VARIANCE = 1e-30  # variance of a weight that did not change during the fit
 
 

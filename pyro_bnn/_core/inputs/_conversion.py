@@ -33,7 +33,9 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
     if isinstance(value, Tensor):
         return _checked(name, value)
     if isinstance(value, Shared):
-        return Shared(_shared(name, value.value, like))
+        inner = value.value
+        is_number = isinstance(inner, Tensor) and inner.dim() == 0
+        return Shared(inner if is_number else as_inputs(name, inner, like))
     if isinstance(value, PackedSequence):
         raise ValueError(
             f"`{name}` must have one row for each data point, got a PackedSequence; call `pad_packed_sequence` and "
@@ -49,11 +51,6 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
             raise ValueError(f"`{name}` must not be a tuple of numbers, as a tuple means several inputs; pass a list.")
         return tuple(as_inputs(f"{name}[{index}]", part, like) for index, part in enumerate(value))
     return _tensor(name, value, like)
-
-
-def _shared(name: str, value: object, like: Tensor | None) -> Inputs:
-    """Convert a shared input, which may be a tensor without axes."""
-    return value if isinstance(value, Tensor) and value.dim() == 0 else as_inputs(name, value, like)
 
 
 def as_targets(name: str, value: object, like: Tensor | None = None) -> Tensor:

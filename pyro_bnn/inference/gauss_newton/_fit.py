@@ -155,7 +155,9 @@ def fit_gauss_newton(
         evidence = Evidence((center - means).square(), curvature)
         if isinstance(prior_precision, (int, float)):
             precisions = torch.full_like(precisions, float(prior_precision))
-        groups = {site: _group(site, per) for site in sites}
+        groups = {
+            site: {"network": "all weights", "layer": site.rpartition(".")[0], "parameter": site}[per] for site in sites
+        }
         numbers = _numbers(layout, groups).to(center.device) if prior_precision == EVIDENCE else None
         precisions, log_scales = evidence.best(precisions, numbers, noise)
         penalty = float(evidence.penalty((-2 * log_scales).exp(), precisions))
@@ -192,10 +194,6 @@ def _curvature(
     is_full, plain = structure == "full", net if last_layer is None else last_layer
     sums = summed_matrices(plain, batches, model.likelihood, is_full=is_full, num_scales=scales)
     return FullCurvature(sums) if is_full else CurvatureAlongAxes(sums)
-
-
-def _group(site: str, per: Per) -> str:
-    return {"network": "all weights", "layer": site.rpartition(".")[0], "parameter": site}[per]
 
 
 def _numbers(layout: Layout, groups: Mapping[str, str]) -> Tensor:

@@ -18,8 +18,8 @@ from ..joint import find_sites
 from ..kl import divergence
 from ._auto import KINDS
 from ._flat import FlatGuide, GaussianGuide
+from ._init import require_same_model
 from ._mean_field import MeanFieldGuide
-from ._same_model import require_same_model
 
 ONE_SIGMA = 0.5 * (1 + math.erf(math.sqrt(0.5)))  # probability that a Gaussian lies below mean + sd
 AT_PRIOR = 0.2  # heuristic: a weight is at the prior if its divergence from the prior is below this many nats

@@ -339,13 +339,10 @@ def _judged(
     finding: str, problems: Sequence[str], *, said: Sequence[str] | None = None, is_slight: bool = False
 ) -> Status:
     """Return the status, and warn of problems. The message is the finding and what is `said`: by default `problems`."""
-    sentences, rest = (_sentences(clauses) for clauses in (problems, problems if said is None else said))
+    told = problems if said is None else said
+    sentences, rest = ([clause[0].upper() + clause[1:] for clause in clauses] for clauses in (problems, told))
     more = [f"This is the first of {len(problems)} problems."] if len(problems) > 1 else []
     verdict = " ".join([*sentences[:1], *more])
     status = Status(not problems, " ".join([f"{finding}.", *rest]), verdict=verdict, is_slight=is_slight)
     warn_unless_ok(status)
     return status
-
-
-def _sentences(clauses: Sequence[str]) -> list[str]:
-    return [clause[0].upper() + clause[1:] for clause in clauses]
