@@ -45,20 +45,6 @@ class History(Shown):
         kl: KL divergence of the posterior from the prior at each step, exact or estimated, in nats.
         kl_weight: Weight of the KL term in the objective at each step.
         epochs: One record per epoch.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
-        >>> history = pb.fit(model, (x, 2 * x), method="svi", seed=0).history
-        >>> history.path
-        'direct'
-        >>> history.elbo[-1] > history.elbo[0]
-        True
     """
 
     num_data: int | None = None

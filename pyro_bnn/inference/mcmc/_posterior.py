@@ -48,17 +48,6 @@ class MCMCPosterior(Posterior):
 
     Raises:
         ValueError: If an argument has the wrong type, or if sites have different numbers of draws.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
-        >>> noise = pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> posterior = pb.fit_nuts(model, (x, 2 * x), compile="auto", seed=0)
-        >>> posterior.chains["net.weight"].shape  # chains, draws, and the weight
-        torch.Size([4, 1000, 1, 1])
     """
 
     def __init__(

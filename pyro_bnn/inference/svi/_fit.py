@@ -98,7 +98,7 @@ def fit_svi(
         batch_size: Number of rows in each batch if `data` is a tuple; with ``None``, each batch has all rows. Several
             processes share the rows of a batch.
         elbo: One of Pyro's ELBOs; with ``None``, ``Trace_ELBO()``.
-        estimator: Estimator that makes gradients less noisy. With ``None``, each weight is drawn once per step.
+        estimator: Gradient estimator, for less noisy gradients. With ``None``, each weight is drawn once per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO. :mod:`pyro_bnn.kl` has weights that change during a fit.
         callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as
