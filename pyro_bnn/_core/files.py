@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 FORMAT = "pyro_bnn"
-VERSION = 1  # version of the format. Later ones are refused
+VERSION = 1  # version of the format; later ones are refused
 MANY = 16  # lists of at least this many floats are stored as tensors
 
 

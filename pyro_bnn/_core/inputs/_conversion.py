@@ -34,8 +34,8 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
         return _checked(name, value)
     if isinstance(value, Shared):
         inner = value.value
-        is_number = isinstance(inner, Tensor) and inner.dim() == 0
-        return Shared(inner if is_number else as_inputs(name, inner, like))
+        has_no_axes = isinstance(inner, Tensor) and inner.dim() == 0
+        return Shared(inner if has_no_axes else as_inputs(name, inner, like))
     if isinstance(value, PackedSequence):
         raise ValueError(
             f"`{name}` must have one row for each data point, got a PackedSequence; call `pad_packed_sequence` and "

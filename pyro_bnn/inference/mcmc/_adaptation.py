@@ -12,7 +12,7 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ..._core.records import plain, record
 
-TARGET_ACCEPT = 0.8  # Stan's default acceptance rate. A rate nearer to 1 means smaller steps and fewer divergences
+TARGET_ACCEPT = 0.8  # Stan's default acceptance rate; a rate nearer to 1 means smaller steps and fewer divergences
 
 INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
 """Draws in Stan's default warm-up: before the windows that learn the mass matrix, after them, and in the first window.

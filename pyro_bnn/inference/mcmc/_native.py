@@ -32,7 +32,7 @@ from ._traced import UnsupportedError, traced
 MOST_PRODUCTS = 2**20  # heuristic: with more multiplications, torch's matrix products are faster than loops in C
 MOST_PRODUCTS_OF_BLOCKS = 2**24  # heuristic: the same with blocks of rows, whose results stay in the processor's cache
 MOST_LINES, MOST_CHARACTERS = 5000, 200_000  # heuristic: longer C texts take more than ten seconds to compile
-NUM_KEPT = 64  # only this many compiled texts are kept: those that were used last. Each takes a few kilobytes
+NUM_KEPT = 64  # only this many compiled texts are kept: those that were used last; each takes a few kilobytes
 
 FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-std=gnu11")
 """Options with which infinities and NaN keep their meaning, and only sums that a pragma marks are reordered."""

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..._core.functional import ordinary_attention
 from ._kernel import Kernel, ValueAndGrad
 
-MOST_OPERATIONS = 2000  # heuristic: largest number of operations in a record. Each takes about a millisecond to record
+MOST_OPERATIONS = 2000  # heuristic: largest number of operations in a record; each takes about a millisecond to record
 
 
 class UnsupportedError(Exception):
