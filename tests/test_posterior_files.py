@@ -10,7 +10,6 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
-from pyro_bnn._core.files import read_state, write_state
 from pyro_bnn.inference.batch_norm import PinnedPosterior
 from pyro_bnn.inference.mcmc import Modes
 
@@ -83,17 +82,12 @@ def test_what_is_known_of_the_inference_comes_back(tmp_path):
 
 
 @pytest.mark.parametrize("r_hat", [1.5, torch.inf])
-def test_the_modes_of_chains_come_back_unless_the_file_is_of_an_earlier_version(tmp_path, r_hat):
+def test_the_modes_of_chains_come_back(tmp_path, r_hat):
     drawn = chains({"weight": torch.randn(2, 9, 3)})
     drawn.modes = Modes(torch.tensor([1.0, r_hat]), r_hat, 0.25)
     pb.save_posterior(drawn, tmp_path / "file", None)
     loaded = pb.load_posterior(tmp_path / "file", None)
     assert (loaded.modes.num_unexplored, str(loaded.modes)) == (1, str(drawn.modes))
-    content = read_state(tmp_path / "file", "posterior")
-    del content["posterior"]["content"]["modes"]
-    write_state(tmp_path / "file", "posterior", content)
-    old = pb.load_posterior(tmp_path / "file", None)
-    assert (old.modes, same(old.chains, drawn.chains)) == (None, True)
 
 
 def tensors(posterior):

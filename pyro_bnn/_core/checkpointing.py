@@ -16,11 +16,8 @@ from . import checks as _checks
 from .files import write_state
 from .processes import Processes
 
-SHARE = 0.02
-"""Heuristic: writing the state at the ends of epochs takes at most this fraction of a fit's time."""
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Ctrl-C sends SIGINT; `kill`, `docker stop` and most job schedulers send SIGTERM."""
+SHARE = 0.02  # heuristic: writing the state at the ends of epochs takes at most this fraction of a fit's time
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # from Ctrl-C; from `kill`, `docker stop` and job schedulers
 
 
 @dataclass(frozen=True)
@@ -76,10 +73,7 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Write the state after the last epoch, and after earlier ones as often as `SHARE` allows.
-
-        After an earlier epoch, also call :meth:`step`, which stops the fit after a signal.
-        """
+        """Write the state after the last epoch; after others as often as `SHARE` allows, then call :meth:`step`."""
         if self._checkpoint is None:
             return
         (is_due,) = self._processes.any([time.monotonic() - self._written >= self._cost / SHARE])

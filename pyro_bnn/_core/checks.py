@@ -17,8 +17,7 @@ from torch import Tensor
 from .names import nearest
 from .summary import counted
 
-MOST_SHOWN = 100
-"""Largest number of characters of a wrong value that a message shows."""
+MOST_SHOWN = 100  # largest number of characters of a wrong value that a message shows
 
 
 def is_number(value: object) -> bool:

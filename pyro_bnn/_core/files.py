@@ -24,11 +24,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 FORMAT = "pyro_bnn"
-VERSION = 1
-"""Version of the format. Later ones are refused."""
-
-MANY = 16
-"""Lists of at least this many floats are stored as tensors."""
+VERSION = 1  # version of the format; later ones are refused
+MANY = 16  # lists of at least this many floats are stored as tensors
 
 
 class DamagedFileError(ValueError):
@@ -86,10 +83,8 @@ def _is_alive(process: int) -> bool:
         return True
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

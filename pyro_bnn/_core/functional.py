@@ -139,11 +139,8 @@ def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
                     table.pop(attribute, None)  # None if already done: a module may have several names
 
 
-NO_COLUMNS = "the axis of columns is missing, so pass `x[:, None]`"
-"""Advice for inputs of shape (N,), if the network needs a column."""
-
-ONE_ROW = "Expected more than 1 value per channel"
-"""Beginning of torch's message if batch normalisation in train mode gets one row."""
+NO_COLUMNS = "the axis of columns is missing, so pass `x[:, None]`"  # advice for inputs of shape (N,)
+ONE_ROW = "Expected more than 1 value per channel"  # begins torch's message about batch normalisation in train mode
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
@@ -203,8 +200,7 @@ def _loop(net: nn.Module, batched: set[str], tensors: Mapping[str, Tensor], x: I
     return torch.stack([call(net, row, x) for row in rows])
 
 
-BatchedNetwork = Callable[[Mapping[str, Tensor], Inputs], Tensor]
-"""Takes K draws of the weights, ``{path: (K, ...)}``, and x; returns outputs of shape (K, N, ...)."""
+BatchedNetwork = Callable[[Mapping[str, Tensor], Inputs], Tensor]  # from {path: (K, ...)} and x to (K, N, ...)
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
 """Layers that have no parameters and accept additional leading axes."""
@@ -249,10 +245,7 @@ def ordinary_attention() -> Iterator[None]:
 
 
 def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | None:
-    """Return a function that runs a chain of linear and elementwise layers for all draws.
-
-    If the network is not such a chain, return None.
-    """
+    """Return a function that runs a chain of linear and elementwise layers for all draws; None for other networks."""
     if (
         not isinstance(x, Tensor)
         or type(net) is not nn.Sequential

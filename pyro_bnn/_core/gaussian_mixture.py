@@ -5,12 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-BISECTIONS = 80
-"""How often a search for a quantile halves its interval.
-
-The last interval is 2^-80 times as wide as the first, and so narrower than the rounding error of every well-determined
-quantile.
-"""
+BISECTIONS = 80  # a quantile's interval then is 2^-80 times as wide as the first, below the rounding error
 
 
 def normal_cdf(z: Tensor) -> Tensor:

@@ -6,14 +6,7 @@ from collections.abc import Sequence
 
 
 def matches(glob: str, name: str) -> bool:
-    """Return whether a dotted name matches a glob.
-
-    `*` stands for any characters within one component, and `**` for any number of components.
-
-    >>> from pyro_bnn._core.globs import matches
-    >>> matches("net.*.weight", "net.0.weight"), matches("**", "net.0.bias")
-    (True, True)
-    """
+    """Return whether a dotted name matches a glob: `*` stays within a component, `**` stands for any components."""
 
     def match(patterns: list[str], parts: list[str]) -> bool:
         if not patterns:
@@ -25,17 +18,11 @@ def matches(glob: str, name: str) -> bool:
     return match(glob.split("."), name.split("."))
 
 
-MOST_NAMES = 8
-"""Largest number of names that a message lists in full."""
+MOST_NAMES = 8  # largest number of names that a message lists in full
 
 
 def advice(glob: str, names: Sequence[str]) -> str:
-    """Return a remedy for a glob that matches none of the names.
-
-    >>> from pyro_bnn._core.globs import advice
-    >>> advice("net.*.wieght", ["net.0.weight", "net.0.bias"])
-    "write 'net.*.weight'"
-    """
+    """Return a remedy for a glob that matches none of the names, such as "write 'net.*.weight'"."""
     candidates = [f"{glob}.**", f"net.{glob}", f"net.{glob}.**", _corrected(glob, names)]
     for candidate in candidates:
         if any(matches(candidate, name) for name in names):

@@ -3,14 +3,9 @@
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
-SIMILAR = 0.7
-"""Heuristic: smallest ratio of `difflib` at which a name is suggested."""
-
-SIMILAR_WORD = 0.85
-"""Heuristic: smallest ratio of `difflib` for one word of a name, such as ``hiden`` for ``hidden_layer_sizes``."""
-
-SHORTEST = 4
-"""Heuristic: length of the shortest name that is searched for inside longer ones, as ``epochs`` in ``max_epochs``."""
+SIMILAR = 0.7  # heuristic: smallest ratio of `difflib` at which a name is suggested
+SIMILAR_WORD = 0.85  # heuristic: the same for one word of a name, such as ``hiden`` for ``hidden_layer_sizes``
+SHORTEST = 4  # heuristic: shortest name that is searched for inside longer ones, as ``epochs`` in ``max_epochs``
 
 SYNONYMS: Mapping[str, Sequence[str]] = {
     "advi": ("svi",),

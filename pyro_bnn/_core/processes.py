@@ -9,11 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from typing_extensions import Self
 
-GOLDEN = 0x9E3779B97F4A7C15
-"""2**64 divided by the golden ratio: the distance between the seeds of successive processes."""
-
-LONG = 2**16
-"""Heuristic: tensors of at least this many elements are sent one by one, and smaller ones together."""
+GOLDEN = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio: the distance between the seeds of successive processes
+LONG = 2**16  # heuristic: tensors of at least this many elements are sent one by one, and smaller ones together
 
 
 @dataclass(frozen=True)

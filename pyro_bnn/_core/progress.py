@@ -6,11 +6,8 @@ import sys
 
 from tqdm import tqdm
 
-EVERY = 10.0
-"""Smallest number of seconds between two lines in a pipe or a file."""
-
-DELAY = 2.0
-"""Seconds after which a bar appears if the user did not ask for one."""
+EVERY = 10.0  # smallest number of seconds between two lines in a pipe or a file
+DELAY = 2.0  # seconds after which a bar appears if the user did not ask for one
 
 
 class Lines(tqdm):

@@ -1,6 +1,8 @@
-"""Dataclasses as plain data for files, and back. Data from files are checked, since they may be forged."""
+"""Plain data for files, and back; descriptions of values. Data from files are checked, since they may be forged."""
 
+import hashlib
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
@@ -10,9 +12,13 @@ import torch
 from torch import Tensor
 
 from . import checks as _checks
+from .files import raw_bytes
+from .inputs import Shared
 from .summary import counted
 
 T = TypeVar("T")
+
+MOST_NUMBERS = 16  # tensors with more elements are described by a digest instead of their elements
 
 
 def plain(value: Any) -> Any:
@@ -133,3 +139,28 @@ def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tenso
             check_finite(f"`{name}` of {owner}", value)
         if name.rpartition(".")[2] == "running_var" and bool((value < 0).any()):
             raise ValueError(f"`{name}` of {owner} must not be negative, got {float(value.min()):.4g}.")
+
+
+def words(value: object) -> str:
+    """Describe a value. Equal values give the same text in all processes."""
+    if isinstance(value, Tensor):
+        return str(value.tolist()) if value.numel() <= MOST_NUMBERS else digest(value)
+    if isinstance(value, Shared):
+        return f"shared {words(value.value)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {words(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(words(part) for part in value) + "]"
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = (f"{field.name}={words(getattr(value, field.name))}" for field in fields(value))
+        return f"{type(value).__name__}({', '.join(parts)})"
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def digest(*tensors: Tensor) -> str:
+    """Return a checksum of the dtypes, shapes and elements of tensors."""
+    result = hashlib.sha256()
+    for tensor in tensors:
+        result.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        result.update(raw_bytes(tensor.cpu()))
+    return f"the digest {result.hexdigest()[:16]}"

@@ -40,16 +40,11 @@ class ProcessLock:
         self._lock.release()
 
 
-EXCLUSIVE = ProcessLock()
-"""Lock for state that threads share, such as torch's generators and Pyro's parameter store."""
+EXCLUSIVE = ProcessLock()  # lock for state that threads share, such as torch's generators and Pyro's parameter store
 
 
 class Stream:
-    """Random numbers for several `with` blocks: each block continues where the block before it stopped.
-
-    A block sets torch's generators, which all threads share, and restores them at its end. Other threads wait. Without
-    a `seed`, torch's generator draws one.
-    """
+    """Random numbers for several `with` blocks, each of which continues where the last stopped. Other threads wait."""
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
         if seed is None:
@@ -161,11 +156,7 @@ class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
 
 @contextmanager
 def own_parameters(*modules: object) -> Iterator[None]:
-    """In a `with` block, hide the entries of Pyro's parameter store that have the names of the modules' parameters.
-
-    Otherwise a second model with the same names would get the parameters of the first. Other threads wait, as they
-    share the store.
-    """
+    """In a `with` block, hide the entries of Pyro's store that have the names of the modules' own parameters."""
     names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
     names |= {name.removesuffix("_unconstrained") for name in names}
     prefixes = tuple(f"{m._pyro_name}." for m in modules if isinstance(m, PyroModule) and m._pyro_name)
@@ -226,10 +217,7 @@ def allow_local_mode(module: PyroModule) -> None:
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """Return a parameter through a `pyro.param` statement that does not use Pyro's store.
-
-    A frozen parameter is returned without a statement.
-    """
+    """Return a parameter by a `pyro.param` statement without Pyro's store; a frozen one without a statement."""
     if not parameter.requires_grad:  # Pyro's optimizers would give it the gradient 0, to which weight decay is added
         return parameter
     parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it
@@ -284,8 +272,7 @@ def warn_of_fit(message: str, category: type[Warning]) -> None:
         warnings.warn(message, category, stacklevel=outer_stacklevel())
 
 
-BETWEEN = frozenset({__name__.partition(".")[0], "sklearn", "joblib"})
-"""Packages whose code is not the user's: this one, and those that call its estimators."""
+BETWEEN = frozenset({__name__.partition(".")[0], "sklearn", "joblib"})  # packages whose code is not the user's
 
 
 def outer_stacklevel() -> int:

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import queue
 import subprocess
 import sys
 import threading
@@ -22,8 +23,7 @@ START = (
 )
 """The code of a worker process, which imports from the same folders as this process."""
 
-GRACE = 5.0
-"""Heuristic: a worker process that gets SIGTERM has this many seconds to write a checkpoint."""
+GRACE = 5.0  # heuristic: a worker process that gets SIGTERM has this many seconds to write a checkpoint
 
 
 class WorkerError(RuntimeError):
@@ -205,21 +205,18 @@ def serve(commands: IO[bytes]) -> None:
     torch.set_default_dtype(dtype)
     torch.set_float32_matmul_precision(precision)
     torch.set_num_threads(num_threads)
-    indices: deque[int] = deque()
-    arrived = threading.Semaphore(0)
+    indices = queue.SimpleQueue[int]()
 
     def listen() -> None:
         while True:
             try:
-                indices.append(pickle.load(commands))
+                indices.put(pickle.load(commands))
             except BaseException:
                 os._exit(1)
-            arrived.release()
 
     threading.Thread(target=listen, daemon=True).start()
     while True:
-        arrived.acquire()
-        _send(answers, _answer(job, indices.popleft()))
+        _send(answers, _answer(job, indices.get()))
 
 
 def _answer(job: Callable[[int], object], index: int) -> bytes:

@@ -18,8 +18,6 @@ from ..modelling.model import SITE_PREFIX, BayesianModel, network_values, requir
 from .guides import as_posterior
 from .posterior import Destination, Draw, Posterior, Saved, restored, saved
 
-__all__ = ["PinnedPosterior", "RefreshedPosterior", "refresh_batch_norm"]
-
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 STATISTICS = ("running_mean", "running_var")

@@ -8,8 +8,6 @@ from typing import Any
 from .._core.records import record
 from .._core.summary import Shown, Summary, counted, in_time
 
-__all__ = ["EpochRecord", "History"]
-
 
 @dataclass(frozen=True)
 class EpochRecord:
@@ -23,14 +21,6 @@ class EpochRecord:
         kl_weight: Weight of the KL term in the objective.
         learning_rate: Learning rate of the first parameter group at the end of the epoch.
         seconds: Wall time of the epoch.
-
-    Example:
-        >>> from pyro_bnn.inference.history import History
-        >>> history = History()
-        >>> history.add_step(expected_log_likelihood=-3.0, kl=1.0, kl_weight=1.0)
-        >>> record = history.end_epoch([20], learning_rate=0.05, seconds=0.1)
-        >>> record.epoch, record.elbo, record.learning_rate
-        (0, -4.0, 0.05)
     """
 
     epoch: int
@@ -55,20 +45,6 @@ class History(Shown):
         kl: KL divergence of the posterior from the prior at each step, exact or estimated, in nats.
         kl_weight: Weight of the KL term in the objective at each step.
         epochs: One record per epoch.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
-        >>> history = pb.fit(model, (x, 2 * x), method="svi", seed=0).history
-        >>> history.path
-        'direct'
-        >>> history.elbo[-1] > history.elbo[0]
-        True
     """
 
     num_data: int | None = None

@@ -15,8 +15,6 @@ from .._core.scope import Stream
 from ..modelling.model import BayesianModel
 from .joint import draw_batches
 
-__all__ = ["check_data", "inference_data"]
-
 
 def check_data(model: object, x: object, y: object) -> None:
     """Raise if ArviZ is not installed, if `y` is given without `x`, or if only one of `model` and `x` is given."""
@@ -37,10 +35,7 @@ def inference_data(
     y: Tensor | None,
     stream: Stream,
 ) -> Any:
-    """Return draws, ``{site: shape (K, S, *event)}``, as an `InferenceData`; see :meth:`Posterior.to_arviz`.
-
-    `statistics` come from the sampler, with ArviZ's names and the shape (K, S).
-    """
+    """Return draws, ``{site: shape (K, S, *event)}``, and statistics, shape (K, S), as an `InferenceData`."""
     arviz = _require_arviz()
     parts = {"posterior": samples, "sample_stats": statistics}
     groups: dict[str, Any] = {

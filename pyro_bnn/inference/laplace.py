@@ -26,14 +26,8 @@ from .joint import Coordinates, NetworkPotential, Potential, find_sites, learnab
 from .last_layer import last_layer_of, plain_network
 from .posterior import Destination, Draw, Posterior, Status, warn_unless_ok, with_learned
 
-__all__ = ["LaplacePosterior", "fit_laplace"]
-
-MAX_DIMENSIONS = 5000
-"""Largest number of elements of the latent variables. At this size, the Hessian takes 200 MB in double precision."""
-
-SMALL_GRADIENT = 1e-3
-"""Heuristic: a point is accepted as the mode if the root mean square of the gradient there, in nats per standard
-deviation, is at most this number."""
+MAX_DIMENSIONS = 5000  # most elements of the latent variables; the Hessian then takes 200 MB in double precision
+SMALL_GRADIENT = 1e-3  # heuristic: largest gradient at the mode, as root mean square in nats per standard deviation
 
 
 @dataclass(frozen=True)
@@ -60,20 +54,6 @@ class LaplacePosterior(Posterior):
         is_linearised: Whether predictions linearise the network in its weights by default.
         status: Result of the search for the mode.
         seconds: Wall time of the inference.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, noise = torch.nn.Linear(1, 1), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(
-        ...     net, prior=pb.NormalPrior(), likelihood=noise, num_data=20
-        ... )
-        >>> posterior = pb.fit_laplace(model, (x, 2 * x))
-        >>> posterior.moments().scale["net.weight"].round(decimals=2)
-        tensor([[0.0400]])
-        >>> posterior.log_evidence > 0  # of a density, which may exceed 1
-        True
     """
 
     seconds: float
@@ -239,10 +219,8 @@ def fit_laplace(
     if init is not None:
         with EXCLUSIVE, seeded(seed, model.device):
             draw = next(init.draws(1))
-        start, began = (
-            potential.unconstrain({name: value[None] for name, value in draw.items()})[0],
-            "a draw from `init`",
-        )
+        start = potential.unconstrain({name: value[None] for name, value in draw.items()})[0]
+        began = "a draw from `init`"
     with progress_bar("evaluation", shown=progress) as bar:
         mode = _minimise(potential, start, max_iterations, bar)
     precision, num_negative = _precision(potential, mode)
@@ -250,13 +228,15 @@ def fit_laplace(
     coordinates = Coordinates(potential.sites)  # without the data, which the potential contains
     status = _status(gradient, precision, num_negative, began, learnable_names(model))
     warn_unless_ok(status)
+    point = {name: value[0].to(model.like) for name, value in coordinates.constrain(mode[None]).items()}
+    net = plain_network(model, point, model.parameter_paths.keys())
     posterior = LaplacePosterior(
         coordinates,
         mode,
         precision,
         peak=-float(value[0]),
         dtype=model.dtype,
-        is_linearised=not _is_linear(model, coordinates.constrain(mode[None]), x),
+        is_linearised=last_layer_of(net, take(x, slice(1))) is None,
         status=status,
         seconds=time.perf_counter() - begin,
     )
@@ -283,13 +263,6 @@ def _minimise(potential: Potential, start: Tensor, max_iterations: int, bar: tqd
 
     optimizer.step(closure)
     return z.detach()
-
-
-def _is_linear(model: BayesianModel, values: Mapping[str, Tensor], x: Inputs) -> bool:
-    r"""Whether all random weights belong to a linear last layer. `values` have shapes (1, \*event)."""
-    point = {name: value[0].to(model.like) for name, value in values.items()}
-    net = plain_network(model, point, model.parameter_paths.keys())
-    return last_layer_of(net, take(x, slice(1))) is not None
 
 
 def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:

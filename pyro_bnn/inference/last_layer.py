@@ -47,15 +47,12 @@ def owners(net: nn.Module) -> list[nn.Module]:
 
 
 def watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
-    """Run a network; return its output, and the inputs and outputs of all calls of its :func:`owners`.
-
-    The next layer gets a copy of each output, since a layer may change its input in place.
-    """
+    """Run a network; return its output, and the inputs and outputs of all calls of its :func:`owners`."""
     calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in owners(net)}
 
     def watch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         calls[module].append((inputs[0].detach().clone(), output))
-        return output.clone()
+        return output.clone()  # the next layer may change its input in place
 
     with ExitStack() as stack, torch.enable_grad():
         for layer in calls:

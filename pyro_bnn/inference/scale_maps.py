@@ -19,8 +19,7 @@ __all__ = ["Capped", "LogVariance", "Precision", "ScaleMap", "Softplus"]
 
 explain_missing(__name__)
 
-LARGEST_EXPONENT = 80.0
-"""Slightly below the logarithm of the largest number in single precision."""
+LARGEST_EXPONENT = 80.0  # slightly below the logarithm of the largest number in single precision
 
 
 def _require_positive(scale: Tensor) -> None:
@@ -139,9 +138,7 @@ class LogVariance(ScaleMap):
         torch.mul(parameter, 0.5, out=out).exp_()
 
 
-FIRST_SHARE = 0.9
-"""Heuristic: largest initial scale, as a share of the cap. At this scale, the slope of :class:`Capped` is a hundredth
-of the slope that :class:`Softplus` has at the same parameter."""
+FIRST_SHARE = 0.9  # heuristic: largest initial scale over the cap, where the slope is a hundredth of that of Softplus
 
 
 @dataclass(frozen=True)

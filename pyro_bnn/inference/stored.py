@@ -13,8 +13,6 @@ from ..modelling.model import network_values
 from .guides import as_posterior
 from .posterior import Destination, Draw, Posterior, Status, spaced
 
-__all__ = ["StoredPosterior"]
-
 
 @dataclass(frozen=True)
 class StoredRecord:
@@ -139,15 +137,9 @@ class StoredPosterior(Posterior):
                 "draws that have values of a network's parameters and buffers need the model of this network; pass "
                 "`model`."
             )
-        unknown = [name for name in saved.values if name not in own]
-        if unknown:
-            raise ValueError(
-                f"its draws have values of {unknown}, which the network lacks; pass the model of the draws."
-            )
         count = len(next(iter(saved.samples.values())))
-        check_tensors(
-            "the draws", saved.values, {name: own[name].expand(count, *own[name].shape) for name in saved.values}
-        )
+        expected = {name: own[name].expand(count, *own[name].shape) for name in saved.values if name in own}
+        check_tensors("the network", saved.values, expected)
         samples, carried = ({n: v.to(destination.device) for n, v in d.items()} for d in (saved.samples, saved.values))
         return cls(samples, carried, method=saved.method, status=saved.status, seconds=saved.seconds)
 

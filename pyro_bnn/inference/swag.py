@@ -13,10 +13,7 @@ from .joint import Layout
 from .posterior import Status, with_learned
 from .scale_maps import LogVariance
 
-__all__ = ["SWAG"]
-
-SMALLEST_VARIANCE = 1e-30
-"""Variance of a weight that did not change during the fit."""
+SMALLEST_VARIANCE = 1e-30  # variance of a weight that did not change during the fit
 
 
 class SWAG:

@@ -15,8 +15,7 @@ from .. import checks as _checks
 from ..summary import counted
 from ._tree import Inputs, Shared, joined, num_rows, shapes, take, to_device
 
-WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
-"""The widest NumPy dtype of each kind (`dtype.kind`)."""
+WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}  # by `dtype.kind`
 
 REMEDIES = {
     "O": "convert it, such as by `.astype(float)`, or encode its categories as whole numbers",
@@ -34,7 +33,9 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
     if isinstance(value, Tensor):
         return _checked(name, value)
     if isinstance(value, Shared):
-        return Shared(_shared(name, value.value, like))
+        inner = value.value
+        has_no_axes = isinstance(inner, Tensor) and inner.dim() == 0
+        return Shared(inner if has_no_axes else as_inputs(name, inner, like))
     if isinstance(value, PackedSequence):
         raise ValueError(
             f"`{name}` must have one row for each data point, got a PackedSequence; call `pad_packed_sequence` and "
@@ -50,11 +51,6 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
             raise ValueError(f"`{name}` must not be a tuple of numbers, as a tuple means several inputs; pass a list.")
         return tuple(as_inputs(f"{name}[{index}]", part, like) for index, part in enumerate(value))
     return _tensor(name, value, like)
-
-
-def _shared(name: str, value: object, like: Tensor | None) -> Inputs:
-    """Convert a shared input, which may be a tensor without axes."""
-    return value if isinstance(value, Tensor) and value.dim() == 0 else as_inputs(name, value, like)
 
 
 def as_targets(name: str, value: object, like: Tensor | None = None) -> Tensor:

@@ -59,16 +59,12 @@ def _require_shareable(value: object, place: str = "") -> None:
                 _require_shareable(part, f"{place}[{key!r}]")
         return
     where = f", but its part `value{place}` is" if place else ", got"
-    if isinstance(value, Shared):
-        raise ValueError(
-            "the value of `Shared` must be a tensor, an array or a list, or a tuple or dictionary of these"
-            f"{where} a Shared itself; wrap it once."
-        )
     remedy = "pass `torch.tensor(...)` of it" if isinstance(value, numbers.Number) else "convert it to a tensor"
     shown = repr(value) if value is None or isinstance(value, (str, numbers.Number)) else _checks.described(value)
+    got = f"{shown}; {'leave it out' if value is None else remedy}"
     raise ValueError(
         "the value of `Shared` must be a tensor, an array or a list, or a tuple or dictionary of these"
-        f"{where} {shown}; {'leave it out' if value is None else remedy}."
+        f"{where} {'a Shared itself; wrap it once' if isinstance(value, Shared) else got}."
     )
 
 
@@ -224,10 +220,7 @@ def arguments_of(x: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def call(net: nn.Module, x: Inputs) -> object:
-    """Call ``net(x)``, ``net(*x)`` or ``net(**x)``.
-
-    If the network returns a dictionary with the entry `logits`, as `transformers` does, return only the logits.
-    """
+    """Call ``net(x)``, ``net(*x)`` or ``net(**x)``; return the output, or its `logits`, as with `transformers`."""
     before = versions(x)
     arguments, named = arguments_of(x)
     try:

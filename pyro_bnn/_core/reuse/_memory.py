@@ -14,10 +14,7 @@ from ._recording import Call, Forward, RecordedOutput, Recorder, State
 
 
 class Plan:
-    """Finds the modules whose results may be kept: those without random or learned parameters.
-
-    `random` and `learned` are paths of parameters.
-    """
+    """Finds modules without random or learned parameters (given by their paths), whose results may be kept."""
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
         owners = {path.rpartition(".")[0] for path in (*random, *learned)}
@@ -46,8 +43,7 @@ class Memory:
         self._calls: dict[nn.Module, dict[int, Call]] = {}
         self._state: State | None = None
         self._is_block = False
-        self.is_off = not plan.is_worthwhile
-        """Whether no result can be kept, so that every call runs all modules."""
+        self.is_off = not plan.is_worthwhile  # whether no result can be kept, so that every call runs all modules
 
     @property
     def is_used(self) -> bool:
@@ -55,10 +51,7 @@ class Memory:
         return self._state is not None
 
     def will_watch(self) -> bool:
-        """Return whether the next call is recorded.
-
-        The first call is recorded, and so is the first one after a change of the network.
-        """
+        """Return whether the next call is recorded: the first one, and the first one after a change of the network."""
         self._drop_if_changed()
         return not self.is_off and not self.is_used
 

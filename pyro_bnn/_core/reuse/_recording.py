@@ -57,10 +57,7 @@ def generators_of_others() -> tuple[object, ...]:
 
 
 def _content(value: Any) -> list[Any] | None:
-    """Return the items of a container or the state of a random generator; None for other values.
-
-    For a method of a generator, return the state of the generator.
-    """
+    """Return the items of a container or the state of a (method's) random generator; None for other values."""
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple, set)):

@@ -33,11 +33,7 @@ CALIBRATION = "calibration"  # a file without a calibration lacks this key
 
 @dataclass(frozen=True)
 class Content:
-    """Content of a file.
-
-    The record of a BayesianModel is in `model`, and that of any other Pyro model is in `own`. Without a model, both are
-    None.
-    """
+    """Content of a file: the record of a BayesianModel is in `model`, and that of any other Pyro model in `own`."""
 
     model: ModelRecord | None
     own: OwnRecord | None
@@ -245,10 +241,7 @@ def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Mo
 
 
 def _restored(content: object, destination: Destination, target: PresentModel) -> Posterior:
-    """Check the content of a file, and return its posterior.
-
-    Modules that must still load their states are added to `destination.pending`, together with these states.
-    """
+    """Check the content of a file, and return its posterior; `destination.pending` gets modules and their states."""
     file = record(Content, content, "file")
     state = target.state(file.model, file.own)
     posterior = restored(file.posterior, destination)

@@ -23,8 +23,7 @@ from ...modelling.model import SITE_PREFIX, BayesianModel
 from ..joint import Site, find_sites
 from ..posterior import Posterior
 
-NO_SETTINGS = ("training", "has_row_weights")
-"""Attributes of likelihoods that may differ between the saved model and the model into which the file is loaded."""
+NO_SETTINGS = ("training", "has_row_weights")  # attributes of likelihoods that a loaded model may change
 
 
 @dataclass(frozen=True)
@@ -39,16 +38,14 @@ class ModelRecord:
 
     dtype: str
     num_data: int
-    likelihood: str
-    """The likelihood as text: its class, and its settings that are not tensors."""
+    likelihood: str  # the likelihood as text: its class, and its settings that are not tensors
     sites: dict[str, SiteRecord]
     layers: dict[str, str]
     """The class name of each layer of `torch.nn`, by the path of the layer. Other layers have no entry."""
     state: dict[str, Tensor]
     left_out: list[str]
     """Sites whose initial values are not saved, because neither the posterior nor the model uses them."""
-    frozen: dict[str, str]
-    """SHA-256 of the bytes of each frozen parameter that is not saved."""
+    frozen: dict[str, str]  # SHA-256 of the bytes of each frozen parameter that is not saved
 
 
 def record_of(model: BayesianModel) -> ModelRecord:
@@ -82,10 +79,7 @@ def _checksum(value: Tensor) -> str:
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
-    """Whether the model uses the initial value of a site.
-
-    This value can be the mean of the site's prior, or the source of an embedding's padding row.
-    """
+    """Whether the model uses the initial value of a site, as a prior's mean or as an embedding's padding row."""
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
         return True
@@ -220,10 +214,7 @@ def sites_of(model: Callable[..., object], data: object) -> list[Site]:
 
 
 class PresentModel:
-    """A model and its record.
-
-    The record is in `network` for a :class:`BayesianModel`, and in `own` for any other Pyro model.
-    """
+    """A model and its record: in `network` for a :class:`BayesianModel`, in `own` for any other Pyro model."""
 
     def __init__(self, model: BayesianModel | Callable[..., object] | None, data: Sequence[object] | None) -> None:
         self.model: BayesianModel | None = None

@@ -25,7 +25,7 @@ since it copies draws, but an estimator recognises a draw by its tensor."""
 class Estimator(ABC):
     """Computes the outputs of layers with random weights during a fit, with separate noise for each row of data.
 
-    Without an estimator, each weight is drawn once for the whole batch, so the noise of different rows is correlated.
+    Without a gradient estimator, each weight is drawn once per batch, so the noise of different rows is correlated.
     An estimator does not change the distribution of the output of a single row, so the expected ELBO stays the same,
     but the gradient varies less.
 

@@ -9,7 +9,7 @@ from ._layers import Layer
 
 
 class Flipout(Estimator):
-    r"""An estimator that draws the weights once, and multiplies their deviations by random signs for each row n.
+    r"""A gradient estimator that draws the weights once, and multiplies their deviations by random signs for each row.
 
     .. math:: b_n = \mu a_n + r_n \circ \Delta (s_n \circ a_n), \qquad \Delta = w - \mu, \qquad
               r_{no}, s_{ni} \in \{-1, 1\}\ \text{uniformly}.

@@ -13,7 +13,7 @@ from ._layers import Layer
 
 
 class LocalReparameterization(Estimator):
-    r"""An estimator that draws the outputs of a layer instead of the weights.
+    r"""A gradient estimator that draws the outputs of a layer instead of the weights.
 
     .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad \gamma = \sum_i a_i \mu_i, \qquad
               \delta = \sum_i a_i^2 \sigma_i^2, \qquad \epsilon \sim N(0, 1).

@@ -15,14 +15,11 @@ from ..joint import LOG_ROOT_TAU
 from ..scale_maps import Softplus
 from ._gaussian import Curvature
 
-LATENT = "likelihood.scale"
-"""Name of the site of a latent noise scale."""
+LATENT = "likelihood.scale"  # name of the site of a latent noise scale
 
 MAX_ITERATIONS = 200
 
-SMALLEST, LARGEST = math.log(1e-8), math.log(1e12)
-"""Lower and upper bound for the logarithms of prior precisions. Without these bounds, the evidence would have no
-maximum if all weights were at their prior means."""
+SMALLEST, LARGEST = math.log(1e-8), math.log(1e12)  # bounds of log precisions; else the evidence may have no maximum
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ..._core.inputs import Inputs, Pair, Pairs
 from ..._core.progress import progress_bar
 from ..._core.scope import eval_mode, restored, seeded
 from ..._core.signatures import explained
-from ..._core.summary import counted
+from ..._core.summary import counted, few
 from ...modelling.model import BayesianModel, Rules, require_bayesian, sites_among
 from ..joint import Layout
 from ..last_layer import last_layer_of, plain_network
@@ -30,23 +30,13 @@ from ._posterior import GaussNewtonPosterior
 Structure = Literal["full", "kronecker", "diagonal"]
 Per = Literal["network", "layer", "parameter"]
 
-MAX_FULL = 6000
-"""Largest number of random weights for a full matrix, which takes 288 MB in double precision."""
-
-FARTHER = "Train longer with this prior, and fit again at the new point."
-"""Advice if the point is far from the mode."""
-
-FAR = 10.0
-"""Heuristic: the status is ok if the point is at most this far from the mode.
-
-The distance is a root mean square over the weights, in posterior standard deviations. Networks whose training stopped
-early have distances of 1 to 10, and predict well.
-"""
+MAX_FULL = 6000  # largest number of random weights for a full matrix, which takes 288 MB in double precision
+FARTHER = "Train longer with this prior, and fit again at the new point."  # advice if the point is far from the mode
+FAR = 10.0  # heuristic: the status is ok up to this distance; networks stopped early have 1 to 10, and predict well
 
 EVIDENCE = "evidence"
 
-MOST_SHOWN = 4
-"""Largest number of prior precisions that a status shows."""
+MOST_SHOWN = 4  # largest number of prior precisions that a status shows
 
 
 @explained("fit_gauss_newton(model, (x, y))")
@@ -165,7 +155,9 @@ def fit_gauss_newton(
         evidence = Evidence((center - means).square(), curvature)
         if isinstance(prior_precision, (int, float)):
             precisions = torch.full_like(precisions, float(prior_precision))
-        groups = {site: _group(site, per) for site in sites}
+        groups = {
+            site: {"network": "all weights", "layer": site.rpartition(".")[0], "parameter": site}[per] for site in sites
+        }
         numbers = _numbers(layout, groups).to(center.device) if prior_precision == EVIDENCE else None
         precisions, log_scales = evidence.best(precisions, numbers, noise)
         penalty = float(evidence.penalty((-2 * log_scales).exp(), precisions))
@@ -204,10 +196,6 @@ def _curvature(
     return FullCurvature(sums) if is_full else CurvatureAlongAxes(sums)
 
 
-def _group(site: str, per: Per) -> str:
-    return {"network": "all weights", "layer": site.rpartition(".")[0], "parameter": site}[per]
-
-
 def _numbers(layout: Layout, groups: Mapping[str, str]) -> Tensor:
     """Return the index of the group of each weight, shape (P,)."""
     order = list(dict.fromkeys(groups.values()))
@@ -236,10 +224,9 @@ def _status(
         parts.append("the prior is the model's.")
     else:
         chosen = {groups[site]: precision for site, precision in precisions.items()}
-        shown = ", ".join(f"{name} {value:.3g}" for name, value in list(chosen.items())[:MOST_SHOWN])
-        rest = f" and {len(chosen) - MOST_SHOWN} more" if len(chosen) > MOST_SHOWN else ""
+        shown = few((f"{name} {value:.3g}" for name, value in chosen.items()), MOST_SHOWN)
         how = "chosen by the evidence" if asked == EVIDENCE else "as given"
-        parts.append(f"prior precisions {how}: {shown}{rest}.")
+        parts.append(f"prior precisions {how}: {shown}.")
     parts += [said] if said else []
     verdict, remedy = (f"{place} {fault}", FARTHER) if fault else ("", "")
     return Status(not fault, " ".join(parts), remedy=remedy, verdict=verdict)

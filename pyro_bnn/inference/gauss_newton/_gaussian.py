@@ -28,11 +28,7 @@ class Covariance(ABC):
         """Return the variance of each weight, shape (P,)."""
 
     def to(self, like: Tensor) -> "Covariance":
-        """Return a contiguous copy with the device and dtype of `like`.
-
-        Tensors from files are contiguous. If the copy had another memory layout, the last bits of predictions would
-        change when the posterior is saved and loaded.
-        """
+        """Return a contiguous copy, as a file gives it: the last bits of predictions depend on the memory layout."""
         contiguous = torch.contiguous_format
         return type(self)({n: value.to(like).clone(memory_format=contiguous) for n, value in self.tensors.items()})
 
@@ -139,10 +135,7 @@ class FullCurvature:
 
 @dataclass(frozen=True)
 class CurvatureAlongAxes:
-    """A curvature that is diagonal along the axes of :class:`AlongAxes`, with the diagonals `values`, shape (K, P).
-
-    With Kronecker factors, all weights of a parameter need the same prior precision.
-    """
+    """A curvature that is diagonal along the axes of :class:`AlongAxes`; `values`, shape (K, P), has the diagonals."""
 
     values: Tensor
     axes: Mapping[str, Tensor] = field(default_factory=dict)

@@ -34,26 +34,16 @@ from ._gaussian import CurvatureAlongAxes, kronecker
 
 REMEDY = 'leave it out with `where`, or use structure="diagonal"'
 
-MOST_NUMBERS = 2**24
-"""Heuristic: largest number of elements in Jacobians that are computed together. Single precision takes 67 MB."""
-
-KNOWN_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
-"""Layers whose gradients have formulas, unless a subclass has its own forward pass."""
-
-NUM_TRIED = 16
-"""Number of rows on which gradients from formulas are compared with those from autograd."""
-
-TOLERANCE = 1e-3
-"""Largest allowed difference between gradients from formulas and from autograd, relative to the largest gradient."""
+MOST_NUMBERS = 2**24  # heuristic: most elements of Jacobians that are computed together; 67 MB in single precision
+KNOWN_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)  # have formulas, unless a subclass has its own forward pass
+NUM_TRIED = 16  # number of rows on which gradients from formulas are compared with those from autograd
+TOLERANCE = 1e-3  # largest difference between these gradients, relative to the largest gradient
 
 
 def summed_matrices(
     net: nn.Module, batches: Iterable[Pair], likelihood: Likelihood, *, is_full: bool, num_scales: int
 ) -> Tensor:
-    """Sum the Gauss-Newton matrices of all rows, separately for each of K noise scales.
-
-    The result is in float64. Its shape is (K, P, P) if `is_full`, else (K, P) for the diagonals.
-    """
+    """Sum the matrices, shape (P, P), or diagonals, shape (P,), of all rows for each of K noise scales, in float64."""
     total: Tensor | None = None
     matrix: Callable[[nn.Module, Inputs, Tensor], Tensor] | None = None
     for x, y in batches:
@@ -232,9 +222,7 @@ def has_formula(layer: nn.Module) -> bool:
 
     .. math:: \nabla_W = \sum_t g_t a_t^\top, \qquad \nabla_b = \sum_t g_t,
 
-    where :math:`a_t` is the input at position t, and :math:`g_t` is the gradient with respect to the output at this
-    position.
-
+    where :math:`a_t` is the input at position t, and :math:`g_t` the gradient with respect to the output there.
     """
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
@@ -260,10 +248,7 @@ def slopes_at(layer: nn.Module, slope: Tensor) -> Tensor:
 
 
 def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
-    """Whether, on 16 rows, the formulas of standard layers give the same gradients as autograd.
-
-    The gradients differ if a layer has its own forward pass, or if code outside the layer also uses its weight.
-    """
+    """Whether the formulas of standard layers give the same gradients as autograd, on 16 rows."""
     parameters = [p for p in net.parameters() if p.requires_grad]
     if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):
         return False

@@ -16,9 +16,7 @@ from ..posterior import Draw, Posterior
 from ._evidence import LATENT, latent_noise
 from ._matrices import SERVED
 
-MANY_ROWS = 4096
-"""Heuristic: smallest number of rows in a batch of inputs of the last layer. Large batches save time, since every batch
-updates the whole matrix."""
+MANY_ROWS = 4096  # heuristic: least rows in a batch of inputs of the last layer, as each batch updates the whole matrix
 
 
 def check_model(model: BayesianModel, structure: str) -> None:

@@ -42,18 +42,6 @@ class GaussNewtonPosterior(Posterior):
         log_evidence: Laplace's estimate of the log evidence, in nats.
         status: How the fit ended.
         seconds: Wall time of the fit.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
-        >>> noise = pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> mode = {"net.weight": torch.tensor([[2.0]]), "net.bias": torch.zeros(1)}
-        >>> posterior = pb.fit_gauss_newton(model, (x, 2 * x), init=mode)
-        >>> posterior.median()["net.weight"], posterior.log_evidence > 0
-        (tensor([[2.]]), True)
     """
 
     log_evidence: float

@@ -14,12 +14,12 @@ from ._init import Init as Init
 from ._init import NetworkInit as NetworkInit
 from ._init import NormalInit as NormalInit
 from ._init import UniformInit as UniformInit
+from ._init import require_same_model as require_same_model
 from ._low_rank import LowRankGuide as LowRankGuide
 from ._mean_field import MeanFieldGuide as MeanFieldGuide
 from ._natural_state import NaturalState as NaturalState
 from ._posterior import GuidePosterior as GuidePosterior
 from ._posterior import as_posterior as as_posterior
-from ._same_model import require_same_model as require_same_model
 from ._state import FlatState as FlatState
 from ._state import Noise as Noise
 from ._state import ParameterVector as ParameterVector

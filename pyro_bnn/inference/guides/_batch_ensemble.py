@@ -299,11 +299,7 @@ class _SharedWeight:
         torch.mul(self._weight, self._over_inputs, out=self._drawn).mul_(self._over_outputs)
 
     def pull_back(self, gradient: Tensor) -> None:
-        """Compute the gradients of the factors and of the shared weight.
-
-        The tensor `gradient` holds the gradient of the member's weight before the call, and the gradient of the shared
-        weight after it.
-        """
+        """Compute the factors' gradients, and turn `gradient`, of the member's weight, into that of the shared one."""
         product = torch.mul(gradient, self._weight, out=self._product)
         if product.dim() > 2:
             product = product.flatten(2).sum(2)

@@ -18,29 +18,15 @@ from ..joint import find_sites
 from ..kl import divergence
 from ._auto import KINDS
 from ._flat import FlatGuide, GaussianGuide
+from ._init import require_same_model
 from ._mean_field import MeanFieldGuide
-from ._same_model import require_same_model
 
-ONE_SIGMA = 0.5 * (1 + math.erf(math.sqrt(0.5)))
-"""Probability that a Gaussian lies below its mean plus one standard deviation."""
-
-AT_PRIOR = 0.2
-"""Heuristic: a weight counts as being at the prior if its divergence from the prior is below this many nats."""
-
-LEAST_INFORMED = 0.001
-"""Heuristic: a layer without information has at most this share of weights that left the prior."""
-
-MOST_COLLAPSED = 0.5
-"""Heuristic: a posterior counts as collapsed if more than this share of its weights collapsed."""
-
-LEAST_PER_ROW = 0.05
-"""Heuristic: a layer without information has a total divergence below this many nats per row of data.
-
-To explain a fraction R^2 of the variance of the targets, the weights together need about R^2 / 2 nats per row.
-"""
-
-SHARPEST_ROW = 0.003
-"""Heuristic: a single row of data does not reduce a weight's scale to less than this fraction of the prior's scale."""
+ONE_SIGMA = 0.5 * (1 + math.erf(math.sqrt(0.5)))  # probability that a Gaussian lies below mean + sd
+AT_PRIOR = 0.2  # heuristic: a weight is at the prior if its divergence from the prior is below this many nats
+LEAST_INFORMED = 0.001  # heuristic: a layer without information has at most this share of weights that left the prior
+MOST_COLLAPSED = 0.5  # heuristic: a posterior counts as collapsed if more than this share of its weights collapsed
+LEAST_PER_ROW = 0.05  # heuristic: fewest nats per row in an informed layer; all weights need R^2 / 2 to explain R^2
+SHARPEST_ROW = 0.003  # heuristic: a row of data reduces a weight's scale to no less than this fraction of the prior's
 
 IF_COLLAPSED = (
     "Check that `num_data` is right and the KL weight not close to 0, start with larger scales "
@@ -58,8 +44,7 @@ IF_AT_PRIOR = (
 
 COLUMNS = ("weights", "KL (nats)", "per weight", "at prior", "collapsed", "median sd", "|mean|/sd")
 
-NUM_OFFSETS, LARGEST_OFFSET = 1001, 8.0
-"""Integrals over a Gaussian use this number of grid points, up to this many standard deviations from the mean."""
+NUM_OFFSETS, LARGEST_OFFSET = 1001, 8.0  # grid of integrals over a Gaussian: points, and standard deviations
 
 
 @dataclass(frozen=True)
@@ -374,10 +359,7 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
-    """Return the prior of the P weights in `keep`.
-
-    A Gaussian prior becomes a batch of P Gaussians. Any other prior becomes one distribution that all weights share.
-    """
+    """Return the prior of the P weights in `keep`: a batch of Gaussians, or one distribution that all weights share."""
     if type(prior) is dist.Normal:
         loc, scale = (part.expand(shape).reshape(-1)[keep] for part in (prior.loc, prior.scale))
         return dist.Normal(loc, scale)

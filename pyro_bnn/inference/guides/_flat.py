@@ -166,11 +166,7 @@ class GaussianGuide(FlatGuide):
         scale_map: ScaleMap | None,
         stretch: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Make the parameters, site by site to save memory.
-
-        If `stretch` is given, the scales of `init` are divided by it, because the guide's low-rank part multiplies the
-        standard deviations by the same numbers.
-        """
+        """Make the parameters site by site, to save memory; the scales of `init` are divided by `stretch`."""
         init = init_or_default(init)
         self.sites = tuple(sites)
         self.scale_map = Softplus() if scale_map is None else scale_map

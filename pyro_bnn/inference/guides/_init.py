@@ -1,6 +1,7 @@
-"""Rules for the initial locations and scales of a guide."""
+"""Rules for the initial locations and scales of a guide, and refusals of models that do not fit a guide."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,8 @@ from ..._core import checks as _checks
 from ...modelling.model import BayesianModel
 from ..joint import Site
 from ..scale_maps import Softplus
+
+SITE_PREFIXES = ("net.", "prior.", "likelihood.")
 
 
 def require_model(model: object) -> None:
@@ -28,15 +31,28 @@ def require_fixed_prior(model: BayesianModel) -> None:
         )
 
 
-class Init(ABC):
-    """A rule for the initial location and scale of each site in unconstrained space.
+def require_same_model(model: BayesianModel, values: Mapping[str, Tensor]) -> None:
+    """Raise unless a guide's values have the sites of the model, and the shapes of its weights."""
+    if problem := _difference(model, values):
+        raise ValueError(f"the guide was made for another model: {problem}; make a guide of this model.")
 
-    Example:
-        >>> import pyro_bnn as pb
-        >>> from pyro_bnn.inference.guides import Init
-        >>> [isinstance(init, Init) for init in (pb.NormalInit(), pb.NetworkInit(0.02))]
-        [True, True]
-    """
+
+def _difference(model: BayesianModel, values: Mapping[str, Tensor]) -> str:
+    missing = [name for name in model.latent_names if name not in values]
+    if missing:
+        return f"it lacks {missing}"
+    foreign = sorted(name for name in values if name.startswith(SITE_PREFIXES) and name not in model.latent_names)
+    if foreign:
+        return f"it also draws {foreign}"
+    for name in model.site_names:
+        got, expected = _checks.shape(values[name]), _checks.shape(model.initial_value(name))
+        if got != expected:
+            return f"its `{name}` has shape {got}, but the model's has {expected}"
+    return ""
+
+
+class Init(ABC):
+    """A rule for the initial location and scale of each site in unconstrained space."""
 
     @abstractmethod
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:

@@ -18,8 +18,7 @@ from ._flat import GaussianGuide
 from ._init import Init, require_model
 from ._state import FlatState, Noise, ParameterVector, lent, scratch_for
 
-LATENT = "_low_rank_latent"
-"""Name of the auxiliary site that holds all latent variables in one vector."""
+LATENT = "_low_rank_latent"  # name of the auxiliary site that holds all latent variables in one vector
 
 
 class LowRankGuide(GaussianGuide):

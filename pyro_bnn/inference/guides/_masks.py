@@ -63,9 +63,8 @@ def masks_of(guide: nn.Module) -> dict[str, Tensor]:
 class FlatMask:
     """Mask of the removed weights in the flat vectors of a step.
 
-    A removed weight gets the location 0, the noise 0 and the scale of its prior. Its divergence is then a known
-    constant, which is subtracted from the divergence of all weights. With the prior's scale, this constant is small, so
-    its rounding errors are small, too.
+    A removed weight gets the location 0, the noise 0 and the scale of its prior. Its divergence is then a known, small
+    constant, which is subtracted from the divergence of all weights.
     """
 
     def __init__(self, joint: Joint, guide: nn.Module, is_closed: Mapping[str, bool]) -> None:

@@ -10,26 +10,11 @@ from ..joint import LOG_ROOT_TAU, Joint, NormalDensity, Piece
 from ._masks import FlatMask
 from ._state import DrawGradients, FlatState, ParameterVector, RandomParameter, scratch_for
 
-LONGEST = 2**16
-"""Heuristic: number of elements that each thread of a CPU updates at a time, so that they fit in its cache."""
-
-LARGE_ON_GPU = 2**22
-"""Heuristic: smallest number of elements for which an operation on a GPU takes longer than its launch."""
-
-SMALLEST_WEIGHT = 1e-12
-"""Heuristic: smallest weight of the divergence.
-
-Precisions grow with the inverse of this weight, and must stay below 3e38, the largest number of float32.
-"""
-
-SMALLEST_RISE = 1.001
-"""Heuristic: a precision that exceeds the prior's by less than this factor may differ from it only by rounding."""
-
-MOST_NUMBERS = 16
-"""Heuristic: second derivatives are computed for variables with at most this many elements.
-
-Each element takes a backward pass.
-"""
+LONGEST = 2**16  # heuristic: elements that a thread of a CPU updates at a time, which fit in its cache
+LARGE_ON_GPU = 2**22  # heuristic: least elements for which an operation on a GPU takes longer than its launch
+SMALLEST_WEIGHT = 1e-12  # heuristic: precisions grow with its inverse, and must stay below float32's 3e38
+SMALLEST_RISE = 1.001  # heuristic: a precision may exceed the prior's by less than this factor by rounding
+MOST_NUMBERS = 16  # heuristic: most elements of a variable with second derivatives, each of which takes a backward pass
 
 
 class NaturalState(FlatState):
@@ -85,12 +70,10 @@ class NaturalState(FlatState):
         self._every = gauss_newton_every
         self._curvature = None if gauss_newton_every is None else torch.zeros_like(self._loc)
         self._leaves: Mapping[str, Tensor] = {}
-        self.momentum = torch.zeros_like(self._loc)
-        """Moving average M of the gradients, shape (P,)."""
+        self.momentum = torch.zeros_like(self._loc)  # moving average M of the gradients, shape (P,)
         self.num_updates, self._count = 0, torch.zeros((), dtype=torch.float64, device=self._loc.device)
         """Number of updates so far. A replayed CUDA graph increases only the copy of this number on the device."""
-        self.weight: float | None = None
-        """Weight of the divergence in the last step."""
+        self.weight: float | None = None  # weight of the divergence in the last step
         if self._product is not None:  # stored as a gradient, so that processes average it
             precision.set_gradient(self._product)
 
@@ -101,10 +84,7 @@ class NaturalState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient with respect to the draw, as a list of vectors.
-
-        With several draws or processes, the list also contains this gradient times the draw's deviation from the mean.
-        """
+        """The gradient in the draw, as vectors; with several draws or processes also its product with the deviation."""
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:
@@ -154,10 +134,7 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the part of each precision that comes from the data by `ratio`.
-
-        If `ratio` is above 1, a negative part stays as it is.
-        """
+        """Multiply each precision's part from the data by `ratio`; above 1, a negative part stays as it is."""
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior
@@ -351,10 +328,7 @@ class DiagonalHessian:
         self._excess = self._sum / precisions - estimates
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        """Replace this variable's estimates in `products` by exact values.
-
-        `products` has an element for each weight in `part`.
-        """
+        """Replace this variable's estimates in `products`, which belong to the weights in `part`, by exact values."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

@@ -13,15 +13,13 @@ from torch import Tensor, nn
 
 from ..joint import Joint, Layout, Piece, Site
 
-LARGE = 2**16
-"""Heuristic: on a CPU, the gradient of a site has its own tensor if the site has at least this many elements."""
+LARGE = 2**16  # heuristic: on a CPU, sites with at least this many elements have their own gradient tensors
 
 
 class ParameterVector:
     """Stores the parameters of nested modules in one vector; :meth:`close` gives each parameter its own memory again.
 
-    With one vector, a step avoids many memory allocations, which on a CPU often take longer than the arithmetic. The
-    parameters move into `memory` if it is given.
+    With one vector, a step avoids many memory allocations, which on a CPU often take longer than the arithmetic.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:
@@ -165,8 +163,8 @@ class RandomParameter:
 
     name: str
     loc: Tensor
-    deviation: Tensor | None = None  # a draw minus the mean, for estimators that use it
-    variance: Tensor | None = None  # for the other estimators
+    deviation: Tensor | None = None
+    variance: Tensor | None = None
 
     @classmethod
     def of(cls, noise: Noise, name: str, loc: Tensor, value: Tensor) -> "RandomParameter":
@@ -297,10 +295,7 @@ def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
 
 
 class PriorOfPoint:
-    """Minus the log prior at a point.
-
-    :meth:`pull_back` returns minus the log prior, and adds `weight` times its gradient to `gradients`.
-    """
+    """Minus the log prior at a point; :meth:`pull_back` adds `weight` times its gradient to `gradients`."""
 
     def __init__(self, joint: Joint, gradients: DrawGradients, value: Tensor) -> None:
         self._gradients = gradients

@@ -23,18 +23,15 @@ from ._sites import Layout, Site, constrained, find_sites
 
 LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 
-LARGEST_LOG_ODDS = 80.0
-"""Log-odds up to this limit have an exponential that does not overflow in single precision."""
+LARGEST_LOG_ODDS = 80.0  # log-odds up to this limit have an exponential that does not overflow in single precision
 
 
 class Density(ABC):
     """The prior density of P consecutive numbers of the flat vector."""
 
-    is_closed = False
-    """Whether :meth:`divergence` has a closed form."""
+    is_closed = False  # whether :meth:`divergence` has a closed form
 
-    key: tuple[object, ...] | None = None
-    """Neighbouring densities with equal keys are evaluated together."""
+    key: tuple[object, ...] | None = None  # neighbouring densities with equal keys are evaluated together
 
     @abstractmethod
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
@@ -61,18 +58,12 @@ class Density(ABC):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Whether the formulas work for these arguments of a prior.
-
-        Each argument is a number, or a vector with a number for each weight.
-        """
+        """Whether the formulas work for these arguments of a prior, each a number or a vector over the weights."""
         return True
 
     @staticmethod
     def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return a differentiable function from points, shape (K, P), to log-densities, shape (K,).
-
-        The function has no branches that depend on values, so that it can be written in C.
-        """
+        """Return a function without branches, for C, from points, shape (K, P), to log-densities, shape (K,)."""
         prior = kind(*arguments, validate_args=False)
         return lambda z: prior.log_prob(z).sum(-1)
 
@@ -185,10 +176,7 @@ class ScaleMixtureDensity(Density):
         self.log_odds_at_zero = log_narrow - log_wide + math.log(wide / narrow)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """Return the sum of the log-densities of all weights.
-
-        The log-density of a weight is that of the wider component, plus the softplus of the narrower one's log-odds.
-        """
+        """Sum the log-densities of the wider component, and the softplus of the narrower one's log-odds."""
         square, odds = torch.square(value, out=scratch[0]), scratch[1]
         base = len(value) * self._constant - 0.5 * self._precision * square.sum().double()
         torch.mul(square, -0.5 * self._excess, out=odds).add_(self.log_odds_at_zero).exp_()
@@ -277,9 +265,8 @@ def groups_of(
 ) -> Iterator[tuple[list[str], Callable[[Tensor], Tensor]]]:
     """Group sites by the class of their prior, and yield the names and a log-density function of each group.
 
-    The function maps points, shape (K, P), to log-densities, shape (K,). A site belongs to no group if it is inside a
-    plate, if its prior is not Gaussian, Laplace or a scale mixture of Gaussians, or if it is in `children`, the sites
-    whose priors depend on other sites.
+    The function maps points, shape (K, P), to log-densities, shape (K,). Sites inside plates, sites with other priors
+    than below, and `children`, whose priors depend on other sites, belong to no group.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}
@@ -306,8 +293,7 @@ def _of_columns(log_density: Callable[[Tensor], Tensor], columns: Tensor) -> Cal
 # --- the joint density ---
 
 
-CHUNK = 2**20
-"""Heuristic: largest length of a `Piece` on a CPU, so that its numbers fit in the processor's cache."""
+CHUNK = 2**20  # heuristic: largest length of a `Piece` on a CPU, so that its numbers fit in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -353,10 +339,7 @@ class Joint:
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
-    """On a CPU, cut a piece into pieces of at most `longest` numbers.
-
-    A density without a `key` may have parameters for each weight, so its piece is not cut.
-    """
+    """On a CPU, cut a piece to at most `longest` numbers, unless its density may have parameters for each weight."""
     size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):
         yield Piece(slice(start, min(start + size, run.part.stop)), run.density, run.kind)

@@ -15,11 +15,8 @@ from ..._core.scope import seeded
 from ...modelling.model import BayesianModel, random_paths
 from ._sites import find_sites
 
-MAX_ROWS = 32
-"""Heuristic: the check uses at most this many rows, which keeps it fast but still reaches most parts of a network."""
-
-MAX_WEIGHTS = 10_000_000
-"""Heuristic: a network with more random weights is not checked, because its double-precision copy exceeds 80 MB."""
+MAX_ROWS = 32  # heuristic: enough rows to reach most parts of a network, and few enough to be fast
+MAX_WEIGHTS = 10_000_000  # heuristic: with more random weights, the double-precision copy would exceed 80 MB
 
 CHECKPOINTED = (
     "the network must not use activation checkpointing (`torch.utils.checkpoint`), which runs layers again in the "
@@ -27,23 +24,10 @@ CHECKPOINTED = (
 )
 """Message in place of torch's `CheckpointError`."""
 
-STEPS = (1e-4, 1e-5)
-"""Steps of two finite differences, relative to the size of a site's weights. Both far exceed rounding errors."""
-
-SUSPICIOUS = 1e-3
-"""Sites are checked one by one only if a check of all sites together shows a relative difference above this."""
-
-WRONG = 0.1
-"""A gradient is wrong if it and the finite difference differ by more than this share.
-
-A kink that `SMOOTH` does not reveal changes the difference by at most half of `SMOOTH`, so the margin is wide.
-"""
-
-SMOOTH = 0.05
-"""A function has a kink at a point if two slopes there differ by more than this share.
-
-The slopes on the two sides of the point are compared, and so are the slopes for the two `STEPS`.
-"""
+STEPS = (1e-4, 1e-5)  # of finite differences, relative to the size of a site's weights; far above rounding errors
+SUSPICIOUS = 1e-3  # sites are checked one by one only if the check of all together differs by more than this
+WRONG = 0.1  # a gradient is wrong if it differs by more than this share; a hidden kink gives at most half of `SMOOTH`
+SMOOTH = 0.05  # at a kink, slopes on its two sides, or for the two `STEPS`, differ by more than this share
 
 
 @dataclass(frozen=True)
@@ -55,10 +39,7 @@ class _Direction:
 
 
 class _Function:
-    """The log-likelihood of some rows as a function of the weights, in float64, with fixed random numbers.
-
-    Each evaluation changes the model, so pass a copy of it.
-    """
+    """The log-likelihood in float64 as a function of the weights, with fixed random numbers. It changes the model."""
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
         self._model, self._x, self._y = model, x, y
@@ -125,7 +106,7 @@ def _size_of(value: Tensor) -> float:
 
 
 def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
-    r"""Raise if autograd's gradient of the log-likelihood with respect to the random weights is wrong.
+    r"""Raise if autograd's gradient in the random weights is wrong, or if the network changes weights or x in place.
 
     A network can hide part of its gradient, for example by ``detach()``; its fit would then give a wrong result and no
     error.
@@ -142,9 +123,6 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     double precision, networks that give different values for the same weights and seed, and straight-through
     estimators, which are constant where autograd has a slope. Networks with more than ten million random weights, and
     models to which an estimator is applied, are not checked.
-
-    Raises:
-        ValueError: If a gradient is wrong, or if the network changes its weights or its input in place.
     """
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
     if model.interception.is_active or num_weights > MAX_WEIGHTS:

@@ -24,8 +24,7 @@ from ._densities import groups_of
 from ._gradients import check_gradients
 from ._sites import Coordinates, Draw, Site, find_sites
 
-DRAWS_AT_ONCE = 256
-"""Heuristic: number of draws in a batch, small enough that a batch needs little memory."""
+DRAWS_AT_ONCE = 256  # heuristic: number of draws in a batch, small enough that a batch needs little memory
 
 
 def batched_observation(
@@ -53,9 +52,6 @@ def draw_batches(
     `samples` are S draws of each of K chains, ``{site: shape (K, S, *event)}``. Each distribution has the batch shape
     ``(number of draws in the batch, N, ...)``, with the draws of the first chain first. A random network draws from the
     generators in `stream`, or from torch's if `stream` is None.
-
-    Raises:
-        ValueError: If the draws or x do not match the model.
     """
     flat = {name: value.flatten(0, 1).to(model.device, model.dtype) for name, value in samples.items()}
     num_draws = len(next(iter(flat.values())))
@@ -100,10 +96,7 @@ class Potential(Coordinates, ABC):
 
 
 class NetworkPotential(Potential):
-    """The potential of a :class:`BayesianModel` on all of its data, computed without Pyro's effect handlers.
-
-    The model must already have the dtype and the mode (train or eval) of later evaluations.
-    """
+    """The potential of a :class:`BayesianModel` on all its data, without effect handlers. Its mode must not change."""
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
         super().__init__(find_sites(model, (), {}))
@@ -155,12 +148,7 @@ class NetworkPotential(Potential):
 
 
 def network_potential(model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.dtype | None) -> NetworkPotential:
-    """Return the potential on all rows of data, for a copy of the model in eval mode.
-
-    Raises:
-        ValueError: If the data do not match the model or are not the whole data set, if the network is random, or if
-            autograd gives a wrong gradient of the network.
-    """
+    """Return the potential on all rows of data, for a copy of the model in eval mode, after checks of all arguments."""
     model.check_targets(x, y)
     for name, leaf in named_leaves("x", x):
         _checks.finite(name, leaf)
@@ -204,15 +192,12 @@ def _remedy(likelihood: Likelihood) -> str:
     numbers = likelihood.learned_numbers() if isinstance(likelihood, NumbersLikelihood) else {}
     if not numbers:
         return ""
-    said = ", ".join(f"{name} = {_in_short(value)}" for name, value in numbers.items())
+    shown = {n: f"{float(v):.4g}" if v.dim() == 0 else f"{v.numel()} numbers" for n, v in numbers.items()}
+    said = ", ".join(f"{name} = {value}" for name, value in shown.items())
     return (
         f" So {type(likelihood).__name__} keeps {said}. Give it a prior or a fixed value instead, as in "
         "`GaussianLikelihood(dist.LogNormal(0.0, 1.0))` for a noise scale, or learn it first, by `fit_svi`."
     )
-
-
-def _in_short(value: Tensor) -> str:
-    return f"{float(value):.4g}" if value.dim() == 0 else f"{value.numel()} numbers"
 
 
 class TracePotential(Potential):

@@ -37,17 +37,6 @@ class Site:
         transform: Bijection from real numbers to the support; None if the support is the whole real line.
         plates: The plates around the site, each as (name, size, dim).
         is_fixed: Whether the prior depends on no other variable, and is not learned.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
-        >>> noise = pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> site = pb.MeanFieldGuide(model).sites[0]
-        >>> site.name, tuple(site.start.shape), site.transform
-        ('net.weight', (1, 1), None)
     """
 
     name: str
@@ -88,10 +77,6 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
 
     If a prior depends on earlier variables, it is conditioned on their initial values instead of draws, because an
     extreme draw would make later variables extreme, too.
-
-    Raises:
-        ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
-            cannot be called with the given arguments.
     """
     if isinstance(model, BayesianModel):
         if unknown := [name for name in kwargs if name not in ("x", "y")]:
@@ -228,8 +213,7 @@ class Coordinates:
         self.sites = [replace(site, prior=unvalidated(site.prior)) for site in sites]
         starts = {site.name: site.unconstrained_start for site in sites}
         self.layout = Layout({name: start.shape for name, start in starts.items()})
-        self.start = self.layout.pack(starts)
-        """The initial values of all sites in unconstrained space, shape (P,)."""
+        self.start = self.layout.pack(starts)  # the initial values of all sites in unconstrained space, shape (P,)
         self.like = self.start[:0]  # an empty tensor with the right device and dtype
 
     @property

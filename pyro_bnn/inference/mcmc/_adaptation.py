@@ -12,8 +12,7 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ..._core.records import plain, record
 
-TARGET_ACCEPT = 0.8
-"""Stan's default acceptance rate. A rate nearer to 1 means smaller steps and fewer divergences."""
+TARGET_ACCEPT = 0.8  # Stan's default acceptance rate; a rate nearer to 1 means smaller steps and fewer divergences
 
 INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
 """Draws in Stan's default warm-up: before the windows that learn the mass matrix, after them, and in the first window.
@@ -21,14 +20,9 @@ INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
 A warm-up with fewer than 150 draws has shorter parts.
 """
 
-SHORTEST_WITH_MASS = 50
-"""Heuristic: a warm-up with fewer draws learns no mass matrix, because too few remain to learn a new step size."""
-
-FEWEST_UPDATES = 10
-"""Heuristic: after fewer updates, the initial step size stays, because dual averaging begins at ten times this size."""
-
-SHRINKAGE = 1e-3
-"""Stan shrinks a variance towards this value, which has the weight of 5 draws."""
+SHORTEST_WITH_MASS = 50  # heuristic: a shorter warm-up learns no mass matrix, as it needs a new step size afterwards
+FEWEST_UPDATES = 10  # heuristic: until then, the first step size stays, as dual averaging begins at ten times this size
+SHRINKAGE = 1e-3  # Stan shrinks a variance towards this value, which has the weight of 5 draws
 
 FindStep = Callable[[Tensor, Tensor], float]
 """Function from a point and an inverse mass, both of shape (P,), to an initial step size."""

@@ -16,17 +16,9 @@ from torch.fx import Node
 
 aten = torch.ops.aten
 
-ROWS = 248
-"""Heuristic: rows in a block. If this were a power of two, results would compete for the same places in the cache."""
-
-STEP = 8
-"""The number of rows in a loop is rounded up to a multiple of this, for vector instructions.
-
-Sums omit the numbers beyond the last row.
-"""
-
-FEWEST_ROWS = 32
-"""Heuristic: a function with fewer rows has no blocks, and its C code depends on the number of rows."""
+ROWS = 248  # heuristic: rows in a block; for a power of two, results would compete for places in the cache
+STEP = 8  # loops over rows are rounded up to a multiple, for vector instructions; sums omit what is beyond
+FEWEST_ROWS = 32  # heuristic: a function with fewer rows has no blocks, and its C code depends on the number of rows
 
 VIEWS = {
     *(aten.alias, aten.detach, aten.clone, aten.lift_fresh_copy, aten.expand, aten.unsqueeze, aten.squeeze),
@@ -40,11 +32,8 @@ VALUELESS = {
 }
 """Operations whose results do not depend on the values of tensors."""
 
-PICKING = {aten.index, aten.index_put, aten.embedding_dense_backward}
-"""Operations that read or write elements at indices from another tensor."""
-
-SHARED = {aten.convolution: 1, aten.embedding: 0}
-"""Operations with the same weights for all rows, and the index of the argument with these weights."""
+PICKING = {aten.index, aten.index_put, aten.embedding_dense_backward}  # use indices from a tensor
+SHARED = {aten.convolution: 1, aten.embedding: 0}  # index of the argument with weights that all rows share
 
 ALONG = {aten.gather: 1, aten.scatter_add: 1, aten._log_softmax: 1, aten._log_softmax_backward_data: 2}
 """Operations along one axis, and the index of the argument that names the axis."""

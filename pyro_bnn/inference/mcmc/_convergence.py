@@ -10,8 +10,7 @@ from torch import Tensor
 from ..._core.extras import optional
 from ..._core.summary import Shown
 
-FEWEST_DRAWS = 4
-"""R-hat needs at least this many draws in each of several chains, or in each half of a single chain."""
+FEWEST_DRAWS = 4  # R-hat needs at least this many draws in each of several chains, or in each half of a single chain
 
 
 @dataclass(frozen=True, repr=False)

@@ -114,10 +114,7 @@ def _is_pooled_simply(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> bool:
-    """Whether :class:`_Windows` can compute a pooling.
-
-    x must have four axes, no window may be cut off, and an average must divide by the number of places in a window.
-    """
+    """Whether :class:`_Windows` can pool x: four axes, whole windows, and averages over all places of a window."""
     return x.dim() == 4 and not ceil_mode and divisor is None and (count_include_pad or not any(padding))
 
 
@@ -139,10 +136,7 @@ class _Windows:
         return _cropped(padded, place, self.shape, self.stride)
 
     def back(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the gradient with respect to x.
-
-        For each place in a window, `parts` has the gradient with respect to the elements at this place in all windows.
-        """
+        """Return the gradient with respect to x, given that of the elements at each place in the windows."""
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:

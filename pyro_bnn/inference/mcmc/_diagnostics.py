@@ -18,36 +18,14 @@ from ..posterior import Status, warn_unless_ok
 from ._convergence import FEWEST_DRAWS, Convergence, convergence, r_hats, smallest
 from ._kernel import MOST_DIVERGING, ChainStatistics, in_short
 
-LARGEST_R_HAT = 1.01
+LARGEST_R_HAT = 1.01  # of converged chains; this and the next: Vehtari et al. (2021), https://arxiv.org/abs/1903.08008
 SMALLEST_ESS_PER_CHAIN = 100
-"""Largest R-hat, and smallest effective sample size per chain, of chains that have converged.
-
-Both are from Vehtari et al. (2021), https://arxiv.org/abs/1903.08008.
-"""
-
-SLIGHT_R_HAT = 1.05
-"""Heuristic: an R-hat above `LARGEST_R_HAT` is only slightly too large if it is at most this.
-
-With this R-hat, the draws of all chains together vary about 5 % more than the draws of one chain.
-"""
-
-NUM_PREDICTION_CHECKS = 50
-"""Heuristic: number of inputs at which the predictions of the chains are compared."""
-
-MAX_QUANTITIES = 400
-"""Heuristic: largest number of quantities to judge. ArviZ takes a millisecond for each."""
-
-SMALLEST_BFMI = 0.3
-"""Smallest Bayesian fraction of missing information that is not a problem.
-
-It is from Betancourt (2016), https://arxiv.org/abs/1604.00695.
-"""
-
-MAX_QUANTITIES_OF_MODES = 50
-"""Heuristic: largest number of quantities if each chain is judged by itself."""
-
-LARGEST_WITHIN = 1.1
-"""Heuristic: a chain has explored its mode if R-hat between its two halves is at most this."""
+SLIGHT_R_HAT = 1.05  # heuristic: slightly too large up to this; all chains then vary about 5 % more than one
+NUM_PREDICTION_CHECKS = 50  # heuristic: number of inputs at which the predictions of the chains are compared
+MAX_QUANTITIES = 400  # heuristic: largest number of quantities to judge; ArviZ takes a millisecond for each
+SMALLEST_BFMI = 0.3  # smallest that is no problem: Betancourt (2016), https://arxiv.org/abs/1604.00695
+MAX_QUANTITIES_OF_MODES = 50  # heuristic: largest number of quantities if each chain is judged by itself
+LARGEST_WITHIN = 1.1  # heuristic: a chain has explored its mode if R-hat between its two halves is at most this
 
 
 def _of_divergences(count: int | None, num_tolerated: float = 0) -> list[str]:
@@ -249,11 +227,7 @@ class Modes(Shown):
 
 
 def modes(values: Tensor) -> Modes:
-    """Find out whether chains have explored their modes.
-
-    Args:
-        values: Values of M quantities in K chains of S draws each, shape (K, S, M); S is at least 8.
-    """
+    """Find out from M quantities, shape (K, S, M) with S at least 8, whether the K chains have explored their modes."""
     values = values.detach().double().cpu()
     r_hat = r_hats(values.transpose(0, 1).flatten(1)[None]).unflatten(0, (len(values), -1))  # each chain alone, (K, M)
     within = r_hat.nan_to_num(-torch.inf, posinf=torch.inf).amax(-1)
@@ -307,10 +281,7 @@ def diagnose(
 
 
 def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
-    """Return the predictive moments, shape (K, S, M).
-
-    If there are more than `at_most` moments, return only evenly spaced ones.
-    """
+    """Return the predictive moments, shape (K, S, M); if there are more than `at_most`, evenly spaced ones."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 
@@ -368,13 +339,10 @@ def _judged(
     finding: str, problems: Sequence[str], *, said: Sequence[str] | None = None, is_slight: bool = False
 ) -> Status:
     """Return the status, and warn of problems. The message is the finding and what is `said`: by default `problems`."""
-    sentences, rest = (_sentences(clauses) for clauses in (problems, problems if said is None else said))
+    told = problems if said is None else said
+    sentences, rest = ([clause[0].upper() + clause[1:] for clause in clauses] for clauses in (problems, told))
     more = [f"This is the first of {len(problems)} problems."] if len(problems) > 1 else []
     verdict = " ".join([*sentences[:1], *more])
     status = Status(not problems, " ".join([f"{finding}.", *rest]), verdict=verdict, is_slight=is_slight)
     warn_unless_ok(status)
     return status
-
-
-def _sentences(clauses: Sequence[str]) -> list[str]:
-    return [clause[0].upper() + clause[1:] for clause in clauses]

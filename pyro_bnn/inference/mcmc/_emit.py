@@ -47,10 +47,7 @@ Results = Mapping[Node, Any]
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor]) -> Emitted:
-    """Write C code for a recorded function, which computes a number and its gradient.
-
-    The function takes a point, shape (1, P), and constants.
-    """
+    """Write C code for a recorded function of a point, shape (1, P), and constants, with a value and its gradient."""
     *nodes, output = graph.graph.nodes
     placeholders = [node for node in nodes if node.op == "placeholder"]
     rest = nodes[len(placeholders) :]

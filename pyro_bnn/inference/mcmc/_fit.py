@@ -34,8 +34,7 @@ T = TypeVar("T")
 
 Start = Init | Posterior | Descent | Literal["prior"]
 
-MAX_TRIALS = 100
-"""Heuristic: number of attempts to draw first points with finite densities."""
+MAX_TRIALS = 100  # heuristic: number of attempts to draw first points with finite densities
 
 
 @explained("fit_mcmc(model, (x, y), sampler=NUTS())")

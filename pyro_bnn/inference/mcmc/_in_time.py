@@ -23,8 +23,7 @@ from ._run import KIND, Ends, Run, RunPlan
 from ._start import Descent
 from ._traced import UnsupportedError
 
-NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.05, 1e-3
-"""Heuristic: a step is timed with this number of chains, for at least this many seconds, and with this step size."""
+NUM_TIMED, TIMED_SECONDS, TIMED_STEP = 8, 0.05, 1e-3  # heuristic: chains, least time and step size of a measurement
 
 
 @dataclass(frozen=True)
@@ -126,10 +125,7 @@ class TimedChains:
 
 
 def seconds_of_step(model: BayesianModel, data: tuple[Tensor, Tensor], sampler: Sampler, *, num_chains: int) -> float:
-    """Return the wall time of a step of `fit_mcmc` with ``compile="auto"``, divided by the number of concurrent chains.
-
-    A later run need not compile the C code again.
-    """
+    """Return the wall time of a step of `fit_mcmc` with ``compile="auto"``, divided by the number of chains."""
     with torch.no_grad(), Stream(0, model.device):
         potential = network_potential(model, *pair_of(data, model), torch.float64)
         z = starting_points(potential, "prior", num_chains)

@@ -18,11 +18,7 @@ ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
 Compile = bool | Literal["auto"]
 """Whether to draw in C; see :func:`~pyro_bnn.fit_mcmc`."""
 
-DIVERGENCE = 1000.0
-"""A trajectory diverges if its energy error in nats exceeds this, as in Stan.
-
-A step of MCLMC diverges if its squared energy error, divided by P, exceeds this.
-"""
+DIVERGENCE = 1000.0  # largest energy error in nats, as in Stan; with MCLMC, its square over P
 
 
 @dataclass(frozen=True)
@@ -55,8 +51,7 @@ class Draws:
         return None if errors is None else errors.square().nanmean(-1).nan_to_num(0.0) / self.z.shape[1]
 
 
-MOST_DIVERGING = 0.01
-"""Heuristic: if each chain explores one mode, a larger share of draws with divergent steps is a problem."""
+MOST_DIVERGING = 0.01  # heuristic: largest share of draws with divergent steps if each chain explores one mode
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,17 +71,6 @@ class ChainStatistics(Shown):
         seconds: Wall time of warm-up and sampling together.
         energy_error: Squared energy error of a step, in squared nats, averaged over the steps of a draw and divided by
             the number P of latent values. Only samplers whose warm-up uses energy errors report it.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
-        >>> noise = pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> posterior = pb.fit_nuts(model, (x, 2 * x), compile="auto", seed=0)
-        >>> posterior.statistics.diverging.shape, posterior.statistics.step_size.shape
-        (torch.Size([4, 1000]), torch.Size([4]))
     """
 
     log_density: Tensor | None = None

@@ -22,20 +22,10 @@ from ._kernel import DIVERGENCE, Compile, Draws, Kernel, Sampler, ValueAndGrad
 from ._native import Native, NativeChain, NativeKernel, native_or_reason
 from ._traced import TorchKernel
 
-OUTER = 0.1931833275037836
-"""A step has three changes of direction. The first and the last each take this share of the step's time.
-
-This choice minimises the error of a step.
-"""
-
-MEMORY = 99 / 101
-"""Factor by which each step lowers the weights of earlier steps, so that averages cover about a hundred steps."""
-
-TRUST = 9.0
-"""The weight of a step is a Gaussian function of log xi (see `MCLMCAdaptation`) with this standard deviation."""
-
-SHRINKAGE = 0.8
-"""After a step that diverges, all later steps have at most this fraction of its size."""
+OUTER = 0.1931833275037836  # share of a step's time of its first and its last turn, which minimises the step's error
+MEMORY = 99 / 101  # factor of the weights of earlier steps, so that averages cover about a hundred steps
+TRUST = 9.0  # standard deviation of the Gaussian weight of a step over log xi; see `MCLMCAdaptation`
+SHRINKAGE = 0.8  # after a step that diverges, all later steps have at most this fraction of its size
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
 """Shares of warm-up after which its first and its second phase end.
@@ -44,11 +34,8 @@ After the second phase, the variances of its draws set the length over which a c
 third phase, at the end of warm-up, the autocorrelations of its draws set this length.
 """
 
-FORGETTING = 0.4
-"""Length over which a chain forgets its direction, divided by the length of its path in one autocorrelation time."""
-
-FEWEST_DRAWS = 20
-"""Heuristic: a phase with fewer draws does not change the length over which a chain forgets its direction."""
+FORGETTING = 0.4  # length over which a chain forgets its direction, over that of its path in an autocorrelation time
+FEWEST_DRAWS = 20  # heuristic: a phase with fewer draws does not change this length
 
 
 @dataclass(frozen=True)
@@ -223,10 +210,7 @@ class MCLMCKernel(TorchKernel):
         return _draws(torch.ones_like(self.step_size, dtype=torch.bool), self._z, self._potential, errors)
 
     def _step(self) -> Tensor:
-        """Try a step of each chain, and return the energy errors, shape (K,).
-
-        A step that diverges is not taken, and its error is NaN.
-        """
+        """Try a step of each chain; return energy errors, shape (K,), NaN for a step that diverges and is not taken."""
         z, step, num_weights = self._z, self.step_size[:, None], self._z.shape[1]
         direction, change = turned(self._direction, self._gradient, OUTER * step)
         z = torch.addcmul(z, direction, 0.5 * step)

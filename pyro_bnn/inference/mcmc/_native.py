@@ -29,29 +29,16 @@ from ._emit import Emitted, emitted
 from ._kernel import DIVERGENCE, Compile, Draws, Kernel, NotInCError, ValueAndGrad
 from ._traced import UnsupportedError, traced
 
-MOST_PRODUCTS = 2**20
-"""Heuristic: with more multiplications in a potential, torch's matrix products are faster than loops in C."""
-
-MOST_PRODUCTS_OF_BLOCKS = 2**24
-"""Heuristic: the limit that replaces `MOST_PRODUCTS` if the C code has blocks of rows.
-
-It is higher, because the results for a block stay in the processor's cache.
-"""
-
-MOST_LINES, MOST_CHARACTERS = 5000, 200_000
-"""Heuristic: longer C texts take more than ten seconds to compile."""
-
-NUM_KEPT = 64
-"""Only this many compiled texts are kept: those that were used last. Each takes a few kilobytes."""
+MOST_PRODUCTS = 2**20  # heuristic: with more multiplications, torch's matrix products are faster than loops in C
+MOST_PRODUCTS_OF_BLOCKS = 2**24  # heuristic: the same with blocks of rows, whose results stay in the processor's cache
+MOST_LINES, MOST_CHARACTERS = 5000, 200_000  # heuristic: longer C texts take more than ten seconds to compile
+NUM_KEPT = 64  # only this many compiled texts are kept: those that were used last; each takes a few kilobytes
 
 FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-std=gnu11")
 """Options with which infinities and NaN keep their meaning, and only sums that a pragma marks are reordered."""
 
-FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}
-"""The C file that defines the exponential and the logarithm for each dtype."""
-
-TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Heuristic: largest relative difference between C and torch, for a potential and its gradient."""
+FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}  # files with exp and log by dtype
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # heuristic: relative difference between C and torch
 
 _LOCK = ProcessLock()
 _kept: OrderedDict[str, ctypes.CDLL] = OrderedDict()
@@ -69,8 +56,7 @@ class _Data(ctypes.Structure):
 class Native:
     """The compiled samplers of one potential (`_trajectory.c`, `_microcanonical.c`); several threads may call them."""
 
-    compile_seconds = 0.0
-    """The time that the C compiler took, about 0 for a text that was compiled before."""
+    compile_seconds = 0.0  # the time that the C compiler took, about 0 for a text that was compiled before
 
     def __init__(
         self, library: ctypes.CDLL, constants: Sequence[Tensor], num_rows: int, num_scratch: int, num_weights: int
@@ -111,10 +97,7 @@ class Native:
 
 
 class NativeChain(ABC):
-    """One chain, whose draws are computed in C.
-
-    `point` has the P numbers of the position, followed by other numbers that the kernel reports or needs again.
-    """
+    """A chain whose draws are computed in C; `point` has its P numbers, and others that the kernel needs again."""
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         self.sampler, self.point = sampler, point
@@ -210,11 +193,7 @@ class NativeKernel(Kernel):
 def native(
     value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int = 10, *, timeout: float | None = None
 ) -> Native:
-    """Compile the samplers of a potential, which is recorded at one position z, shape (1, P).
-
-    Raises:
-        UnsupportedError: If the potential cannot be computed in C.
-    """
+    """Compile the samplers of a potential, recorded at z, shape (1, P); raise an UnsupportedError if C cannot."""
     _require_machine(z)
     function = traced(value_and_grad, [z], DECOMPOSITIONS)
     try:
@@ -245,10 +224,7 @@ def native(
 def native_or_reason(
     value_and_grad: ValueAndGrad, z: Tensor, compile: Compile, max_tree_depth: int = 10
 ) -> tuple[Native | None, str]:
-    """Return the compiled samplers, or None and the reason why C is impossible.
-
-    If C is impossible and `compile` is True, raise a `NotInCError`.
-    """
+    """Return the compiled samplers, or None and why C is impossible; for ``compile=True`` raise a `NotInCError`."""
     if not compile:
         return None, "`compile` is False"
     try:

@@ -15,8 +15,7 @@ from ._native import Native, NativeChain, NativeKernel, native_or_reason
 from ._traced import TorchKernel
 from ._tree import Subtree, Tree, TreeConstants, begin, checkpoint_tables, empty, ended, grow, merge, turn
 
-RANDOM_BLOCK = 256
-"""Heuristic: number of steps for which uniform numbers are drawn at once."""
+RANDOM_BLOCK = 256  # heuristic: number of steps for which uniform numbers are drawn at once
 
 
 @dataclass(frozen=True)

@@ -143,8 +143,7 @@ def _log_softmax_backward(writer: Writer, result: Tensor, gradient: Value, outpu
     return writer.stored(combined("({0} - exp_({1}) * {2})", output.shape, gradient, output, total))
 
 
-LONGEST_TOTAL = 64
-"""Heuristic: longest axis over which exponentials are summed. Each element of the axis takes a line of C."""
+LONGEST_TOTAL = 64  # heuristic: longest axis over which exponentials are summed; each element takes a line of C
 
 
 def _log_total(writer: Writer, value: Value, axis: int) -> Value:
@@ -216,10 +215,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Return a tensor with `source` in a slice and zeros elsewhere.
-
-    Only torch 2.4 records this operation; later versions record padding.
-    """
+    """Return a tensor with `source` in a slice and zeros elsewhere; later versions than torch 2.4 record padding."""
     memory = writer.memory(result.shape)
     writer.each(memory.shape, f"{memory.text} = 0.0f;")
     copy(writer, source, memory.sliced(source.shape, axis, begin, None, step))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.inputs import Inputs
-from ..._core.records import check_finite, check_tensor, plain, record
+from ..._core.records import check_finite, check_state, check_tensor, plain, record
 from ..._core.scope import Stream
 from ..._core.summary import Summary
 from ...modelling.model import BayesianModel
@@ -20,20 +20,7 @@ from ._diagnostics import Diagnostics, Modes, diagnose, judge
 from ._kernel import ChainStatistics
 
 FLOATS = torch.float32, torch.float64
-OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}
-"""Dtypes of statistics that are not floating-point numbers."""
-
-
-@dataclass(frozen=True)
-class ModesRecord:
-    """Record of :class:`Modes` in a file.
-
-    R-hat may be infinite, but a number in a file must be finite unless it is in a tensor. So all fields are tensors.
-    """
-
-    within: Tensor
-    between: Tensor
-    share: Tensor
+OTHERS = {"diverging": (torch.bool,), "num_steps": (torch.int32, torch.int64)}  # dtypes that are not floats
 
 
 @dataclass(frozen=True)
@@ -43,7 +30,7 @@ class ChainsRecord:
     status: Status
     sampler: str
     path: str
-    modes: ModesRecord | None
+    modes: dict[str, Tensor] | None  # tensors may hold an infinite R-hat, but a number in a file must be finite
 
 
 class MCMCPosterior(Posterior):
@@ -61,17 +48,6 @@ class MCMCPosterior(Posterior):
 
     Raises:
         ValueError: If an argument has the wrong type, or if sites have different numbers of draws.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> net, prior = torch.nn.Linear(1, 1), pb.NormalPrior()
-        >>> noise = pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> posterior = pb.fit_nuts(model, (x, 2 * x), compile="auto", seed=0)
-        >>> posterior.chains["net.weight"].shape  # chains, draws, and the weight
-        torch.Size([4, 1000, 1, 1])
     """
 
     def __init__(
@@ -188,12 +164,13 @@ class MCMCPosterior(Posterior):
         return self.chains, {name: value for name, value in named.items() if value is not None}
 
     def to_record(self) -> dict[str, Any]:
-        modes = None if self.modes is None else _saved_modes(self.modes)
+        values = {} if self.modes is None else vars(self.modes)
+        modes = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in values.items()} or None
         return plain(ChainsRecord(self.chains, self.statistics, self.status, self.sampler, self.path, modes))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "MCMCPosterior":
-        saved = record(ChainsRecord, {"modes": None, **values}, "posterior")  # files of earlier versions lack `modes`
+        saved = record(ChainsRecord, values, "posterior")
         sites = destination.sites
         lead = destination.check_samples(saved.samples)
         size = None if sites is None else sum(site.unconstrained_start.numel() for site in sites)
@@ -203,15 +180,10 @@ class MCMCPosterior(Posterior):
         return cls(samples, saved.statistics, saved.status, sampler=saved.sampler, path=saved.path, modes=modes)
 
 
-def _saved_modes(modes: Modes) -> ModesRecord:
-    between, share = (torch.tensor(value, dtype=torch.float64) for value in (modes.between, modes.share))
-    return ModesRecord(modes.within.double(), between, share)
-
-
-def _restored_modes(saved: ModesRecord, num_chains: int) -> Modes:
-    for name, value in vars(saved).items():
-        check_tensor(f"`modes.{name}` of the chains", value, (num_chains,) if name == "within" else (), torch.float64)
-    return Modes(saved.within, float(saved.between), float(saved.share))
+def _restored_modes(saved: Mapping[str, Tensor], num_chains: int) -> Modes:
+    one = torch.zeros((), dtype=torch.float64)
+    check_state("the modes", saved, {"within": one.expand(num_chains), "between": one, "share": one})
+    return Modes(saved["within"], float(saved["between"]), float(saved["share"]))
 
 
 def _check_chains(chains: Mapping[str, Tensor]) -> None:

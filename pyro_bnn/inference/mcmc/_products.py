@@ -9,17 +9,9 @@ from torch import Tensor
 from ._traced import UnsupportedError
 from ._writer import Index, Value, Writer, constant, moved, order, places, scaled
 
-NUM_TERMS = 8
-"""Heuristic: number of terms that one loop over the elements of a result adds to each element."""
-
-NUM_SUMS = 10
-"""Heuristic: at most this many sums are computed side by side, in one loop over their terms.
-
-A number that several of these sums share is read only once.
-"""
-
-MOST_TERMS = 256
-"""Heuristic: in a convolution, sums of more terms become loops over terms, unless the result has an axis of rows."""
+NUM_TERMS = 8  # heuristic: number of terms that one loop over the elements of a result adds to each element
+NUM_SUMS = 10  # heuristic: sums in one loop over their terms, which read a number that they share only once
+MOST_TERMS = 256  # heuristic: in a convolution without an axis of rows, sums of more terms become loops
 
 Term = Callable[[Index, Index], str]
 """Function that returns the C code of a term, given the index of a sum and the index of the term in this sum."""

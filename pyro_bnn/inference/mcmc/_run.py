@@ -1,7 +1,6 @@
 """A run of chains that can be written to a file and continued bit for bit."""
 
 import functools
-import hashlib
 import math
 import time
 from collections.abc import Mapping
@@ -14,9 +13,9 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import Keeper
-from ..._core.files import raw_bytes, read_state, understood
-from ..._core.inputs import Shared
+from ..._core.files import read_state, understood
 from ..._core.progress import progress_bar
+from ..._core.records import words
 from ..._core.scope import Stream
 from ..._core.summary import counted
 from ..joint import Potential
@@ -27,8 +26,7 @@ from ._start import Descent
 
 KIND = "checkpoint of chains"
 
-SAME_DENSITY = 1e-4
-"""Heuristic: largest relative difference of densities that rounding on another machine may cause."""
+SAME_DENSITY = 1e-4  # heuristic: largest relative difference of densities that rounding on another machine may cause
 
 RECORDED = ("z", "log_density", "energy", "accept", "diverging", "num_steps", "energy_error")
 """The fields of `Draws` that are kept."""
@@ -117,10 +115,7 @@ class Run:
         self.path = ""  # how draws are computed; see :attr:`Kernel.path`
 
     def start(self, starts: Tensor, descent: Descent | None, *, until: float = math.inf) -> None:
-        """Begin chains at the rows of `starts`, shape (K, P), or at modes to which `descent` moves them.
-
-        The descent stops when `time.perf_counter` reaches `until`.
-        """
+        """Begin chains at the rows of `starts`, or at modes that `descent` finds until the time `until`."""
         with self._stream:
             kernel = self._new_kernel(starts)
             if descent is not None:
@@ -239,7 +234,7 @@ def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) 
     """Return the settings in which a run must agree with the file that it resumes."""
     return {
         "model": {site.name: tuple(site.start.shape) for site in potential.sites},
-        "data": digest(data),
+        "data": words(data),
         "sampler": repr(plan.sampler) if is_dataclass(plan.sampler) else plan.sampler.name,
         "num_samples": plan.num_samples,
         "num_warmup": plan.num_warmup,
@@ -248,19 +243,6 @@ def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) 
         "compile": plan.compile,
         **more,
     }
-
-
-def digest(value: object) -> str:
-    """Describe a tensor by its dtype, its shape and the SHA-256 of its content."""
-    if isinstance(value, Shared):
-        return f"shared {digest(value.value)}"
-    if isinstance(value, Mapping):
-        return str({name: digest(part) for name, part in value.items()})
-    if isinstance(value, list | tuple):
-        return str([digest(part) for part in value])
-    if not isinstance(value, Tensor):
-        return repr(value)
-    return f"{value.dtype} {_checks.shape(value)} {hashlib.sha256(raw_bytes(value.cpu())).hexdigest()}"
 
 
 def _require_same_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], is_finished: bool) -> None:

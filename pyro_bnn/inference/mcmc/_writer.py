@@ -85,10 +85,7 @@ class Value:
 
 
 def _parts_of(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Divide the axes of two shapes into groups, and yield pairs of groups with equal numbers of elements.
-
-    The groups have as few axes as possible. Axes of size 1 are left out.
-    """
+    """Yield the smallest groups of axes of two shapes with equal numbers of elements, without axes of size 1."""
     from_axes, to_axes = ([axis for axis, n in enumerate(shape) if n > 1] for shape in (before, after))
     while from_axes:
         num_from = num_to = 1

@@ -14,16 +14,9 @@ from ._posterior import Posterior
 
 P = TypeVar("P", bound=Posterior)
 
-NUM_DRAWS = 100
-"""Heuristic: default number of draws. With this number of draws, the standard error of their mean is 10 % of their
-standard deviation."""
-
-TOLERANCE = 0.01
-"""Heuristic: a relative change of a learned parameter by at most this much is ascribed to rounding, as in a move to
-bfloat16."""
-
-SMALLEST = 0.1
-"""Heuristic: for a parameter smaller than this, the relative change is computed as if the parameter had this size."""
+NUM_DRAWS = 100  # heuristic: the standard error of the mean is 10 % of the standard deviation
+TOLERANCE = 0.01  # heuristic: a smaller relative change of a learned parameter is rounding, as in a move to bfloat16
+SMALLEST = 0.1  # heuristic: least size of a parameter for the relative change
 
 
 def num_members(model: Any, posterior: Posterior) -> int | None:

@@ -153,9 +153,6 @@ class EnsemblePosterior(Posterior):
         return ensemble
 
 
-MOST_MESSAGES = 1
-"""Largest number of members whose messages the ensemble's status quotes."""
-
 OTHERS = "The others are in the `status` of each of the `members`."
 
 
@@ -165,8 +162,7 @@ def _combined(statuses: list[Status]) -> Status:
         return Status(None, f"{len(unknown)} of {len(statuses)} members have no known fit.")
     if not bad:
         return Status(True, f"All {len(statuses)} members ended well; the first: {statuses[0]}")
-    more = [] if len(bad) <= MOST_MESSAGES else [OTHERS]
     remedies = dict.fromkeys(status.remedy for status in statuses if status.ok is False and status.remedy)
-    said = " ".join([*bad[:MOST_MESSAGES], *more])
+    said = f"{bad[0]} {OTHERS}" if len(bad) > 1 else bad[0]
     verdict = f"{len(bad)} of {len(statuses)} members did not end well."
     return Status(False, f"{verdict} {said}", remedy=" ".join(remedies), verdict=verdict)

@@ -23,9 +23,7 @@ from ..joint import Draw
 from ._destination import Destination
 from ._status import Status
 
-MOST_DRAWS = 1000
-"""Default number of draws for ArviZ and moments. With this number of draws, the standard error of their mean is 3 % of
-their standard deviation."""
+MOST_DRAWS = 1000  # default for ArviZ and moments; the standard error of the mean is 3 % of the standard deviation
 
 
 class Moments(NamedTuple):

@@ -6,9 +6,7 @@ from ..._core.remedies import Advised
 from ..._core.scope import warn_of_fit
 from ..._core.summary import NOT_OK, OK, UNKNOWN
 
-MOST_CHARACTERS = 250
-"""Heuristic: largest number of characters in a warning that quotes the rest of the status's message. If the quotation
-would make the warning longer, the warning only names the attribute that contains the message."""
+MOST_CHARACTERS = 250  # heuristic: longest warning that quotes the message instead of naming its attribute
 
 
 class ConvergenceWarning(UserWarning):

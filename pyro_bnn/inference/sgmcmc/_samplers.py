@@ -13,23 +13,16 @@ from ..._core import checks as _checks
 from ..._core.processes import Processes
 from ..svi import SkippingOptimizer
 
-LEAST, MOST = 1e-30, 1e30
-"""Limits of step sizes and temperatures, beyond which steps or noise are 0 or infinite in single precision."""
+LEAST, MOST = 1e-30, 1e30  # limits of step sizes and temperatures in single precision
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Settings of one step of a chain.
+    """Settings of one step of a chain."""
 
-    Args:
-        factor: Step size as a fraction of the sampler's step size, from 0 to 1.
-        is_noisy: Whether noise is added.
-        is_sampling: Whether draws are kept.
-    """
-
-    factor: float
-    is_noisy: bool
-    is_sampling: bool
+    factor: float  # step size as a fraction of the sampler's step size, from 0 to 1
+    is_noisy: bool  # whether noise is added
+    is_sampling: bool  # whether draws are kept
 
 
 class StepSizes(ABC):

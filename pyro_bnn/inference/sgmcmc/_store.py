@@ -22,13 +22,11 @@ from ..history import History
 from ..joint import Layout
 from ._samplers import StepSizes
 
-KIND, NAME = "draws", "draws"
-"""The value of `kind` in the header of a file of draws, and the name of the only tensor in the file."""
+KIND, NAME = "draws", "draws"  # `kind` in the header, and the file's only tensor
 
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
-ALIGNMENT = 64
-"""The header's length is a multiple of this, as in safetensors, so that the draws are aligned."""
+ALIGNMENT = 64  # the header's length is a multiple of this, as in safetensors, so that the draws are aligned
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,7 @@ class Header:
 
 
 class Store:
-    """The draws of all chains, shape (K, S, P), in memory or in a memory-mapped safetensors file.
-
-    The file is created or opened when the first draw is kept, after all other checks.
-    """
+    """The draws of all chains, shape (K, S, P), in memory or in a memory-mapped safetensors file, made when needed."""
 
     def __init__(self, path: str | Path | None, shape: tuple[int, int, int], like: Tensor, *, is_resumed: bool) -> None:
         self._path = None if path is None else _checks.path("store", path)

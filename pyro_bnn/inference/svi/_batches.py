@@ -24,10 +24,7 @@ EMPTY = "the loader is empty; pass one with at least one batch."
 
 
 class Batches:
-    """The batches of each epoch, as arguments of the model.
-
-    If several processes share a fit and the data are a tuple, each process gets a part of every batch.
-    """
+    """The batches of each epoch, as arguments of the model; of a tuple, each process gets a part of every batch."""
 
     def __init__(
         self,
@@ -44,8 +41,7 @@ class Batches:
         self._generator, self._processes = generator, processes or Processes()
         self.rows: Tensor | None = None
         """Indices of the rows in the latest batch; None for a loader, or if every batch has all rows."""
-        self.tensors: Batch | None = None
-        """The data, if they are a tuple with all rows; None for a loader."""
+        self.tensors: Batch | None = None  # the data, if they are a tuple with all rows; None for a loader
         self._loader: Loader | None = None
         _require_kind(data)
         arguments = Arguments(device, like, paired)
@@ -190,10 +186,7 @@ def _require_kind(data: object) -> None:
 
 
 class Loader:
-    """Batches of an iterable that is read once per epoch.
-
-    If the iterable has an exact length, each epoch must have this number of batches.
-    """
+    """Batches of an iterable that is read once per epoch. If it has an exact length, each epoch must have it."""
 
     def __init__(
         self, data: Iterable[object], arguments: Arguments, num_data: int | None, num_processes: int = 1

@@ -28,10 +28,7 @@ from ._step import Execution, GradientStep
 
 
 def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> Joint | str:
-    """Return the joint density for the direct path, or the reason why this path cannot be used.
-
-    To find out, this function runs a copy of the model on x.
-    """
+    """Return the joint density for the direct path, or why a trial on x shows that this path cannot be used."""
     if not isinstance(model, BayesianModel):
         kind = "a function" if isinstance(model, PyroFunction) else f"of type {type(model).__name__}"
         return f"the model is {kind}"
@@ -82,11 +79,7 @@ def _of_network(model: BayesianModel, x: Inputs) -> str | None:
 
 
 class DirectStep(GradientStep):
-    """A step that computes gradients without Pyro's effect handlers.
-
-    Backpropagation computes the gradients with respect to the drawn weights. A `FlatState` turns them into gradients
-    with respect to the guide's parameters.
-    """
+    """A step without Pyro's effect handlers. A `FlatState` turns gradients in drawn weights into those of the guide."""
 
     def __init__(
         self,

@@ -33,8 +33,7 @@ class Features:
         self._memories: dict[int, Memory] = {}  # by number of rows, which is fixed in a recorded call
         self._taken: tuple[Tensor | None, list[Tensor]] = None, []
         self._fixed: list[tuple[Tensor, Tensor]] = []
-        self.in_words = ""
-        """Clause that says how often frozen layers ran, for the end of a sentence."""
+        self.in_words = ""  # clause that says how often frozen layers ran, for the end of a sentence
         random = random_paths(model)
         named = dict(model.network.named_parameters(remove_duplicate=False))
         learned = {path: parameter for path, parameter in named.items() if parameter.requires_grad}

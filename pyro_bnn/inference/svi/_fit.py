@@ -39,12 +39,8 @@ NOTABLE_FALL = 0.05  # heuristic: a fall of the objective by more than this frac
 LAST, FEWEST_LAST = 0.25, 20  # heuristic: the last part of a fit has this share of the steps, but at least this number
 NUM_ERRORS, NOTABLE_RISE = 4.0, 0.01  # heuristic: a rise exceeds so many standard errors and this fraction
 NUM_BLOCKS = 10  # a trend is fitted to the means of these blocks, whose errors hardly correlate in a converged fit
-
-LONGER = "Raise `num_epochs`, or the learning rate."
-"""Advice if the objective of :func:`fit_svi` still rises."""
-
-LOWER = "Lower the learning rate, or clip gradients (`clipped`)."
-"""Advice if the objective of :func:`fit_svi` fell."""
+LONGER = "Raise `num_epochs`, or the learning rate."  # if the objective of `fit_svi` still rises
+LOWER = "Lower the learning rate, or clip gradients (`clipped`)."  # if it fell
 
 
 class PosteriorWarning(UserWarning):
@@ -102,7 +98,7 @@ def fit_svi(
         batch_size: Number of rows in each batch if `data` is a tuple; with ``None``, each batch has all rows. Several
             processes share the rows of a batch.
         elbo: One of Pyro's ELBOs; with ``None``, ``Trace_ELBO()``.
-        estimator: Estimator that makes gradients less noisy. With ``None``, each weight is drawn once per step.
+        estimator: Gradient estimator, for less noisy gradients. With ``None``, each weight is drawn once per step.
         kl_weight: Weight of the KL term; 1 gives the ELBO. :mod:`pyro_bnn.kl` has weights that change during a fit.
         callbacks: Functions that are called with the history after each epoch; a true result ends the fit. Checkpoints
             save the state of a :class:`StatefulCallback`. A callback that is a context manager, such as

@@ -88,8 +88,8 @@ def gradient_noise(
 
     where g is the gradient of the loss :math:`\lambda \mathrm{KL} - E_q[\log p(y \mid w)]` for the whole data set,
     estimated from the batch (x, y). The signal is 0 at a minimum of the loss. If the signal is far below the noise,
-    the optimizer mostly follows noise; then use a smaller learning rate, more particles, or an estimator. The noise
-    from the choice of batches is not included.
+    the optimizer mostly follows noise; then use a smaller learning rate, more particles, or a gradient estimator. The
+    noise from the choice of batches is not included.
 
     The gradients are computed as in :func:`svi_step`, on copies of model and guide; the originals do not change.
 

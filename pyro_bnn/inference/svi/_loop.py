@@ -1,13 +1,11 @@
 """The loop over epochs and batches. A fit has the same results if it is interrupted and resumed."""
 
-import hashlib
-import re
 import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,9 +16,9 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..._core import checks as _checks
 from ..._core.devices import reads_wait
-from ..._core.files import raw_bytes, read_state, understood
+from ..._core.files import read_state, understood
 from ..._core.inputs import Batch, leaves, named_leaves
-from ..._core.records import record
+from ..._core.records import digest, record, words
 from ..._core.scope import Stream, outer_stacklevel
 from ...modelling.model import BayesianModel
 from ..estimators import Estimator
@@ -32,7 +30,6 @@ from ._step import NonFiniteError
 from ._svi_step import SVIStep
 
 KIND = "checkpoint of a fit"
-MOST_NUMBERS = 16  # tensors with more elements are described by a digest instead of their elements
 
 Callback = Callable[[History], bool | None]
 """Function that is called with the history after each epoch. A true result ends the fit."""
@@ -354,26 +351,3 @@ def _weight(weight: float | KLWeight) -> str:
     if not callable(weight):
         return repr(float(weight))
     return words(weight) if is_dataclass(weight) else "a schedule"
-
-
-def words(value: object) -> str:
-    """Describe a value. Equal values give the same text in all processes."""
-    if isinstance(value, Tensor):
-        return str(value.tolist()) if value.numel() <= MOST_NUMBERS else digest(value)
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key!r}: {words(part)}" for key, part in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(words(part) for part in value) + "]"
-    if is_dataclass(value) and not isinstance(value, type):
-        parts = (f"{field.name}={words(getattr(value, field.name))}" for field in fields(value))
-        return f"{type(value).__name__}({', '.join(parts)})"
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-
-
-def digest(*tensors: Tensor) -> str:
-    """Return a checksum of the dtypes, shapes and elements of tensors."""
-    result = hashlib.sha256()
-    for tensor in tensors:
-        result.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        result.update(raw_bytes(tensor.cpu()))
-    return f"the digest {result.hexdigest()[:16]}"

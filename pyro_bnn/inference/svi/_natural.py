@@ -218,13 +218,11 @@ class NaturalGradient(SkippingOptimizer):
         )
         group["num_updates"], group["kl_weight"] = self._state.num_updates, self._state.weight
         if self._others is not None:
-            self._step_others(self._others, float(group["lr"]) / self._first_lr)
-
-    def _step_others(self, others: Any, ratio: float) -> None:
-        for group, first in zip(others.param_groups, self._others_lr, strict=True):
-            group["lr"] = first * ratio
-        with nullcontext() if self.found_inf is None else skipping(others, self.found_inf):
-            others.step()
+            ratio = float(group["lr"]) / self._first_lr
+            for own, first in zip(self._others.param_groups, self._others_lr, strict=True):
+                own["lr"] = first * ratio
+            with nullcontext() if self.found_inf is None else skipping(self._others, self.found_inf):
+                self._others.step()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the settings, the averaged gradients, and the state of the second optimizer."""

@@ -20,8 +20,7 @@ ScheduledMaker = Callable[[list[nn.Parameter]], tuple[Optimizer, Schedule]]
 EXAMPLE = "a function from parameters to an optimizer, such as functools.partial(torch.optim.Adam, lr=1e-3)"
 NEEDED = f"`optimizer` must make a torch optimizer from parameters, {EXAMPLE.partition(', ')[2]}"
 
-SKIPPING = (Adagrad, Adam, AdamW, SGD)
-"""Optimizers of torch whose fused versions skip a step if a flag on the device says so."""
+SKIPPING = (Adagrad, Adam, AdamW, SGD)  # their fused versions skip a step if a flag on the device says so
 
 
 def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:

@@ -91,22 +91,7 @@ class Execution:
 
 
 class NonFiniteError(RuntimeError):
-    """Raised if a loss or gradient is not finite. The parameters keep the values of the last finite step.
-
-    Example:
-        >>> import torch
-        >>> import pyro_bnn as pb
-        >>> x, net = torch.linspace(-1, 1, 20)[:, None], torch.nn.Linear(1, 1)
-        >>> prior, noise = pb.NormalPrior(), pb.GaussianLikelihood(0.1)
-        >>> model = pb.BayesianModel(net, prior=prior, likelihood=noise, num_data=20)
-        >>> from pyro_bnn.inference.svi import NonFiniteError
-        >>> sgd = lambda parameters: torch.optim.SGD(parameters, lr=1e30)
-        >>> try:
-        ...     pb.fit(model, (x, 2 * x), method="svi", optimizer=sgd)
-        ... except NonFiniteError as error:
-        ...     print("not finite" in str(error))
-        True
-    """
+    """Raised if a loss or gradient is not finite. The parameters keep the values of the last finite step."""
 
     def __init__(self, problem: str, where: str, more: str = "", kl_weight: float = 1.0) -> None:
         large = f" The KL weight is {kl_weight:g}: lower it; 1 gives the ELBO." if kl_weight > LARGE else ""
@@ -170,8 +155,7 @@ class StepTerms(Shown):
 class GradientStep(ABC):
     """A step that computes gradients, checks that they are finite, and updates the parameters."""
 
-    waits: bool
-    """Whether the program waits for the device in each step, to check that all numbers are finite."""
+    waits: bool  # whether the program waits for the device in each step, to check that all numbers are finite
 
     def __init__(
         self,

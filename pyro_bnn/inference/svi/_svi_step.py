@@ -26,11 +26,8 @@ from ._optimizers import OptimizerMaker, SkippingOptimizer, made_by, require_mak
 from ._pyro import PyroFunction, PyroStep, as_module, check_model, learned_parameters, traced_guide
 from ._step import Execution, GradientStep, StepTerms
 
-KNOWN = {"torch", __name__.partition(".")[0]}
-"""Packages whose modules give the same result in a replayed CUDA graph, which skips their Python code."""
-
-OPENED = "use `with pb.svi_step(model, guide, optimizer) as step:`"
-"""How to open a step."""
+KNOWN = {"torch", __name__.partition(".")[0]}  # packages whose Python code a replayed CUDA graph may skip
+OPENED = "use `with pb.svi_step(model, guide, optimizer) as step:`"  # how to open a step
 
 
 class SVIStep:
@@ -93,10 +90,11 @@ class SVIStep:
                 step.
         """
         weight = self._kl_weight if kl_weight is None else check_weight(kl_weight)
-        if isinstance(self.model, BayesianModel):
-            batch = _as_pair(self.model, batch, is_first=self._step is None)
-        else:
+        are_tensors = len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor)
+        if not isinstance(self.model, BayesianModel):
             batch = unwrapped(batch)
+        elif self._step is None or not are_tensors:  # tensors are checked only in the first batch
+            batch = Arguments(self.model.device, self.model.like, paired=True).of_batch(batch)
         with EXCLUSIVE:
             return self.prepared(*batch)(batch, weight)
 
@@ -300,13 +298,6 @@ def svi_step(
         _check_estimator(estimator, model, guide, elbo)
     options: dict[str, Any] = {"elbo": elbo, "estimator": estimator, "execution": Execution.given(execution)}
     return SVIStep(model, guide, optimizer, kl_weight=kl_weight, **options)
-
-
-def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:
-    """Return x and y as tensors. If they are tensors already, they are checked only in the first batch."""
-    if not is_first and len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
-        return batch
-    return Arguments(model.device, model.like, paired=True).of_batch(batch)
 
 
 def _check_estimator(estimator: Estimator, model: nn.Module, guide: nn.Module, elbo: ELBO) -> None:
