@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..._core.summary import MOST_LINES, Cell, Summary, counted, few, kind_of, shape_row
 from ..likelihoods import Likelihood
@@ -21,8 +22,8 @@ NAMES_WIDTH = 40
 CALLS = "predictions: predict(model, posterior, x); model(x) only draws from the prior"
 """A note for users of torch, who would call ``model(x)`` for predictions."""
 
-VARIATIONAL = ", so fit(...) is variational"
-"""End of the line about the likelihood if it has learned numbers, as ``GaussianLikelihood()`` has."""
+VARIATIONAL = ", so fit(...) is variational"  # if the likelihood has learned numbers, as `GaussianLikelihood()` has
+BATCH_NORM = "batch normalisation: fit(...) is variational; predict by a RefreshedPosterior"  # if it is in train mode
 
 RANDOM, LEARNED, FROZEN = STATES = ("random", "learned", "frozen")
 
@@ -60,7 +61,9 @@ def summary_of(
     is_learned = any(value.requires_grad for value in likelihood.parameters())
     noise = f"likelihood: {likelihood!r}{VARIATIONAL if is_learned else ''}"
     notes = [f"prior: {prior!r}{own if declared else ''}", noise, data, CALLS]
-    return Summary(title, notes, rows, header, most_lines=MOST_LINES + 1)
+    if any(isinstance(layer, _BatchNorm) and layer.training for layer in network.modules()):
+        notes.insert(0, BATCH_NORM)
+    return Summary(title, notes, rows, header, most_lines=MOST_LINES + len(notes) - 3)
 
 
 def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
