@@ -12,8 +12,7 @@ from .._core.summary import counted, few
 from ..modelling.distributions import NormalMixture
 from ..scores.uncertainty import MixtureDensityPrediction, RegressionPrediction
 
-FAR_LARGER = 3.0
-"""Heuristic: rows get a note if their sd exceeds that of the training targets by this factor."""
+FAR_LARGER = 3.0  # heuristic: rows get a note if their sd exceeds that of the training targets by this factor
 
 
 def note_on_unlike_rows(sd: np.ndarray, scale: np.ndarray | Sequence[float], names: Sequence[object]) -> str:

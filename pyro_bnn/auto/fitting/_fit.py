@@ -192,8 +192,7 @@ def fit(
     Args:
         model: A network with a prior and a likelihood.
         data: A pair (x, y) of tensors or arrays with all N rows: x of shape (N, ...), and y of shape (N, O) for
-            regression or (N,) for classification. A loader of such pairs is also possible, but only for variational fits and
-            ensembles.
+            regression or (N,) for classification; for variational fits and ensembles, also a loader of such pairs.
         method: ``"auto"`` draws weights with Markov chains if possible (see the notes), and otherwise makes a
             variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if chains
             are impossible. ``"ensemble"`` fits an ensemble.

@@ -23,11 +23,8 @@ from ...modelling.model import BayesianModel, own_paths, require_bayesian
 from ...results.prediction import new_seed, predict, predicted_draws
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 
-TOLERANCE = 1e-5
-"""Largest accepted difference from `predict`. For dtypes of low precision, :func:`tolerance` accepts larger ones."""
-
-ROUNDINGS = 64
-"""Heuristic: differences of up to this many rounding errors of the dtype are accepted."""
+TOLERANCE = 1e-5  # largest accepted difference from `predict`; `tolerance` has larger ones for low precision
+ROUNDINGS = 64  # heuristic: differences of up to this many rounding errors of the dtype are accepted
 
 
 def answers(prediction: Prediction) -> dict[str, Tensor]:
@@ -65,8 +62,7 @@ def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tenso
     return max(float((a - b).abs().max()) / unit for a, b in pairs.values())
 
 
-FEWEST_ZEROS = 0.5
-"""Heuristic: a parameter is stored without zeros if at least this share of its elements is 0 in all draws."""
+FEWEST_ZEROS = 0.5  # heuristic: a parameter is stored without zeros if this share is 0 in all draws
 
 
 class StackedDraws(nn.Module):
@@ -115,11 +111,7 @@ except ImportError:  # an older torch
     _scan = None  # type: ignore[assignment]
 
 
-TRACED_ROWS = 23
-"""Heuristic: number of rows for tracing.
-
-If another axis had the same size, torch could take both sizes for one variable.
-"""
+TRACED_ROWS = 23  # heuristic: rows for tracing, a number that no other axis should have
 
 Run = Callable[[Mapping[str, Tensor]], Tensor]
 """Maps the weights of one draw, ``{path: weight}``, to the network's output."""

@@ -34,16 +34,8 @@ from ._methods import Method as Method
 
 Floats = NDArray[np.float64]
 
-FEWEST_ROWS, MOST_CLASSES = 20, 0.5
-"""Heuristic, as in scikit-learn's warning.
-
-Whole numbers are refused as labels if there are more rows than the first number, and if the share of distinct values is
-above the second.
-"""
-
-
-FOR_NUMBERS = "use BNNRegressor for numbers, or cut them into classes"
-"""Advice if targets are not classes."""
+FEWEST_ROWS, MOST_CLASSES = 20, 0.5  # heuristic, as in scikit-learn: more rows with a larger share of distinct values
+FOR_NUMBERS = "use BNNRegressor for numbers, or cut them into classes"  # advice if targets are not classes
 
 
 @dataclass(eq=False, repr=False)

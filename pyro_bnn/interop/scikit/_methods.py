@@ -31,32 +31,17 @@ from ...modelling.likelihoods import MixtureDensityLikelihood
 from ...modelling.model import BayesianModel
 from ...modelling.priors import PriorLike
 
-INIT = NetworkInit(0.02)
-"""Initial scales of the weights, as in :func:`~pyro_bnn.fit`. NUTS starts at weights drawn with these scales."""
+INIT = NetworkInit(0.02)  # initial scales of the weights, as in `fit`; NUTS starts at weights drawn with them
+DRAWS = 200  # heuristic: draws of each NUTS chain, after as many warm-up draws
+TREE_DEPTH = 6  # heuristic: largest depth of NUTS's trees; a tree of this depth has 63 leapfrog steps
+MODE_WARMUP = 600  # heuristic: warm-up draws of an MCLMC chain that starts at a mode; a draw takes ten steps
 
-DRAWS = 200
-"""Heuristic: draws of each NUTS chain, after as many warm-up draws."""
-
-TREE_DEPTH = 6
-"""Heuristic: largest depth of NUTS's trees. A tree of this depth has 63 leapfrog steps."""
-
-MODE_WARMUP = 600
-"""Heuristic: warm-up draws of an MCLMC chain that starts at a mode. A draw takes ten steps."""
-
-MOST_FULL = 1000
-"""Heuristic: largest network, in weights, that gets a full covariance. In others, only the last layer is random."""
-
-LEARNING_RATE, NATURAL_RATE = 0.02, 0.1
-"""Heuristic: learning rates of Adam, and of natural gradients as a fraction of a Newton step."""
-
-HESSIAN_DECAY, CLIP = 0.99, 0.1
-"""Heuristic: decay of the averaged Hessian, and `clip` of natural gradients, for fits of thousands of steps."""
+MOST_FULL = 1000  # heuristic: most weights that get a full covariance; in larger networks only the last layer is random
+LEARNING_RATE, NATURAL_RATE = 0.02, 0.1  # heuristic: of Adam, and of natural gradients as a fraction of a Newton step
+HESSIAN_DECAY, CLIP = 0.99, 0.1  # heuristic: of natural gradients, for fits of thousands of steps
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""Settings of natural gradients for a further part of the data.
-
-Without them, the scales would start at those of the prior, and the first steps would be too long.
-"""
+"""Natural gradients for a further part of the data: else scales would start at the prior's, with steps too long."""
 
 MORE_DRAWS = "Raise `max_iter`, the number of draws of each chain and of its warm-up."
 TIGHTER = " If steps still diverge, use a tighter `prior`."
@@ -65,8 +50,7 @@ TIGHTER = " If steps still diverge, use a tighter `prior`."
 PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
 """Heuristic for SWAG: rank, learning rate, number of epochs, batches per epoch, and most rows of a batch."""
 
-SEED_STEP = 1_000_003
-"""Difference of the seeds of successive members: a large prime, so that estimators with close seeds share no member."""
+SEED_STEP = 1_000_003  # between members: a large prime, so that estimators with close seeds share no member
 
 
 Method = Literal["auto", "svi", "natural", "nuts", "mclmc", "ensemble", "laplace", "kronecker", "swag"]

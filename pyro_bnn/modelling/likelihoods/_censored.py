@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Literal
 
 import pyro.distributions as dist
@@ -82,15 +83,11 @@ class CensoredAccumulator(Accumulator[CensoredPrediction]):
 
     def add_draws(self, observations: Distribution, *, keep: bool) -> None:
         assert isinstance(observations, MadeDistribution)
-        self._moments.add_draws(observations.replaced(_uncensored), keep=keep)
+        self._moments.add_draws(observations.replaced(attrgetter("base")), keep=keep)  # the uncensored values
         self.num_samples = self._moments.num_samples
 
     def prediction(self, log_density: Tensor | None) -> CensoredPrediction:
         return CensoredPrediction(**vars(self._moments.prediction(log_density)))
-
-
-def _uncensored(distribution: Any) -> Distribution:
-    return distribution.base
 
 
 class _CensoredLikelihood(MadeLikelihood):

@@ -71,11 +71,7 @@ CALLS = {
 
 
 def nearest_call(value: object) -> str:
-    """Suggest a call for a value that is no likelihood, or return "".
-
-    If the value is a text, its nearest key in `CALLS` selects the call. For a class, the key nearest to its name does
-    so; for all other values, the key nearest to the name of their class.
-    """
+    """Suggest a call for a text, a class or another value that is no likelihood, by the nearest key in `CALLS`."""
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__
     return CALLS.get(nearest(re.sub("[^a-z]|likelihood|loss", "", word.lower()), CALLS), "")

@@ -9,8 +9,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from ..._core import checks as _checks
 from ..._core.copies import copied as copy_of
 
-MODULE_TABLES = ("_parameters", "_modules", "_buffers")
-"""Attributes in which a module keeps its registered parts."""
+MODULE_TABLES = ("_parameters", "_modules", "_buffers")  # attributes in which a module keeps its registered parts
 
 
 def private_copy(net: nn.Module) -> nn.Module:
@@ -77,9 +76,7 @@ def _require_values(name: str, value: Tensor) -> None:
     if isinstance(value, (UninitializedParameter, UninitializedBuffer)):
         raise ValueError(f"`net` must have weights, but `{name}` has no shape yet; run `net` once on an example batch.")
     if value.is_meta:
-        raise ValueError(
-            f"`net` must have weights, but `{name}` is on the device meta; call `net.to_empty(device=...)`."
-        )
+        raise ValueError(f"`net` must have weights, but `{name}` is on the device meta; call `to_empty(device=...)`.")
     if not value.is_floating_point():
         return
     is_weight = isinstance(value, nn.Parameter)  # a buffer may be a mask with minus infinity

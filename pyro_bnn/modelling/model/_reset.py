@@ -10,8 +10,7 @@ from ..._core.summary import few
 from ._model import BayesianModel, random_paths
 from ._selection import SITE_PREFIX
 
-METHODS = ("reset_parameters", "_reset_parameters")
-"""Names of the method that draws a layer's initial weights. `nn.MultiheadAttention` uses the second."""
+METHODS = ("reset_parameters", "_reset_parameters")  # draw a layer's weights; `nn.MultiheadAttention` has the second
 
 
 def reset_network(model: BayesianModel, reset: Callable[[nn.Module], object] | None = None) -> None:

@@ -4,6 +4,7 @@ import inspect
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,8 +19,7 @@ from ._network import rest_frozen
 
 SITE_PREFIX = "net"
 
-Chooser = Callable[[str, Tensor, nn.Module], bool]
-"""Takes a parameter's name, the parameter and its layer; returns whether to select it."""
+Chooser = Callable[[str, Tensor, nn.Module], bool]  # takes a parameter's name, the parameter and its layer
 
 
 @dataclass(frozen=True)
@@ -196,12 +196,11 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 def _no_chooser(function: Callable[..., object]) -> str:
     """Return why a function cannot take a name, a parameter and a layer, or "" if it can."""
-    try:
-        inspect.signature(function).bind("name", "parameter", "layer")
-    except TypeError as error:
-        return f" that cannot be called with these three ({error})"
-    except ValueError:  # some functions written in C have no signature
-        return ""
+    with suppress(ValueError):  # some functions written in C have no signature
+        try:
+            inspect.signature(function).bind("name", "parameter", "layer")
+        except TypeError as error:
+            return f" that cannot be called with these three ({error})"
     return ""
 
 

@@ -12,12 +12,8 @@ from ..likelihoods import Likelihood
 from ..priors import WeightPrior
 from ._selection import SITE_PREFIX, owned
 
-MOST_ROWS = MOST_LINES - 5
-"""If a model has at most this many parameters, each has a row of its own. A larger model has a row for each kind, such
-as ``Linear.weight``."""
-
-NAMES_WIDTH = 40
-"""Largest number of characters for the names of layers in the last column."""
+MOST_ROWS = MOST_LINES - 5  # a model with more parameters has a row for each kind, such as `Linear.weight`
+NAMES_WIDTH = 40  # largest number of characters for the names of layers in the last column
 
 CALLS = "predictions: predict(model, posterior, x); model(x) only draws from the prior"
 """A note for users of torch, who would call ``model(x)`` for predictions."""
@@ -35,11 +31,7 @@ def summary_of(
     latents: Mapping[str, torch.Size],
     declared: Sequence[str],
 ) -> Summary:
-    """Summarise a model of a network, a prior and a likelihood.
-
-    `latents` has the shapes of all latent variables but those of the likelihood. The network itself declares the priors
-    of the sites `declared`.
-    """
+    """`latents` has the shapes of variables outside the likelihood; the network declares priors of sites `declared`."""
     network, prior, likelihood = parts
     others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}
     others |= {f"likelihood.{name}": value for name, value in likelihood.named_parameters()}

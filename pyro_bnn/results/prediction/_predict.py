@@ -34,13 +34,11 @@ __all__ = ["predict", "predict_point"]
 
 P = TypeVar("P", bound=Prediction)
 
-MOST_ROWS = 10_000
-"""Default number of rows in each run of the network."""
+MOST_ROWS = 10_000  # default number of rows in each run of the network
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-MOST_CONVOLVED = 2**19
-"""Heuristic: largest size of x in a run with convolutions on a CPU; results of larger runs do not fit the cache."""
+MOST_CONVOLVED = 2**19  # heuristic: largest size of x in a run with convolutions on a CPU, whose cache is small
 
 END = object()
 
@@ -211,11 +209,8 @@ def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
             "a linearised prediction needs posteriors with a median, around which the network is taken as linear, got "
             f"one of {posterior.method}; pass `linearised=False`, or a result of Laplace's method or of SVI."
         ) from error
-    carried = posterior.carried
-    return [
-        None if center is None else {name: value for name, value in center.items() if name not in carried}
-        for center in centers
-    ]
+    left_out = set(posterior.carried)
+    return [None if c is None else {name: c[name] for name in c if name not in left_out} for c in centers]
 
 
 @explained("predict_point(model, posterior, x)", kinds=KINDS_OF_VALUES)

@@ -20,8 +20,7 @@ from ..uncertainty import (
 Pool: TypeAlias = ClassificationPrediction | RegressionPrediction | Tensor
 """A prediction, or logits of shape (S, N, C)."""
 
-NUMBERS = 2**20
-"""Heuristic: largest number of elements of an intermediate result; 8 MB in double precision."""
+NUMBERS = 2**20  # heuristic: largest number of elements of an intermediate result; 8 MB in double precision
 
 KEEP, MORE = "call `predict(..., keep_draws=True)`", "call `predict` with a larger `num_samples`"
 
