@@ -68,9 +68,8 @@ def fit_in_one_step(
     joint = direct_joint(model, guides[0], Trace_ELBO(), few)
     if isinstance(joint, str):
         return joint
-    if reason := _obstacle_of_optimizer(options.get("optimizer"), guides[0], guide) or _obstacle_of_network(
-        stacked, few
-    ):
+    reason = _obstacle_of_optimizer(options.get("optimizer"), guides[0], guide)
+    if reason := reason or _obstacle_of_network(stacked, few):
         return reason
     try:
         with silent_fits():  # the status says how the members ended
@@ -132,10 +131,7 @@ def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -
 
 
 def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
-    """Return why the stacked network cannot replace the networks of the members; "" if it can.
-
-    The outputs are compared in double precision.
-    """
+    """Return why the stacked network cannot replace the networks of the members, in double precision; "" if it can."""
     network = copied(stacked.network).double()
     assert isinstance(network, StackedNetwork)
     member, weights = network.member, {path: value.detach()[:2] for path, value in network.weights().items()}
@@ -169,19 +165,10 @@ def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePoster
 
 def _mean(history: History, count: int) -> History:
     """Return the mean of `count` histories, given their sum."""
-
-    def mean(values: list[float]) -> list[float]:
-        return [value / count for value in values]
-
-    fields = "elbo", "expected_log_likelihood", "kl", "seconds"
-    return replace(
-        history,
-        elbo=mean(history.elbo),
-        expected_log_likelihood=mean(history.expected_log_likelihood),
-        kl=mean(history.kl),
-        kl_weight=list(history.kl_weight),
-        epochs=[replace(r, **{name: getattr(r, name) / count for name in fields}) for r in history.epochs],
-    )
+    terms = "elbo", "expected_log_likelihood", "kl"
+    steps: dict[str, Any] = {name: [value / count for value in getattr(history, name)] for name in terms}
+    epochs = [replace(r, **{name: getattr(r, name) / count for name in (*terms, "seconds")}) for r in history.epochs]
+    return replace(history, **steps, kl_weight=list(history.kl_weight), epochs=epochs)
 
 
 # --- the model of all members: its log-density is the sum of theirs, so gradients are the same ---
@@ -224,11 +211,7 @@ class StackedPrior(WeightPrior):
 
 
 class StackedLikelihood(Likelihood[Any]):
-    """A likelihood for the outputs of K members, shape (N, K, ...).
-
-    The likelihood of a single member is applied to these outputs. That likelihood treats the first axis as an axis of
-    draws, and the second axis as the rows. Each target serves all members.
-    """
+    """Applies a member's likelihood to outputs of K members, (N, K, ...), with the first axis as draws, K as rows."""
 
     def __init__(self, of_member: Likelihood[Any]) -> None:
         super().__init__()

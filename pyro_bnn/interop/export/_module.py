@@ -47,11 +47,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Return the largest difference between the values of two predictions; NaN if their shapes differ.
-
-    In regression, variances are compared as standard deviations, and differences are divided by the largest expected
-    value.
-    """
+    """Return the largest difference of two predictions, in regression relative and of sds; NaN for other shapes."""
     pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}
     if any(a.shape != b.shape for a, b in pairs.values()):
         return float("nan")

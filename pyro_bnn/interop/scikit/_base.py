@@ -148,10 +148,7 @@ class BNNEstimator(Advised, Settings):
         is_part: bool = False,
         is_next: bool = False,
     ) -> Self:
-        """Fit to x and y.
-
-        In regression, y has standardised targets, shape (N, O). In classification, it has labels, shape (N,) or (N, L).
-        """
+        """Fit to x and y: standardised targets, shape (N, O), or labels, shape (N,) or (N, L)."""
         name = PARTIAL[self.method] if is_part else self.method
         check_settings(self, name)
         rows, held_out = self._split(len(x), classes, name)

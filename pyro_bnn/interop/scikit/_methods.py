@@ -348,10 +348,7 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
 
 
 def check_settings(settings: Settings, method: str) -> None:
-    """Raise if a setting is wrong, and warn of each changed setting that `method` does not use.
-
-    If `partial_fit` was called on an estimator with the method "auto", `method` is "svi".
-    """
+    """Raise if a setting is wrong, and warn of each changed setting that `method`, for parts "svi", does not use."""
     for name, check in CHECKS.items():
         if getattr(settings, name) is not None or getattr(Settings, name) is not None:
             check(name, getattr(settings, name))

@@ -94,10 +94,9 @@ def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
 
 
 def take_declared(net: nn.Module) -> dict[str, Statement]:
-    """Replace every `PyroSample` by a buffer, so that no module uses Pyro; return ``{path: declaration}``.
+    """Replace every `PyroSample` by a buffer with the median of prior draws; return ``{path: declaration}``.
 
-    The initial value of a buffer is the median of prior draws. Each declaration depends only on those before it. A
-    `PyroSample` whose function computes a tensor from other variables is not replaced.
+    Each declaration depends only on those before it. A `PyroSample` that computes a tensor from others stays.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:

@@ -288,10 +288,7 @@ def network_values(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def require_bayesian(model: object, purpose: str = "", *, instead: str = "") -> None:
-    """Raise unless `model` is a BayesianModel.
-
-    The message contains `purpose`, such as " for Flipout". `instead` says what to call for a Pyro model of the user.
-    """
+    """Raise unless `model` is a BayesianModel. `instead` says what to call for a Pyro model of the user."""
     if not isinstance(model, BayesianModel):
         remedy = f"; make one, such as {EXAMPLE}" if isinstance(model, nn.Module) else ""
         if instead and callable(model) and not remedy:

@@ -87,10 +87,7 @@ def _require_values(name: str, value: Tensor) -> None:
 
 
 def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
-    """Put modules whose parameters are all frozen into eval mode, so that they are fixed functions without dropout.
-
-    Modules that contain a random parameter, at one of the paths `random`, keep their mode.
-    """
+    """Put modules with frozen parameters only, none at the paths `random`, into eval mode: no dropout is drawn."""
     for name, module in net.named_modules():
         prefix = f"{name}." if name else ""
         parameters = list(module.parameters())

@@ -20,7 +20,7 @@ from ..._core import checks as _checks
 
 Width = Literal["column", "page"]
 
-WIDTHS: dict[Width, float] = {"column": 3.4, "page": 7.0}  # in inches, for a paper with two columns
+WIDTHS: dict[str, float] = {"column": 3.4, "page": 7.0}  # in inches, for a paper with two columns
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#555555")
 """Colours that colour-blind people can distinguish: blue, vermilion, green, purple, orange, sky, black, and dark grey.
@@ -167,7 +167,7 @@ def _new_figure(width: float, height: float) -> Figure:
 
 def inches(width: str) -> float:
     """Return the width of a "column" or "page"."""
-    if width not in ("column", "page"):
+    if width not in [*WIDTHS]:
         raise ValueError(f"`width` must be 'column' or 'page', got {width!r}.")
     return WIDTHS[width]
 
