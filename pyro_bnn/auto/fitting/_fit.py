@@ -31,7 +31,7 @@ from ._variational import TimeLimit, fit_variational
 CHAINS = "Markov chains from trained networks, because this network is small enough"  # in the status
 METHODS = ("auto", "svi", "mclmc", "ensemble")
 
-OTHERS = {
+OTHERS = {  # methods that `fit` does not take, in lower case, each with the call that an error suggests
     **dict.fromkeys(["vi", "advi", "bbb", "meanfield", "mean-field", "variational"], 'fit(model, data, method="svi")'),
     **dict.fromkeys(["ensembles", "deep_ensemble"], 'fit(model, data, method="ensemble")'),
     "nuts": "fit_nuts(model, data)",
@@ -45,7 +45,6 @@ OTHERS = {
     "map": 'fit(model, data, method="svi", guide=DeltaGuide(model))',
     "swag": "fit_svi(model, guide, data, callbacks=[SWAG(guide)], ...)",
 }
-"""Methods that :func:`fit` does not take, in lower case, each with the call that an error suggests instead."""
 
 
 class _Common(TypedDict, total=False):

@@ -26,18 +26,13 @@ from ...modelling.priors import WeightPrior
 from ...scores.uncertainty import Accumulator
 from ._variational import fit_variational
 
-Start = Callable[[int], tuple[BayesianModel, nn.Module]]
-"""Takes the index of a member; returns the member's model, with new weights, and its guide."""
-
-OPTIONS = {"optimizer", "max_epochs", "batch_size", "kl_weight", "execution"}
-"""Options of a fit that have the same effect whether members are fitted at once or one by one."""
-
-ELEMENTWISE = {
+Start = Callable[[int], tuple[BayesianModel, nn.Module]]  # from a member's index: its new model and guide
+OPTIONS = {"optimizer", "max_epochs", "batch_size", "kl_weight", "execution"}  # as good for members at once
+ELEMENTWISE = {  # optimizers that update each element of a parameter by its own gradients only
     *(torch.optim.SGD, torch.optim.ASGD, torch.optim.Rprop, torch.optim.RMSprop, torch.optim.Adagrad),
     *(torch.optim.Adadelta, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam),
     torch.optim.RAdam,
 }
-"""Optimizers that update each element of a parameter by its own gradients only."""
 
 NUM_TRIED = 8  # number of rows with which the network is tried out
 MEMBER = f"{SITE_PREFIX}.member"  # prefix of the sites of the stacked model, in place of that of a member's sites

@@ -24,9 +24,7 @@ else:
     Normalize = optional("botorch.models.transforms.input", "BoTorch", "botorch").Normalize
     Standardize = optional("botorch.models.transforms.outcome", "BoTorch", "botorch").Standardize
 
-DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 7
-"""Heuristic: draws of all chains together, warm-up draws of each chain, number of chains, largest depth of trees."""
-
+DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 7  # heuristic: draws of all chains together, warm-up of each
 UNITS = 16  # heuristic: units of each of the two hidden layers
 
 CENTER, SPREAD = -0.5, 1.5  # heuristic: prior mean (less log(d) / 2) and sd of the logarithm of an input's factor

@@ -109,8 +109,7 @@ except ImportError:  # an older torch
 
 TRACED_ROWS = 23  # heuristic: rows for tracing, a number that no other axis should have
 
-Run = Callable[[Mapping[str, Tensor]], Tensor]
-"""Maps the weights of one draw, ``{path: weight}``, to the network's output."""
+Run = Callable[[Mapping[str, Tensor]], Tensor]  # from the weights of a draw, by path
 
 
 class PredictiveModule(nn.Module):

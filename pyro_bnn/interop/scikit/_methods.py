@@ -44,12 +44,8 @@ NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
 """Natural gradients for a further part of the data: else scales would start at the prior's, with steps too long."""
 
 MORE_DRAWS = "Raise `max_iter`, the number of draws of each chain and of its warm-up."
-TIGHTER = " If steps still diverge, use a tighter `prior`."
-"""Advice after chains that are too short, and after steps that diverged."""
-
-PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
-"""Heuristic for SWAG: rank, learning rate, number of epochs, batches per epoch, and most rows of a batch."""
-
+TIGHTER = " If steps still diverge, use a tighter `prior`."  # if steps diverged
+PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000  # heuristic for SWAG
 SEED_STEP = 1_000_003  # between members: a large prime, so that estimators with close seeds share no member
 
 
@@ -305,7 +301,7 @@ def _fitted(
 
 OPTIMISED = ("svi", "natural", "laplace", "kronecker", "swag", "ensemble")
 
-USED_BY = {
+USED_BY = {  # the methods that use each setting; others are used by all methods
     "time_limit": ("auto",),
     "batch_size": OPTIMISED,
     "learning_rate": OPTIMISED,
@@ -315,12 +311,9 @@ USED_BY = {
     "num_members": ("ensemble", "mclmc"),
     "num_chains": ("nuts",),
 }
-"""The methods that use each setting. Settings that are not listed are used by all methods."""
 
-IF_NO_CHAINS = frozenset({"batch_size", "learning_rate", "kl_weight"})
-"""Settings that "auto" uses only if chains are impossible."""
-
-CHECKS: dict[str, Callable[[str, Any], object]] = {
+IF_NO_CHAINS = frozenset({"batch_size", "learning_rate", "kl_weight"})  # "auto" uses them only without chains
+CHECKS: dict[str, Callable[[str, Any], object]] = {  # as far as they do not depend on the data
     "time_limit": _checks.positive,
     "max_iter": functools.partial(_checks.at_least, minimum=1),
     "batch_size": functools.partial(_checks.at_least, minimum=1),
@@ -332,7 +325,6 @@ CHECKS: dict[str, Callable[[str, Any], object]] = {
     "num_members": functools.partial(_checks.at_least, minimum=1),
     "num_chains": functools.partial(_checks.at_least, minimum=1),
 }
-"""Checks of the settings, as far as they do not depend on the data."""
 
 METHODS: dict[str, Callable[[Task], Fitted]] = {
     "auto": auto,
@@ -364,5 +356,4 @@ def check_settings(settings: Settings, method: str) -> None:
             )
 
 
-PARTIAL = {"auto": "svi", "svi": "svi", "natural": "natural"}
-"""The method of `partial_fit` for each `method`. It fits Gaussians, which become the prior of the next part."""
+PARTIAL = {"auto": "svi", "svi": "svi", "natural": "natural"}  # the method of `partial_fit`, which fits Gaussians

@@ -158,7 +158,7 @@ def _by(function: Callable[..., np.ndarray], *arguments: Tensor) -> Tensor:
     return torch.as_tensor(function(*arrays)).to(arguments[0].device, dtype)
 
 
-KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
+KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {  # cumulative distribution functions
     StudentT: lambda of, y: _by(scipy.special.stdtr, of.df, (y - of.loc) / of.scale),
     Beta: lambda of, y: _by(scipy.special.betainc, of.concentration1, of.concentration0, y.clamp(0, 1)),
     Poisson: lambda of, y: _by(scipy.special.pdtr, y.floor().clamp_min(0), of.rate) * (y >= 0),
@@ -166,7 +166,6 @@ KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
     NegativeBinomial: _negative_binomial,
     dist.ZeroInflatedDistribution: lambda of, y: (of.gate + (1 - of.gate) * cdf(of.base_dist, y)) * (y >= 0),
 }
-"""Cumulative distribution functions by class. Each function is also used for the subclasses of its class."""
 
 
 def cdf(distribution: Distribution, value: Tensor) -> Tensor:

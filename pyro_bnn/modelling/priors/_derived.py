@@ -20,7 +20,7 @@ PriorLike = WeightPrior | Distribution
 """A prior, or a distribution of one real number, which becomes the prior of every element."""
 
 
-CALLS = {
+CALLS = {  # calls that make priors, by name
     "fan-in": "FanInNormalPrior(2.0)",
     "fan-in-normal": "FanInNormalPrior(2.0)",
     "hierarchical": "HierarchicalNormalPrior()",
@@ -29,7 +29,6 @@ CALLS = {
     "mixture": "ScaleMixturePrior()",
     "normal": "NormalPrior(1.0)",
 }
-"""Calls that make priors, by name."""
 
 
 @dataclass(frozen=True)

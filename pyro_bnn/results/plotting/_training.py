@@ -15,9 +15,7 @@ from ._figures import BLACK, BLUE, VERMILION, Width, one_axes, panels, styled
 FEW = 40  # curves with fewer epochs have markers; the others have a moving average
 SHARE_AVERAGED, PALE = 40, 0.3  # heuristic: the moving average is over one in 40 epochs; opacity of the curve behind it
 
-FEWEST_CUT, FAR_WIDER = 10, 5
-"""Heuristic: the beginning of a curve with this many epochs is left out if the range of the whole curve is this many
-times that of its second half."""
+FEWEST_CUT, FAR_WIDER = 10, 5  # heuristic: a curve with so many epochs, so much wider than its end, loses its beginning
 
 
 @explained("loss_curves(posterior)")
