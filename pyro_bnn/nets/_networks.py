@@ -165,12 +165,16 @@ def _require_activation(activation: object) -> None:
         same = [
             f"; pass torch.nn.{known}."
             for known, value in vars(nn).items()
-            if known.lower() == name.lower().replace("_", "") and _needs_no_arguments(value)
+            if known.lower() == name.lower().replace("_", "") and _is_activation(value)
         ]
         got = repr(activation) if isinstance(activation, str | nn.Module) else _checks.described(activation)
         raise ValueError(
             f"`activation` must be a function that makes a module, such as torch.nn.ReLU, got {got}{[*same, '.'][0]}"
         )
+
+
+def _is_activation(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, nn.Module) and _needs_no_arguments(value)
 
 
 def _needs_no_arguments(function: object) -> TypeGuard[Callable[[], object]]:

@@ -233,7 +233,7 @@ class Surrogate(EnsembleModel):
         shape = (self._num_draws, *X.shape[:-1], self._num_outputs)
         if not X.numel():  # BoTorch asks for no points where no point can improve
             return X.new_empty(shape).movedim(0, -3)
-        draws = {name: self.get_buffer(buffer) for name, buffer in self._names.items()}  # each (S, *event)
+        draws = self._draws()
         rows = X.reshape(-1, X.shape[-1])  # (N, d)
         observation = self.model.observe(self._outputs(draws, rows), draws)
         values, expected = observation.mean, (self._num_draws, len(rows), self._num_outputs)
@@ -246,6 +246,10 @@ class Surrogate(EnsembleModel):
         if has_noise:
             values = values + observation.stddev.reshape(shape) * self._noise(values)
         return values.movedim(0, -3)
+
+    def _draws(self) -> dict[str, Tensor]:
+        """Return the draws, ``{site: shape (S, *event)}``."""
+        return {name: self.get_buffer(buffer) for name, buffer in self._names.items()}
 
     def _outputs(self, draws: dict[str, Tensor], rows: Tensor) -> Tensor:
         """Return the outputs for all draws, shape (S, N, out); raise if they are random."""

@@ -283,16 +283,14 @@ class PredictiveModule(nn.Module):
                 "random numbers, as `nets.MCDropout` does; remove the layer that draws."
             )
         difference = largest_difference(found, expected)
-        if not difference <= tolerance(self._dtype()):
+        tensors = [*self.draws.buffers(), *self.network.parameters(), *self.network.buffers()]
+        dtype = next(value.dtype for value in tensors if value.is_floating_point())
+        if not difference <= tolerance(dtype):
             raise ValueError(
                 f"the module must give the results of `predict`, but differs by {difference:.2g} on `x`; serve this "
                 f"model with `predict`, since its likelihood {type(self.likelihood).__name__} or its network cannot be "
                 "exported."
             )
-
-    def _dtype(self) -> torch.dtype:
-        tensors = [*self.draws.buffers(), *self.network.parameters(), *self.network.buffers()]
-        return next(value.dtype for value in tensors if value.is_floating_point())
 
     def extra_repr(self) -> str:
         """Return the number of draws, the seed, and how the network runs."""
