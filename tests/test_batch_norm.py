@@ -240,7 +240,7 @@ def test_mistakes_are_told():
         pb.refresh_batch_norm(plain, pb.MeanFieldGuide(plain), x)
     other, _, _ = problem()
     other.network[4] = nn.Identity()
-    with pytest.raises(ValueError, match=r"carry `net\.4\.running_mean`"):
+    with pytest.raises(ValueError, match=r"the draws have \['net\.4\.running_mean'"):
         pb.predict(other, pb.RefreshedPosterior(model, guide, x), x, num_samples=2)
 
 

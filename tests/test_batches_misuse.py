@@ -11,13 +11,13 @@ from .test_batches import FRAME, PAIRS, Loader, Stream, X, Y, batches, passes, s
 SPARSE = torch.eye(7).to_sparse()
 
 REFUSED = {
-    "tensor": (X, r"`data` must be a DataLoader or a tuple of tensors, got Tensor; pass \(x, y\), or a loader of such"),
+    "tensor": (X, r"must be a pair \(x, y\) of tensors or arrays, or a loader .*, got Tensor; pass \(x, y\)"),
     "array": (X.numpy(), r"got ndarray; pass \(x, y\)"),
     "frame": (FRAME, r"got DataFrame; pass \(x, y\)"),
     "path": ("train.csv", r"got str; pass \(x, y\)"),
     "number": (3, r"got int; pass \(x, y\)"),
     "none": (None, r"got NoneType; pass \(x, y\)"),
-    "dictionary": ({"x": X, "y": Y}, r"must be a pair \(x, y\), got a dictionary with the keys \['x', 'y'\]; pass"),
+    "dictionary": ({"x": X, "y": Y}, r"a pair \(x, y\) of .*, got a dictionary with the keys \['x', 'y'\]; pass"),
     "data-set": (
         TensorDataset(X, Y),
         r"got the data set TensorDataset; pass `DataLoader\(data, batch_size=..., shuffle=True\)`",

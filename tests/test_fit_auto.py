@@ -298,7 +298,7 @@ def test_wrong_arguments_are_told(options, message):
         ((wave(40)[0], wave(30)[1]), "`x` and `y` must have the same number of rows"),
         ((wave()[0] * torch.nan, wave()[1]), "`x` must be finite"),
         (wave()[:1], r"`data` must be a pair \(x, y\), got 1 part"),
-        (wave()[0], "`data` must be a DataLoader or a tuple of tensors, got Tensor"),
+        (wave()[0], r"`data` must be a pair \(x, y\) of tensors or arrays, .* got Tensor; pass \(x, y\)"),
     ],
 )
 def test_wrong_data_are_told_alike(data, message, method):

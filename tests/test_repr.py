@@ -195,6 +195,7 @@ def test_what_is_random_what_is_learned_and_what_is_frozen():
     where = [pb.layers(nn.Linear) - "**.bias", "net.shift"]
     assert repr(small_model(net=net, where=where, exclude="net.1.*.*")[0]) == lines(
         "BayesianModel of Sequential: 61 numbers with a prior, 55 learned, 12 frozen",
+        "  batch normalisation: fit(...) is variational; predict by a RefreshedPosterior",
         "  prior: NormalPrior(scale=0.7)",
         "  likelihood: CategoricalLikelihood()",
         "  data: 20 rows, float64 on cpu",

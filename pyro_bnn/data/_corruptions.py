@@ -13,8 +13,7 @@ NOISE_SCALES = (0.04, 0.06, 0.08, 0.09, 0.10)
 BLUR_SCALES = (0.4, 0.6, 0.7, 0.8, 1.0)
 CONTRASTS = (0.75, 0.5, 0.4, 0.3, 0.15)
 
-BLUR_WIDTH = 4.0
-"""Half-width of a blur's kernel, in standard deviations, as in scikit-image."""
+BLUR_WIDTH = 4.0  # half-width of a blur's kernel, in standard deviations, as in scikit-image
 
 
 def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:

@@ -24,8 +24,7 @@ from .._core.scope import filtered_warnings
 from .._core.summary import Shown, Summary, counted, kind_of
 
 IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
-GREY_SETS = (*IMAGE_SETS, "digits")
-"""Data sets whose images have no channel axis."""
+GREY_SETS = (*IMAGE_SETS, "digits")  # their images have no channel axis
 
 FILES = (("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"))
 """Files of images and of labels: first those of the training set, then those of the test set."""

@@ -16,14 +16,9 @@ from ..results.pruning import decibel, signal_to_noise
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-Point = tuple[int, dict[str, float]]
-"""The number of steps so far, and values of curves, ``{name: value}``."""
-
-SVI_STEP = "svi_step"
-"""The horizontal axis in Weights & Biases, whose own step counter also counts other logged values."""
-
-MOST = 1000
-"""Largest number of values that an MLflow server accepts in one request."""
+Point = tuple[int, dict[str, float]]  # the number of steps so far, and values of curves, ``{name: value}``
+SVI_STEP = "svi_step"  # horizontal axis in Weights & Biases, whose own step counter also counts other logged values
+MOST = 1000  # largest number of values that an MLflow server accepts in one request
 
 
 class HistoryWriter(ABC):

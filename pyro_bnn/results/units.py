@@ -12,18 +12,11 @@ from .._core.summary import counted, few
 from ..modelling.distributions import NormalMixture
 from ..scores.uncertainty import MixtureDensityPrediction, RegressionPrediction
 
-FAR_LARGER = 3.0
-"""Heuristic: rows get a note if their sd exceeds that of the training targets by this factor."""
+FAR_LARGER = 3.0  # heuristic: rows get a note if their sd exceeds that of the training targets by this factor
 
 
 def note_on_unlike_rows(sd: np.ndarray, scale: np.ndarray | Sequence[float], names: Sequence[object]) -> str:
-    """Return a note on rows with a far larger standard deviation than the training targets, or an empty text.
-
-    Args:
-        sd: Predicted standard deviations, shape (N, O).
-        scale: Standard deviations of the training targets, shape (O,).
-        names: Names of the N rows.
-    """
+    """Return a note on rows whose `sd`, shape (N, O), is far above that of the training targets, (O,), or ""."""
     unlike = np.flatnonzero((sd > FAR_LARGER * np.asarray(scale)).any(1))
     if not len(unlike):
         return ""

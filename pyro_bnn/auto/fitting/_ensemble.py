@@ -144,13 +144,11 @@ class Member:
         return path.with_name(f"{path.name}.{index}-of-{self.num_members}")
 
     def require_file(self) -> None:
-        if self.resume is not None and not any(
-            self._file(self.resume, index).exists() for index in range(self.num_members)
-        ):
+        files = [] if self.resume is None else [self._file(self.resume, index) for index in range(self.num_members)]
+        if files and not any(file.exists() for file in files):
             raise FileNotFoundError(
-                f"`resume` must be the path that an interrupted fit had as `checkpoint`, but "
-                f"{self._file(self.resume, 0)} and the files of the other members do not exist; give that path and "
-                "the same number of members."
+                f"`resume` must be the path that an interrupted fit had as `checkpoint`, but {files[0]} and the files "
+                "of the other members do not exist; give that path and the same number of members."
             )
 
 
@@ -184,19 +182,14 @@ def fit_ensemble(
     make_guide = DeltaGuide if guide is None else guide
     member = Member(model, data, make_guide, reset, seed, num_members, checkpoint, resume, options)
     member.require_file()
-    begin, reason = time.perf_counter(), ""
-    if reads_wait(model.device) and num_members > 1:
-        together = member.in_one_step(range(num_members), progress)
-        if not isinstance(together, str):
-            seconds = time.perf_counter() - begin
-            return with_learned(_told(EnsemblePosterior(together), seconds, _where(1)), model)
-        reason = f" one after the other, since {together}"
+    begin, on_gpu = time.perf_counter(), reads_wait(model.device) and num_members > 1
+    together: list[GuidePosterior] | str = ""  # why the members are fitted one by one
+    if on_gpu:
+        together, how = member.in_one_step(range(num_members), progress), _where(1)
     elif not alone and member.gains_by_groups:
-        groups = member.in_groups(num_workers, progress)
-        if not isinstance(groups, str):
-            ensemble, seconds = EnsemblePosterior(groups), time.perf_counter() - begin
-            how = _where(min(num_workers, member.num_groups))
-            return with_learned(_told(ensemble, seconds, how), model)
+        together, how = member.in_groups(num_workers, progress), _where(min(num_workers, member.num_groups))
+    if not isinstance(together, str):
+        return _told(EnsemblePosterior(together), begin, how, model)
     threads = torch.get_num_threads() if alone else max(torch.get_num_threads() // num_members, 1)
     given = None if checkpoint is None else checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint
     with progress_bar("member", num_members, shown=progress) as bar:
@@ -217,24 +210,26 @@ def fit_ensemble(
                 f"stopped by a signal; the states of the members are in {given}.*-of-{num_members}. To continue, call "
                 f"again with the same arguments and `resume={os.fspath(given)!r}`."
             ) from None
-    seconds = time.perf_counter() - begin
     ensemble = EnsemblePosterior(_members(model, found))
     with torch.no_grad():
         for name, value in _learned(model).items():
             value.copy_(torch.stack([learned[name] for _, learned, _ in found]).mean(0))
-    return with_learned(_told(ensemble, seconds, _where(num_workers, reason)), model)
+    return _told(
+        ensemble, begin, _where(num_workers, f" one after the other, since {together}" if on_gpu else ""), model
+    )
 
 
 def _where(num_workers: int, reason: str = "") -> str:
     return f"in this process{reason}" if num_workers == 1 else f"in up to {num_workers} processes"
 
 
-def _told(ensemble: EnsemblePosterior, seconds: float, how: str) -> EnsemblePosterior:
-    """Give the ensemble a status that says how long the fit took, and in how many processes it ran."""
+def _told(ensemble: EnsemblePosterior, begin: float, how: str, model: BayesianModel) -> EnsemblePosterior:
+    """Give the ensemble a status that says how long the fit took since `begin`, and in how many processes it ran."""
+    seconds = time.perf_counter() - begin
     message = f"{ensemble.status.message.rstrip('.')}. Fitted in {in_time(seconds)} {how}."
     ensemble.status, ensemble.seconds = replace(ensemble.status, message=message), seconds
     warn_unless_ok(ensemble.status)
-    return ensemble
+    return with_learned(ensemble, model)
 
 
 def _learned(model: BayesianModel) -> dict[str, Tensor]:
@@ -243,11 +238,7 @@ def _learned(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def _members(model: BayesianModel, found: list[Fit]) -> list[Posterior]:
-    """Return the members' posteriors.
-
-    If learned parameters or buffers differ from those of `model` in the network of at least one member, every posterior
-    stores the values of its own member.
-    """
+    """Return posteriors, which store their networks' learned values if a member's differ from those of `model`."""
     before = network_values(model)
     if all(torch.equal(before[name], value) for values, _, _ in found for name, value in values.items()):
         return [posterior for _, _, posterior in found]

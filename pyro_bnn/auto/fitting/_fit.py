@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, overload
 
 import torch
 from pyro.infer import ELBO
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, check_fit, checked_callbacks
@@ -27,13 +28,10 @@ from ..choosing import Deadline, UnsuitableError, fit_best
 from ._ensemble import MakeGuide, fit_ensemble
 from ._variational import TimeLimit, fit_variational
 
-CHAINS = "Markov chains from trained networks, because this network is small enough"
-"""Part of the status after a fit with chains."""
-
-
+CHAINS = "Markov chains from trained networks, because this network is small enough"  # in the status
 METHODS = ("auto", "svi", "mclmc", "ensemble")
 
-OTHERS = {
+OTHERS = {  # methods that `fit` does not take, in lower case, each with the call that an error suggests
     **dict.fromkeys(["vi", "advi", "bbb", "meanfield", "mean-field", "variational"], 'fit(model, data, method="svi")'),
     **dict.fromkeys(["ensembles", "deep_ensemble"], 'fit(model, data, method="ensemble")'),
     "nuts": "fit_nuts(model, data)",
@@ -47,30 +45,41 @@ OTHERS = {
     "map": 'fit(model, data, method="svi", guide=DeltaGuide(model))',
     "swag": "fit_svi(model, guide, data, callbacks=[SWAG(guide)], ...)",
 }
-"""Methods that :func:`fit` does not take, in lower case, each with the call that an error suggests instead."""
+
+
+class _Common(TypedDict, total=False):
+    """Options of variational fits and ensembles, for the overloads of :func:`fit`."""
+
+    optimizer: OptimizerMaker | ScheduledMaker | None
+    max_epochs: int | None
+    batch_size: int | None
+    validation: tuple[Inputs, Tensor] | None
+    elbo: ELBO | None
+    estimator: Estimator | None
+    kl_weight: float | KLWeight
+    progress: bool | None
+    execution: Execution | None
+    checkpoint: str | Path | Checkpoint | None
+    resume: str | Path | None
+    seed: int | None
+
+
+class _Variational(_Common, total=False):
+    time_limit: float | None
+    guide: nn.Module | None
+    callbacks: Sequence[Callback]
+
+
+class _Ensemble(_Common, total=False):
+    num_members: int | None
+    num_workers: int | None
+    reset: Callable[[nn.Module], object] | None
+    guide: MakeGuide | None
 
 
 @overload
 def fit(
-    model: BayesianModel,
-    data: Data,
-    *,
-    method: Literal["svi"],
-    time_limit: float | None = None,
-    guide: nn.Module | None = None,
-    optimizer: OptimizerMaker | ScheduledMaker | None = None,
-    max_epochs: int | None = None,
-    batch_size: int | None = None,
-    validation: tuple[Inputs, Tensor] | None = None,
-    elbo: ELBO | None = None,
-    estimator: Estimator | None = None,
-    kl_weight: float | KLWeight = 1.0,
-    callbacks: Sequence[Callback] = (),
-    progress: bool | None = None,
-    execution: Execution | None = None,
-    checkpoint: str | Path | Checkpoint | None = None,
-    resume: str | Path | None = None,
-    seed: int | None = None,
+    model: BayesianModel, data: Data, *, method: Literal["svi"], **options: Unpack[_Variational]
 ) -> GuidePosterior: ...
 
 
@@ -88,26 +97,7 @@ def fit(
 
 @overload
 def fit(
-    model: BayesianModel,
-    data: Data,
-    *,
-    method: Literal["ensemble"],
-    num_members: int | None = None,
-    num_workers: int | None = None,
-    reset: Callable[[nn.Module], object] | None = None,
-    guide: MakeGuide | None = None,
-    optimizer: OptimizerMaker | ScheduledMaker | None = None,
-    max_epochs: int | None = None,
-    batch_size: int | None = None,
-    validation: tuple[Inputs, Tensor] | None = None,
-    elbo: ELBO | None = None,
-    estimator: Estimator | None = None,
-    kl_weight: float | KLWeight = 1.0,
-    progress: bool | None = None,
-    execution: Execution | None = None,
-    checkpoint: str | Path | Checkpoint | None = None,
-    resume: str | Path | None = None,
-    seed: int | None = None,
+    model: BayesianModel, data: Data, *, method: Literal["ensemble"], **options: Unpack[_Ensemble]
 ) -> EnsemblePosterior: ...
 
 
@@ -117,21 +107,7 @@ def fit(
     data: Data,
     *,
     method: Literal["auto", "svi", "mclmc"] = "auto",
-    time_limit: float | None = None,
-    guide: nn.Module | None = None,
-    optimizer: OptimizerMaker | ScheduledMaker | None = None,
-    max_epochs: int | None = None,
-    batch_size: int | None = None,
-    validation: tuple[Inputs, Tensor] | None = None,
-    elbo: ELBO | None = None,
-    estimator: Estimator | None = None,
-    kl_weight: float | KLWeight = 1.0,
-    callbacks: Sequence[Callback] = (),
-    progress: bool | None = None,
-    execution: Execution | None = None,
-    checkpoint: str | Path | Checkpoint | None = None,
-    resume: str | Path | None = None,
-    seed: int | None = None,
+    **options: Unpack[_Variational],
 ) -> GuidePosterior | MCMCPosterior: ...
 
 
@@ -191,9 +167,8 @@ def fit(
 
     Args:
         model: A network with a prior and a likelihood.
-        data: A tuple (x, y) of tensors with all N rows: x of shape (N, ...), and y of shape (N, O) for regression or
-            (N,) for classification. A loader of such pairs is also possible, but only for variational fits and
-            ensembles.
+        data: A pair (x, y) of tensors or arrays with all N rows: x of shape (N, ...), and y of shape (N, O) for
+            regression or (N,) for classification; for variational fits and ensembles, also a loader of such pairs.
         method: ``"auto"`` draws weights with Markov chains if possible (see the notes), and otherwise makes a
             variational fit. ``"svi"`` makes a variational fit. ``"mclmc"`` runs chains, or raises an error if chains
             are impossible. ``"ensemble"`` fits an ensemble.
@@ -346,10 +321,7 @@ def _check_method(method: str, time_limit: float | None, given: Sequence[str], o
         raise ValueError(
             f'`{given[0]}` needs variational inference, got method="mclmc"; leave it out, or use method="svi".'
         )
-    if time_limit is None:
-        return
-    _checks.positive("time_limit", time_limit)
-    if method == "ensemble":
+    if time_limit is not None and _checks.positive("time_limit", time_limit) and method == "ensemble":
         raise ValueError(
             '`time_limit` does not apply to method="ensemble"; leave it out, and limit `max_epochs` instead.'
         )

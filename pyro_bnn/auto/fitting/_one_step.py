@@ -26,18 +26,13 @@ from ...modelling.priors import WeightPrior
 from ...scores.uncertainty import Accumulator
 from ._variational import fit_variational
 
-Start = Callable[[int], tuple[BayesianModel, nn.Module]]
-"""Takes the index of a member; returns the member's model, with new weights, and its guide."""
-
-OPTIONS = {"optimizer", "max_epochs", "batch_size", "kl_weight", "execution"}
-"""Options of a fit that have the same effect whether members are fitted at once or one by one."""
-
-ELEMENTWISE = {
+Start = Callable[[int], tuple[BayesianModel, nn.Module]]  # from a member's index: its new model and guide
+OPTIONS = {"optimizer", "max_epochs", "batch_size", "kl_weight", "execution"}  # as good for members at once
+ELEMENTWISE = {  # optimizers that update each element of a parameter by its own gradients only
     *(torch.optim.SGD, torch.optim.ASGD, torch.optim.Rprop, torch.optim.RMSprop, torch.optim.Adagrad),
     *(torch.optim.Adadelta, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam),
     torch.optim.RAdam,
 }
-"""Optimizers that update each element of a parameter by its own gradients only."""
 
 NUM_TRIED = 8  # number of rows with which the network is tried out
 MEMBER = f"{SITE_PREFIX}.member"  # prefix of the sites of the stacked model, in place of that of a member's sites
@@ -68,9 +63,8 @@ def fit_in_one_step(
     joint = direct_joint(model, guides[0], Trace_ELBO(), few)
     if isinstance(joint, str):
         return joint
-    if reason := _obstacle_of_optimizer(options.get("optimizer"), guides[0], guide) or _obstacle_of_network(
-        stacked, few
-    ):
+    reason = _obstacle_of_optimizer(options.get("optimizer"), guides[0], guide)
+    if reason := reason or _obstacle_of_network(stacked, few):
         return reason
     try:
         with silent_fits():  # the status says how the members ended
@@ -132,10 +126,7 @@ def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -
 
 
 def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
-    """Return why the stacked network cannot replace the networks of the members; "" if it can.
-
-    The outputs are compared in double precision.
-    """
+    """Return why the stacked network cannot replace the networks of the members, in double precision; "" if it can."""
     network = copied(stacked.network).double()
     assert isinstance(network, StackedNetwork)
     member, weights = network.member, {path: value.detach()[:2] for path, value in network.weights().items()}
@@ -169,19 +160,10 @@ def _apart(fitted: GuidePosterior, guides: list[DeltaGuide]) -> list[GuidePoster
 
 def _mean(history: History, count: int) -> History:
     """Return the mean of `count` histories, given their sum."""
-
-    def mean(values: list[float]) -> list[float]:
-        return [value / count for value in values]
-
-    fields = "elbo", "expected_log_likelihood", "kl", "seconds"
-    return replace(
-        history,
-        elbo=mean(history.elbo),
-        expected_log_likelihood=mean(history.expected_log_likelihood),
-        kl=mean(history.kl),
-        kl_weight=list(history.kl_weight),
-        epochs=[replace(r, **{name: getattr(r, name) / count for name in fields}) for r in history.epochs],
-    )
+    terms = "elbo", "expected_log_likelihood", "kl"
+    steps: dict[str, Any] = {name: [value / count for value in getattr(history, name)] for name in terms}
+    epochs = [replace(r, **{name: getattr(r, name) / count for name in (*terms, "seconds")}) for r in history.epochs]
+    return replace(history, **steps, kl_weight=list(history.kl_weight), epochs=epochs)
 
 
 # --- the model of all members: its log-density is the sum of theirs, so gradients are the same ---
@@ -224,11 +206,7 @@ class StackedPrior(WeightPrior):
 
 
 class StackedLikelihood(Likelihood[Any]):
-    """A likelihood for the outputs of K members, shape (N, K, ...).
-
-    The likelihood of a single member is applied to these outputs. That likelihood treats the first axis as an axis of
-    draws, and the second axis as the rows. Each target serves all members.
-    """
+    """Applies a member's likelihood to outputs of K members, (N, K, ...), with the first axis as draws, K as rows."""
 
     def __init__(self, of_member: Likelihood[Any]) -> None:
         super().__init__()

@@ -66,10 +66,7 @@ def is_flat(trend: svi.Trend) -> bool:
 
 
 class Plateau:
-    """Ends a fit at the last plateau of its objective.
-
-    At each earlier plateau, it lowers `factor`, which multiplies the learning rate.
-    """
+    """Ends a fit at the last plateau of its objective; at earlier ones, lowers `factor` of the learning rate."""
 
     def __init__(self) -> None:
         self.decays: tuple[float, ...] = DECAYS
@@ -112,10 +109,7 @@ def window_of(num_batches: float) -> int:
 
 
 class TimeLimit(svi.EpochEnd):
-    """Ends a fit after the step in which `time.perf_counter` reaches `end`.
-
-    `FEWEST_STEPS` steps may take `GRACE` seconds more.
-    """
+    """Ends a fit when `time.perf_counter` reaches `end`; `FEWEST_STEPS` steps may take `GRACE` seconds more."""
 
     def __init__(self, end: float) -> None:
         self._begin, self._end = time.perf_counter(), end
@@ -218,8 +212,9 @@ def fit_variational(
         elbo = TraceMeanField_ELBO()
     if estimator is None and elbo is not None and _suits_local_reparameterization(model, guide, data):
         estimator = LocalReparameterization()
-    size = _batch_size(model, data, batch_size)
-    num_batches = svi.count_batches(data, size, num_data=model.num_data, execution=execution) or 1
+    if batch_size is None and isinstance(data, tuple) and model.num_data > LARGEST_BATCH:
+        batch_size = math.ceil(model.num_data / math.ceil(model.num_data / LARGEST_BATCH))
+    num_batches = svi.count_batches(data, batch_size, num_data=model.num_data, execution=execution) or 1
     if max_epochs is None:
         max_epochs = max(math.ceil(MOST_STEPS / num_batches), FEWEST_EPOCHS)
     _checks.at_least("max_epochs", max_epochs, 1)
@@ -251,7 +246,7 @@ def fit_variational(
         data,
         optimizer=make,
         num_epochs=max_epochs,
-        batch_size=size,
+        batch_size=batch_size,
         elbo=elbo,
         estimator=estimator,
         kl_weight=kl_weight,
@@ -265,7 +260,7 @@ def fit_variational(
     if stopping is not None:
         stopping.restore_best()
     batches = "all rows at once" if isinstance(data, tuple) else "a loader"
-    settings = [batches if size is None else f"batches of {size}", *made]
+    settings = [batches if batch_size is None else f"batches of {batch_size}", *made]
     settings += [] if estimator is None else [type(estimator).__name__]
     status = _status(fitted, ", ".join(settings), plateau, stopping, limit)
     status = status if unsuitable is None else unsuitable.instead(status)
@@ -303,12 +298,6 @@ def _is_table(model: BayesianModel, data: Any) -> bool:
     return isinstance(x, Tensor) and x.dim() == TABLE
 
 
-def _batch_size(model: BayesianModel, data: svi.Data, batch_size: int | None) -> int | None:
-    if batch_size is not None or not isinstance(data, tuple) or model.num_data <= LARGEST_BATCH:
-        return batch_size
-    return math.ceil(model.num_data / math.ceil(model.num_data / LARGEST_BATCH))
-
-
 def _status(
     fitted: GuidePosterior, settings: str, plateau: Plateau, stopping: EarlyStopping | None, limit: TimeLimit | None
 ) -> Status:
@@ -319,11 +308,8 @@ def _status(
     settings, said = settings + before.detail, said + before.detail
     trend = plateau.trend
     if stopping is not None and stopping.is_ended:
-        return Status(
-            True,
-            f"stopped early: the log-density of the validation rows was best after {stopping.best_epoch} epochs, whose "
-            f"posterior was kept; {said}.",
-        )
+        best = f"was best after {stopping.best_epoch} epochs, whose posterior was kept"
+        return Status(True, f"stopped early: the log-density of the validation rows {best}; {said}.")
     if plateau.is_converged and trend is not None:
         rise = "it fluctuates" if trend.rise <= trend.noise else f"{NEGLIGIBLE:g} nats"
         last = f"the last {trend.num_values} epochs"

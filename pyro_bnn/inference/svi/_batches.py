@@ -171,18 +171,18 @@ def is_whole(data: Data) -> bool:
 
 
 def _require_kind(data: object) -> None:
-    remedy = "pass (x, y), or a loader of such pairs"
     if isinstance(data, Dataset):
         options = "batch_size=..." if isinstance(data, IterableDataset) else "batch_size=..., shuffle=True"
         raise ValueError(
             f"`data` must be a loader or a tuple of tensors, got the data set {type(data).__name__}; pass "
             f"`DataLoader(data, {options})`, with `batch_size=None` if the data set gives whole batches."
         )
-    if isinstance(data, Mapping):
-        raise ValueError(f"`data` must be a pair (x, y), got a dictionary with the keys {list(data)}; {remedy}.")
     is_array = callable(getattr(type(data), "__array__", None))  # arrays, tensors and data frames have it
-    if is_array or isinstance(data, (str, bytes)) or not isinstance(data, Iterable):
-        raise ValueError(f"`data` must be a DataLoader or a tuple of tensors, got {type(data).__name__}; {remedy}.")
+    if is_array or isinstance(data, (str, bytes, Mapping)) or not isinstance(data, Iterable):
+        got = f"a dictionary with the keys {list(data)}" if isinstance(data, Mapping) else type(data).__name__
+        raise ValueError(
+            f"`data` must be a pair (x, y) of tensors or arrays, or a loader of such pairs, got {got}; pass (x, y)."
+        )
 
 
 class Loader:

@@ -24,23 +24,14 @@ else:
     Normalize = optional("botorch.models.transforms.input", "BoTorch", "botorch").Normalize
     Standardize = optional("botorch.models.transforms.outcome", "BoTorch", "botorch").Standardize
 
-DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 7
-"""Heuristic: draws of all chains together, warm-up draws of each chain, number of chains, largest depth of trees."""
+DRAWS, WARMUP, CHAINS, TREE_DEPTH = 128, 200, 2, 7  # heuristic: draws of all chains together, warm-up of each
+UNITS = 16  # heuristic: units of each of the two hidden layers
 
-UNITS = 16
-"""Heuristic: units of each of the two hidden layers."""
-
-CENTER, SPREAD = -0.5, 1.5
-"""Heuristic: prior mean and standard deviation of the logarithm of an input's factor.
-
-With d inputs, the mean is lower by log(d) / 2.
-"""
-
+CENTER, SPREAD = -0.5, 1.5  # heuristic: prior mean (less log(d) / 2) and sd of the logarithm of an input's factor
 PRIOR = PriorByName({"net.0.*": NormalPrior(1.0), "net.1.*": NormalPrior(1.0), "**": FanInNormalPrior(2.0)})
 """Heuristic: priors for the default network's input factors, for its first layer, and for further layers."""
 
-NOISE = dist.LogNormal(-5.0, 0.5)
-"""Heuristic: prior of a noise scale. With a wider prior, a fit could explain small differences as noise."""
+NOISE = dist.LogNormal(-5.0, 0.5)  # heuristic: prior of a noise scale; a wide one could explain small differences
 
 
 class Relevance(nn.Module):

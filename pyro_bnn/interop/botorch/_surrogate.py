@@ -31,8 +31,7 @@ else:
     GetSampler = optional("botorch.sampling.get_sampler", "BoTorch", "botorch").GetSampler
     IndexSampler = optional("botorch.sampling.index_sampler", "BoTorch", "botorch").IndexSampler
 
-DEFAULT_DRAWS = 128
-"""Default number of draws: a divisor of 512, BoTorch's default number of samples in an acquisition function."""
+DEFAULT_DRAWS = 128  # a divisor of 512, BoTorch's default number of samples in an acquisition function
 
 GAUSSIAN = GaussianLikelihood, HeteroscedasticGaussianLikelihood
 

@@ -23,11 +23,8 @@ from ...modelling.model import BayesianModel, own_paths, require_bayesian
 from ...results.prediction import new_seed, predict, predicted_draws
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 
-TOLERANCE = 1e-5
-"""Largest accepted difference from `predict`. For dtypes of low precision, :func:`tolerance` accepts larger ones."""
-
-ROUNDINGS = 64
-"""Heuristic: differences of up to this many rounding errors of the dtype are accepted."""
+TOLERANCE = 1e-5  # largest accepted difference from `predict`; `tolerance` has larger ones for low precision
+ROUNDINGS = 64  # heuristic: differences of up to this many rounding errors of the dtype are accepted
 
 
 def answers(prediction: Prediction) -> dict[str, Tensor]:
@@ -50,11 +47,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Return the largest difference between the values of two predictions; NaN if their shapes differ.
-
-    In regression, variances are compared as standard deviations, and differences are divided by the largest expected
-    value.
-    """
+    """Return the largest difference of two predictions, in regression relative and of sds; NaN for other shapes."""
     pairs = {name: (found[name].double(), value.double()) for name, value in expected.items()}
     if any(a.shape != b.shape for a, b in pairs.values()):
         return float("nan")
@@ -65,8 +58,7 @@ def largest_difference(found: Mapping[str, Tensor], expected: Mapping[str, Tenso
     return max(float((a - b).abs().max()) / unit for a, b in pairs.values())
 
 
-FEWEST_ZEROS = 0.5
-"""Heuristic: a parameter is stored without zeros if at least this share of its elements is 0 in all draws."""
+FEWEST_ZEROS = 0.5  # heuristic: a parameter is stored without zeros if this share is 0 in all draws
 
 
 class StackedDraws(nn.Module):
@@ -115,14 +107,9 @@ except ImportError:  # an older torch
     _scan = None  # type: ignore[assignment]
 
 
-TRACED_ROWS = 23
-"""Heuristic: number of rows for tracing.
+TRACED_ROWS = 23  # heuristic: rows for tracing, a number that no other axis should have
 
-If another axis had the same size, torch could take both sizes for one variable.
-"""
-
-Run = Callable[[Mapping[str, Tensor]], Tensor]
-"""Maps the weights of one draw, ``{path: weight}``, to the network's output."""
+Run = Callable[[Mapping[str, Tensor]], Tensor]  # from the weights of a draw, by path
 
 
 class PredictiveModule(nn.Module):
@@ -296,16 +283,14 @@ class PredictiveModule(nn.Module):
                 "random numbers, as `nets.MCDropout` does; remove the layer that draws."
             )
         difference = largest_difference(found, expected)
-        if not difference <= tolerance(self._dtype()):
+        tensors = [*self.draws.buffers(), *self.network.parameters(), *self.network.buffers()]
+        dtype = next(value.dtype for value in tensors if value.is_floating_point())
+        if not difference <= tolerance(dtype):
             raise ValueError(
                 f"the module must give the results of `predict`, but differs by {difference:.2g} on `x`; serve this "
                 f"model with `predict`, since its likelihood {type(self.likelihood).__name__} or its network cannot be "
                 "exported."
             )
-
-    def _dtype(self) -> torch.dtype:
-        tensors = [*self.draws.buffers(), *self.network.parameters(), *self.network.buffers()]
-        return next(value.dtype for value in tensors if value.is_floating_point())
 
     def extra_repr(self) -> str:
         """Return the number of draws, the seed, and how the network runs."""

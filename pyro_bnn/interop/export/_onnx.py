@@ -17,11 +17,8 @@ from ...modelling.model import BayesianModel, require_bayesian
 from ...results.prediction import predict
 from ._module import PredictiveModule, answers, checks_kept, exported, largest_difference, tolerance
 
-OLDEST_TORCH = (2, 6)
-"""Oldest version of torch whose ONNX exporter accepts an exported program, and writes a single file."""
-
-MOST_BYTES = 2**31 - 2**20
-"""Largest size of a module's tensors in bytes, since protobuf allows files of at most 2 GiB."""
+OLDEST_TORCH = (2, 6)  # oldest torch whose ONNX exporter accepts an exported program, and writes a single file
+MOST_BYTES = 2**31 - 2**20  # largest size of a module's tensors in bytes, since protobuf allows at most 2 GiB
 
 
 @explained('export_onnx(posterior, model, "model.onnx", x)')

@@ -37,32 +37,18 @@ from ._remedies import of_estimator
 DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
 """Heuristic: design of all methods but "auto", chosen for NUTS on validation rows of UCI tables (docs/results)."""
 
-DTYPE = torch.float64
-"""NumPy's default type, whose precision Markov chains need."""
+DTYPE = torch.float64  # NumPy's default type, whose precision Markov chains need
 
-ALPHA = "pass `level=1 - alpha`, such as `level=0.9` for alpha = 0.1"
-"""What to pass in place of MAPIE's argument `alpha`."""
+ALPHA = "pass `level=1 - alpha`, such as `level=0.9` for alpha = 0.1"  # in place of MAPIE's argument
+SIZES = "a number of units, or a list of numbers such as (50, 50)"  # what `hidden_layer_sizes` may be
+MOST_STORED = 800  # heuristic: most draws of chains in a prediction; posteriors with several modes need many
 
-SIZES = "a number of units, or a list of numbers such as (50, 50)"
-"""What `hidden_layer_sizes` may be."""
+NOT_NUMBERS = ("convert string to float", "could not be promoted", "float() argument")  # errors about text or dates
+MOST_NAMED = 10  # heuristic: an error lists at most this many text columns in its example code
+LARGEST_SEED = 2**31 - 1  # seeds that are drawn are below this number, as in scikit-learn
+FINE = "color: #2a9d4a; font-weight: bold"  # this green can be read on white and on black
 
-MOST_STORED = 800
-"""Heuristic: by default, predictions use at most this many draws of chains. Posteriors with several modes need many."""
-
-NOT_NUMBERS = ("convert string to float", "could not be promoted", "float() argument")
-"""Parts of the errors of NumPy and scikit-learn about inputs that are text or dates."""
-
-MOST_NAMED = 10
-"""Heuristic: an error lists at most this many text columns in its example code."""
-
-LARGEST_SEED = 2**31 - 1
-"""Seeds that are drawn are below this number, as in scikit-learn."""
-
-FINE = "color: #2a9d4a; font-weight: bold"
-"""Style of "ok" in a notebook; this green can be read on white and on black."""
-
-OF_FIT = "font-family: sans-serif; font-size: 0.9em; margin: 0.4em 0"
-"""Style of the line about the fit, which is below scikit-learn's HTML."""
+OF_FIT = "font-family: sans-serif; font-size: 0.9em; margin: 0.4em 0"  # of the line below scikit-learn's HTML
 
 Self = TypeVar("Self", bound="BNNEstimator")
 P = TypeVar("P", bound=Prediction)
@@ -157,10 +143,7 @@ class BNNEstimator(Advised, Settings):
         is_part: bool = False,
         is_next: bool = False,
     ) -> Self:
-        """Fit to x and y.
-
-        In regression, y has standardised targets, shape (N, O). In classification, it has labels, shape (N,) or (N, L).
-        """
+        """Fit to x and y: standardised targets, shape (N, O), or labels, shape (N,) or (N, L)."""
         name = PARTIAL[self.method] if is_part else self.method
         check_settings(self, name)
         rows, held_out = self._split(len(x), classes, name)

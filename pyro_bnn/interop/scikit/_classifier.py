@@ -34,16 +34,8 @@ from ._methods import Method as Method
 
 Floats = NDArray[np.float64]
 
-FEWEST_ROWS, MOST_CLASSES = 20, 0.5
-"""Heuristic, as in scikit-learn's warning.
-
-Whole numbers are refused as labels if there are more rows than the first number, and if the share of distinct values is
-above the second.
-"""
-
-
-FOR_NUMBERS = "use BNNRegressor for numbers, or cut them into classes"
-"""Advice if targets are not classes."""
+FEWEST_ROWS, MOST_CLASSES = 20, 0.5  # heuristic, as in scikit-learn: more rows with a larger share of distinct values
+FOR_NUMBERS = "use BNNRegressor for numbers, or cut them into classes"  # advice if targets are not classes
 
 
 @dataclass(eq=False, repr=False)
@@ -153,17 +145,9 @@ class BNNClassifier(ClassifierMixin, BNNEstimator, OfClasses):
             self.classes_ = self._classes(all_labels, classes)
         y_all, stratify = self._targets(labels)
         likelihood = "bernoulli" if self._is_multilabel else "categorical"
-        self._fit(
-            x,
-            y_all,
-            weights,
-            self._designs(OF_CLASSES, likelihood, likelihood),
-            {likelihood: make_likelihood(likelihood)},
-            len(self.classes_),
-            stratify,
-            is_part=is_part,
-            is_next=is_next,
-        )
+        designs, choices = self._designs(OF_CLASSES, likelihood, likelihood), {likelihood: make_likelihood(likelihood)}
+        num_classes, which = len(self.classes_), {"is_part": is_part, "is_next": is_next}
+        self._fit(x, y_all, weights, designs, choices, num_classes, stratify, **which)
         if held_out is not None:
             prediction = self._predicted(held_out[0], keep_draws=False).as_kind(ClassificationPrediction)
             self._calibration = ConformalSets(prediction, self._targets(held_out[1])[0], seed=0)

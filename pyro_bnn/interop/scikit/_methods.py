@@ -31,42 +31,22 @@ from ...modelling.likelihoods import MixtureDensityLikelihood
 from ...modelling.model import BayesianModel
 from ...modelling.priors import PriorLike
 
-INIT = NetworkInit(0.02)
-"""Initial scales of the weights, as in :func:`~pyro_bnn.fit`. NUTS starts at weights drawn with these scales."""
+INIT = NetworkInit(0.02)  # initial scales of the weights, as in `fit`; NUTS starts at weights drawn with them
+DRAWS = 200  # heuristic: draws of each NUTS chain, after as many warm-up draws
+TREE_DEPTH = 6  # heuristic: largest depth of NUTS's trees; a tree of this depth has 63 leapfrog steps
+MODE_WARMUP = 600  # heuristic: warm-up draws of an MCLMC chain that starts at a mode; a draw takes ten steps
 
-DRAWS = 200
-"""Heuristic: draws of each NUTS chain, after as many warm-up draws."""
-
-TREE_DEPTH = 6
-"""Heuristic: largest depth of NUTS's trees. A tree of this depth has 63 leapfrog steps."""
-
-MODE_WARMUP = 600
-"""Heuristic: warm-up draws of an MCLMC chain that starts at a mode. A draw takes ten steps."""
-
-MOST_FULL = 1000
-"""Heuristic: largest network, in weights, that gets a full covariance. In others, only the last layer is random."""
-
-LEARNING_RATE, NATURAL_RATE = 0.02, 0.1
-"""Heuristic: learning rates of Adam, and of natural gradients as a fraction of a Newton step."""
-
-HESSIAN_DECAY, CLIP = 0.99, 0.1
-"""Heuristic: decay of the averaged Hessian, and `clip` of natural gradients, for fits of thousands of steps."""
+MOST_FULL = 1000  # heuristic: most weights that get a full covariance; in larger networks only the last layer is random
+LEARNING_RATE, NATURAL_RATE = 0.02, 0.1  # heuristic: of Adam, and of natural gradients as a fraction of a Newton step
+HESSIAN_DECAY, CLIP = 0.99, 0.1  # heuristic: of natural gradients, for fits of thousands of steps
 
 NEXT_PART: dict[str, Any] = {"initial_hessian": 0.03, "num_warmup": 100}
-"""Settings of natural gradients for a further part of the data.
-
-Without them, the scales would start at those of the prior, and the first steps would be too long.
-"""
+"""Natural gradients for a further part of the data: else scales would start at the prior's, with steps too long."""
 
 MORE_DRAWS = "Raise `max_iter`, the number of draws of each chain and of its warm-up."
-TIGHTER = " If steps still diverge, use a tighter `prior`."
-"""Advice after chains that are too short, and after steps that diverged."""
-
-PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000
-"""Heuristic for SWAG: rank, learning rate, number of epochs, batches per epoch, and most rows of a batch."""
-
-SEED_STEP = 1_000_003
-"""Difference of the seeds of successive members: a large prime, so that estimators with close seeds share no member."""
+TIGHTER = " If steps still diverge, use a tighter `prior`."  # if steps diverged
+PATH_RANK, PATH_RATE, PATH_EPOCHS, PATH_BATCHES, MOST_PATH_BATCH = 20, 0.003, 100, 10, 1000  # heuristic for SWAG
+SEED_STEP = 1_000_003  # between members: a large prime, so that estimators with close seeds share no member
 
 
 Method = Literal["auto", "svi", "natural", "nuts", "mclmc", "ensemble", "laplace", "kronecker", "swag"]
@@ -321,7 +301,7 @@ def _fitted(
 
 OPTIMISED = ("svi", "natural", "laplace", "kronecker", "swag", "ensemble")
 
-USED_BY = {
+USED_BY = {  # the methods that use each setting; others are used by all methods
     "time_limit": ("auto",),
     "batch_size": OPTIMISED,
     "learning_rate": OPTIMISED,
@@ -331,12 +311,9 @@ USED_BY = {
     "num_members": ("ensemble", "mclmc"),
     "num_chains": ("nuts",),
 }
-"""The methods that use each setting. Settings that are not listed are used by all methods."""
 
-IF_NO_CHAINS = frozenset({"batch_size", "learning_rate", "kl_weight"})
-"""Settings that "auto" uses only if chains are impossible."""
-
-CHECKS: dict[str, Callable[[str, Any], object]] = {
+IF_NO_CHAINS = frozenset({"batch_size", "learning_rate", "kl_weight"})  # "auto" uses them only without chains
+CHECKS: dict[str, Callable[[str, Any], object]] = {  # as far as they do not depend on the data
     "time_limit": _checks.positive,
     "max_iter": functools.partial(_checks.at_least, minimum=1),
     "batch_size": functools.partial(_checks.at_least, minimum=1),
@@ -348,7 +325,6 @@ CHECKS: dict[str, Callable[[str, Any], object]] = {
     "num_members": functools.partial(_checks.at_least, minimum=1),
     "num_chains": functools.partial(_checks.at_least, minimum=1),
 }
-"""Checks of the settings, as far as they do not depend on the data."""
 
 METHODS: dict[str, Callable[[Task], Fitted]] = {
     "auto": auto,
@@ -364,10 +340,7 @@ METHODS: dict[str, Callable[[Task], Fitted]] = {
 
 
 def check_settings(settings: Settings, method: str) -> None:
-    """Raise if a setting is wrong, and warn of each changed setting that `method` does not use.
-
-    If `partial_fit` was called on an estimator with the method "auto", `method` is "svi".
-    """
+    """Raise if a setting is wrong, and warn of each changed setting that `method`, for parts "svi", does not use."""
     for name, check in CHECKS.items():
         if getattr(settings, name) is not None or getattr(Settings, name) is not None:
             check(name, getattr(settings, name))
@@ -383,5 +356,4 @@ def check_settings(settings: Settings, method: str) -> None:
             )
 
 
-PARTIAL = {"auto": "svi", "svi": "svi", "natural": "natural"}
-"""The method of `partial_fit` for each `method`. It fits Gaussians, which become the prior of the next part."""
+PARTIAL = {"auto": "svi", "svi": "svi", "natural": "natural"}  # the method of `partial_fit`, which fits Gaussians

@@ -6,7 +6,7 @@ from ...auto import choosing, fitting
 from ...inference import gauss_newton, guides, posterior, svi
 from ...inference.posterior import Status
 
-REMEDIES = {
+REMEDIES = {  # the advice of other functions, and what it means for the estimators
     fitting.REMEDY: "Raise `max_iter`, or `learning_rate` if the ELBO rises steadily.",
     svi.LONGER: "Raise `max_iter` or `learning_rate`.",
     svi.LOWER: "Lower `learning_rate`.",
@@ -22,7 +22,6 @@ REMEDIES = {
     choosing.SMOOTHER: "Many steps diverged: use a tighter `prior`.",
     posterior.OTHERS: "The others are in the `status` of each of `posterior_.members`.",
 }
-"""The advice of other functions, and what it means for the estimators."""
 
 
 def of_estimator(status: Status) -> Status:

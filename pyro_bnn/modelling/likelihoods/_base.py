@@ -95,14 +95,11 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         super()._apply(fn, recurse)
         for name, exact in kept.items():
             old, new = before[name], self.get_buffer(name)
-            if not (old.is_meta or new.is_meta) and torch.equal(
-                exact.to(old), old
-            ):  # otherwise a loaded file has changed it
-                new.copy_(exact)
-                if not bool((torch.isfinite(new) & ((new > 0) == (exact > 0))).all()):
-                    raise ValueError(
-                        f"`{name}` {exact.tolist()} is out of range in {new.dtype}; use a model in float64."
-                    )
+            if old.is_meta or new.is_meta or not torch.equal(exact.to(old), old):  # a loaded file has changed it
+                continue
+            new.copy_(exact)
+            if not bool((torch.isfinite(new) & ((new > 0) == (exact > 0))).all()):
+                raise ValueError(f"`{name}` {exact.tolist()} is out of range in {new.dtype}; use a model in float64.")
         return self
 
     @abstractmethod

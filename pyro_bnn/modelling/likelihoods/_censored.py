@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Literal
 
 import pyro.distributions as dist
@@ -46,10 +47,7 @@ class LimitedNormal(TorchDistribution):
 
 
 class RightCensored(TorchDistribution):
-    """Pairs of a time and a flag: 1 if the event happens at this time, and 0 if it happens later.
-
-    Drawn times are never censored.
-    """
+    """Pairs of a time and a flag: 1 if the event happens then, 0 if later. Drawn times are never censored."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
     support = constraints.independent(constraints.nonnegative, 1)
@@ -82,15 +80,11 @@ class CensoredAccumulator(Accumulator[CensoredPrediction]):
 
     def add_draws(self, observations: Distribution, *, keep: bool) -> None:
         assert isinstance(observations, MadeDistribution)
-        self._moments.add_draws(observations.replaced(_uncensored), keep=keep)
+        self._moments.add_draws(observations.replaced(attrgetter("base")), keep=keep)  # the uncensored values
         self.num_samples = self._moments.num_samples
 
     def prediction(self, log_density: Tensor | None) -> CensoredPrediction:
         return CensoredPrediction(**vars(self._moments.prediction(log_density)))
-
-
-def _uncensored(distribution: Any) -> Distribution:
-    return distribution.base
 
 
 class _CensoredLikelihood(MadeLikelihood):

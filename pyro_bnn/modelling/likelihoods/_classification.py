@@ -18,9 +18,7 @@ from ...scores.uncertainty import Accumulator, ClassAccumulator, ClassificationP
 from ._base import Likelihood, require_one_output, require_output_dims
 from ._numbers import NumbersLikelihood, lifted
 
-ROUNDING_ERRORS, SUM_TOLERANCE = 16, 1e-2
-"""Heuristic: outputs of at least 0 are taken for probabilities if their sum differs from 1 by less than 16 rounding
-errors and by less than 1e-2."""
+ROUNDING_ERRORS, SUM_TOLERANCE = 16, 1e-2  # heuristic: outputs are probabilities if their sum is nearer to 1
 
 
 class _ClassLikelihood(Likelihood[ClassificationPrediction]):

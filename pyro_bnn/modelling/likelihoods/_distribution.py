@@ -18,13 +18,12 @@ from ._base import NumberLikelihood, require_multiple, require_output_dims
 from ._made import MadeDistribution, Maker
 from ._numbers import NumbersLikelihood
 
-WORDS: dict[Any, tuple[str, str]] = {
+WORDS: dict[Any, tuple[str, str]] = {  # descriptions of supports, and advice for targets outside of them
     constraints.positive: ("above 0", "shift or rescale them"),
     constraints.nonnegative: ("at least 0", "shift or rescale them"),
     constraints.unit_interval: ("between 0 and 1", "rescale them"),
     constraints.nonnegative_integer: ("whole numbers of at least 0", "use a distribution of real numbers"),
 }
-"""Descriptions of supports, and advice for targets outside of them."""
 
 
 class MadeLikelihood(NumbersLikelihood[RegressionPrediction], NumberLikelihood):

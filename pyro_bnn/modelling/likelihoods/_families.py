@@ -209,10 +209,8 @@ class Beta(MadeLikelihood):
     def distribution(self, *parts: Tensor, **numbers: Tensor) -> Distribution:
         (output,) = parts
         smallest = torch.finfo(output.dtype).tiny  # a mean that was rounded to 0 has no density
-        above, below = (
-            (torch.sigmoid(sign * output) * numbers["precision"]).clamp_min(smallest) for sign in (1.0, -1.0)
-        )
-        return dist.Beta(above, below)
+        above, below = (torch.sigmoid(logit) * numbers["precision"] for logit in (output, -output))
+        return dist.Beta(above.clamp_min(smallest), below.clamp_min(smallest))
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         super().check_values(output, y)

@@ -18,23 +18,16 @@ from ..._core.scope import seeded
 from ...scores.uncertainty import RunningMoments, Sliced
 from ._numbers import lifted
 
-MOMENT_DRAWS = 1000
-"""Heuristic: number of draws from which moments without closed form are estimated. The error of the estimated mean adds
-a thousandth of the noise variance to the epistemic variance."""
-
-MOST_NUMBERS = 2**22
-"""Heuristic: largest number of drawn values in memory at one time (34 MB in double precision)."""
+MOMENT_DRAWS = 1000  # heuristic: for moments without closed form; adds 1/1000 of the noise to the epistemic variance
+MOST_NUMBERS = 2**22  # heuristic: largest number of drawn values in memory at one time (34 MB in double precision)
 
 
 @dataclass(frozen=True)
 class Maker:
-    """A function that makes a distribution from an output and numbers of shape ``(*draws, *event)``.
-
-    `event_dims` says, by name, how many axes of each number belong to ``event``.
-    """
+    """A function that makes a distribution from an output and numbers of shape ``(*draws, *event)``."""
 
     make: Callable[[Tensor, Mapping[str, Tensor]], Distribution]
-    event_dims: Mapping[str, int]
+    event_dims: Mapping[str, int]  # number of event axes of each number, by name
 
     def __call__(self, output: Tensor, values: Mapping[str, Tensor]) -> Distribution:
         return self.make(output, {name: lifted(v, self.event_dims[name], output) for name, v in values.items()})
@@ -67,12 +60,10 @@ class MadeDistribution(TorchDistribution, Sliced):
         num_new = len(batch_shape) - len(self.batch_shape)
         if tuple(batch_shape)[max(num_new, 0) :] != tuple(self.batch_shape):
             return self.inner.expand(torch.Size(batch_shape))
-        lead = tuple(batch_shape)[:num_new]
-        return (
-            self
-            if not lead
-            else MadeDistribution(self._maker, self.output.expand(*lead, *self.output.shape), self.numbers)
-        )
+        if not num_new:
+            return self
+        output = self.output.expand(*tuple(batch_shape)[:num_new], *self.output.shape)
+        return MadeDistribution(self._maker, output, self.numbers)
 
     def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
         return self.inner.sample(torch.Size(sample_shape))
@@ -102,12 +93,8 @@ class MadeDistribution(TorchDistribution, Sliced):
         except NotImplementedError:
             self._drawn = _moments_of_draws(self.inner)
             return self._drawn[index]
-        if (
-            not index
-            and value.numel()
-            and not (reads_wait(value.device) or torch.compiler.is_compiling())
-            and bool((value.isnan() & ~self.output.isnan().any()).all())
-        ):
+        is_checked = not (index or reads_wait(value.device) or torch.compiler.is_compiling())
+        if is_checked and value.numel() and bool((value.isnan() & ~self.output.isnan().any()).all()):
             raise ValueError(
                 f"a prediction needs the mean of an observation, but {type(self.inner).__name__} has none; use a "
                 "distribution with a mean, such as a StudentT with more than 2 degrees of freedom."
@@ -154,21 +141,6 @@ def _moments_of_draws(distribution: Distribution) -> tuple[Tensor, Tensor]:
     return moments.mean, moments.variance
 
 
-Arrays = Callable[..., np.ndarray]
-
-
-def _student_t(of: StudentT, value: Tensor) -> Tensor:
-    return _by(scipy.special.stdtr, of.df, (value - of.loc) / of.scale)
-
-
-def _beta(of: Beta, value: Tensor) -> Tensor:
-    return _by(scipy.special.betainc, of.concentration1, of.concentration0, value.clamp(0, 1))
-
-
-def _poisson(of: Poisson, value: Tensor) -> Tensor:
-    return _of_counts(scipy.special.pdtr, value, of.rate)
-
-
 def _binomial(of: Binomial, value: Tensor) -> Tensor:
     below = torch.minimum(value.floor(), of.total_count)
     return _by(scipy.special.bdtr, below.clamp_min(0), of.total_count, of.probs) * (value >= 0)
@@ -180,31 +152,20 @@ def _negative_binomial(of: NegativeBinomial, value: Tensor) -> Tensor:
     return _by(scipy.special.betainc, of.total_count, count.clamp_min(0) + 1, failure) * (count >= 0)
 
 
-def _zero_inflated(of: dist.ZeroInflatedDistribution, value: Tensor) -> Tensor:
-    return (of.gate + (1 - of.gate) * cdf(of.base_dist, value)) * (value >= 0)
-
-
-def _of_counts(function: Arrays, value: Tensor, *arguments: Tensor) -> Tensor:
-    count = value.floor()
-    return _by(function, count.clamp_min(0), *arguments) * (count >= 0)
-
-
-def _by(function: Arrays, *arguments: Tensor) -> Tensor:
+def _by(function: Callable[..., np.ndarray], *arguments: Tensor) -> Tensor:
     arrays = (argument.detach().double().cpu().numpy() for argument in arguments)
-    return torch.as_tensor(function(*arrays)).to(
-        arguments[0].device, torch.promote_types(arguments[0].dtype, torch.float32)
-    )
+    dtype = torch.promote_types(arguments[0].dtype, torch.float32)
+    return torch.as_tensor(function(*arrays)).to(arguments[0].device, dtype)
 
 
-KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {
-    StudentT: _student_t,
-    Beta: _beta,
-    Poisson: _poisson,
+KNOWN: dict[type[Distribution], Callable[..., Tensor]] = {  # cumulative distribution functions
+    StudentT: lambda of, y: _by(scipy.special.stdtr, of.df, (y - of.loc) / of.scale),
+    Beta: lambda of, y: _by(scipy.special.betainc, of.concentration1, of.concentration0, y.clamp(0, 1)),
+    Poisson: lambda of, y: _by(scipy.special.pdtr, y.floor().clamp_min(0), of.rate) * (y >= 0),
     Binomial: _binomial,
     NegativeBinomial: _negative_binomial,
-    dist.ZeroInflatedDistribution: _zero_inflated,
+    dist.ZeroInflatedDistribution: lambda of, y: (of.gate + (1 - of.gate) * cdf(of.base_dist, y)) * (y >= 0),
 }
-"""Cumulative distribution functions by class. Each function is also used for the subclasses of its class."""
 
 
 def cdf(distribution: Distribution, value: Tensor) -> Tensor:

@@ -17,9 +17,7 @@ from ._regression import (
     PoissonLikelihood,
 )
 
-NOISE_PRIOR = (-1.5, 1.5)
-"""Heuristic: parameters of the log-normal prior of the noise scale, for targets of standard deviation 1. Under this
-prior, the scale is between 0.012 and 4.2 with probability 95 %."""
+NOISE_PRIOR = (-1.5, 1.5)  # heuristic: mean and sd of log(scale), for targets of sd 1; 95 % are from 0.012 to 4.2
 
 
 def gaussian(scale: float | None = None) -> GaussianLikelihood:
@@ -27,9 +25,7 @@ def gaussian(scale: float | None = None) -> GaussianLikelihood:
     return GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR) if scale is None else scale)
 
 
-MAX_NOISE = 10.0
-"""Heuristic: upper limit of a noise scale that depends on the inputs, for targets of standard deviation 1. Noise of
-this size would hide the targets, so the scale reaches the limit only for inputs unlike the training inputs."""
+MAX_NOISE = 10.0  # heuristic: for targets of sd 1; reached only for inputs unlike the training inputs
 
 
 class _Choice(NamedTuple):
@@ -40,7 +36,7 @@ class _Choice(NamedTuple):
     targets: str  # kind of the targets: ``"classes"``, ``"numbers"`` or ``"counts"``
 
 
-LIKELIHOODS: dict[str, _Choice] = {
+LIKELIHOODS: dict[str, _Choice] = {  # for two classes, bernoulli has one output, and categorical two
     "categorical": _Choice(CategoricalLikelihood, "", "classes"),
     "bernoulli": _Choice(BernoulliLikelihood, "", "classes"),
     "gaussian": _Choice(gaussian, "SCALE", "numbers"),
@@ -48,14 +44,10 @@ LIKELIHOODS: dict[str, _Choice] = {
     "mixture": _Choice(lambda components=3.0: MixtureDensityLikelihood(components), "COMPONENTS", "numbers"),
     "poisson": _Choice(PoissonLikelihood, "", "counts"),
 }
-"""Likelihoods by name. With ``bernoulli``, a network for two classes has one output; with ``categorical``, a network
-has one output for each class."""
 
 
-GAUSSIAN = "GaussianLikelihood(pyro.distributions.HalfNormal(1.0))"
-"""With this prior, `fit` can run chains; a noise scale without a prior would need a variational fit."""
-
-CALLS = {
+GAUSSIAN = "GaussianLikelihood(pyro.distributions.HalfNormal(1.0))"  # has a prior, so that `fit` can run chains
+CALLS = {  # calls that make likelihoods, by their names in other libraries
     **dict.fromkeys(["gaussian", "normal", "regression", "mse", "gaussiannll"], GAUSSIAN),
     **dict.fromkeys(["categorical", "classification", "softmax", "crossentropy"], "CategoricalLikelihood()"),
     **dict.fromkeys(["bernoulli", "binary", "sigmoid", "logistic", "bce", "bcewithlogits"], "BernoulliLikelihood()"),
@@ -67,15 +59,10 @@ CALLS = {
     "ordinal": "likelihoods.Ordinal(num_classes)",
     "beta": "likelihoods.Beta()",
 }
-"""Calls that make likelihoods, by the names of these likelihoods in other libraries."""
 
 
 def nearest_call(value: object) -> str:
-    """Suggest a call for a value that is no likelihood, or return "".
-
-    If the value is a text, its nearest key in `CALLS` selects the call. For a class, the key nearest to its name does
-    so; for all other values, the key nearest to the name of their class.
-    """
+    """Suggest a call for a text, a class or another value that is no likelihood, by the nearest key in `CALLS`."""
     kind = value if isinstance(value, type) else type(value)
     word = value if isinstance(value, str) else kind.__name__
     return CALLS.get(nearest(re.sub("[^a-z]|likelihood|loss", "", word.lower()), CALLS), "")
@@ -103,10 +90,7 @@ def name_of_likelihood(likelihood: Likelihood, suited: Collection[str]) -> str:
 
 
 def make_likelihood(spec: str, suited: Collection[str] = LIKELIHOODS) -> Likelihood:
-    """Make a likelihood from a text such as ``gaussian:0.5`` (noise scale) or ``mixture:5`` (components).
-
-    For an unknown name, the error lists `suited`.
-    """
+    """Make a likelihood from a text such as ``gaussian:0.5`` or ``mixture:5``. The error of others lists `suited`."""
     name, colon, number = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if name not in LIKELIHOODS:
         near = nearest(name, suited, similar=0.6)

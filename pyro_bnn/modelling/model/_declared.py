@@ -1,7 +1,7 @@
 """The weights that a network of Pyro modules declares as random by `PyroSample`."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,10 +94,9 @@ def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
 
 
 def take_declared(net: nn.Module) -> dict[str, Statement]:
-    """Replace every `PyroSample` by a buffer, so that no module uses Pyro; return ``{path: declaration}``.
+    """Replace every `PyroSample` by a buffer with the median of prior draws; return ``{path: declaration}``.
 
-    The initial value of a buffer is the median of prior draws. Each declaration depends only on those before it. A
-    `PyroSample` whose function computes a tensor from other variables is not replaced.
+    Each declaration depends only on those before it. A `PyroSample` that computes a tensor from others stays.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:
@@ -127,10 +126,9 @@ def _require_attributes(path: str, module: PyroModule) -> None:
             )
 
 
-def _traced(net: nn.Module, modules: Iterable[tuple[str, PyroModule]]) -> dict[str, Tensor]:
+def _traced(net: nn.Module, modules: list[tuple[str, PyroModule]]) -> dict[str, Tensor]:
     """Return ``{path: initial value}``, in the order in which Pyro would draw."""
     context = PyroModule()._pyro_context
-    modules = list(modules)
     for path, module in modules:
         vars(module).update(_pyro_name=path, _pyro_context=context)
     declared = {".".join(filter(None, (path, name))) for path, module in modules for name in module._pyro_samples}

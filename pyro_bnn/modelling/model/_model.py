@@ -288,10 +288,7 @@ def network_values(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def require_bayesian(model: object, purpose: str = "", *, instead: str = "") -> None:
-    """Raise unless `model` is a BayesianModel.
-
-    The message contains `purpose`, such as " for Flipout". `instead` says what to call for a Pyro model of the user.
-    """
+    """Raise unless `model` is a BayesianModel. `instead` says what to call for a Pyro model of the user."""
     if not isinstance(model, BayesianModel):
         remedy = f"; make one, such as {EXAMPLE}" if isinstance(model, nn.Module) else ""
         if instead and callable(model) and not remedy:
@@ -305,14 +302,14 @@ def own_paths(model: BayesianModel) -> dict[str, str]:
     return {f"{SITE_PREFIX}.{path}": path for path, _ in tensors}
 
 
-def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
+def carried_paths(model: BayesianModel, values: Iterable[str], what: str = "`values` has") -> dict[str, str]:
     """Return ``{name: path}`` for all names but those of latent variables; raise if the network has no such tensor."""
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}
     unknown = [name for name in others if name not in own]
     if unknown:
         raise ValueError(
-            f"`values` has {unknown[:3]}, which are neither latent variables nor parameters or buffers of the "
-            f"network; the latent variables are {list(model.latent_names)[:10]}."
+            f"{what} {unknown[:3]}, which are neither latent variables nor parameters or buffers of the network; the "
+            f"latent variables are {list(model.latent_names)[:10]}."
         )
     return {name: own[name] for name in others}

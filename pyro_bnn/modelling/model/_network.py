@@ -9,8 +9,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from ..._core import checks as _checks
 from ..._core.copies import copied as copy_of
 
-MODULE_TABLES = ("_parameters", "_modules", "_buffers")
-"""Attributes in which a module keeps its registered parts."""
+MODULE_TABLES = ("_parameters", "_modules", "_buffers")  # attributes in which a module keeps its registered parts
 
 
 def private_copy(net: nn.Module) -> nn.Module:
@@ -77,9 +76,7 @@ def _require_values(name: str, value: Tensor) -> None:
     if isinstance(value, (UninitializedParameter, UninitializedBuffer)):
         raise ValueError(f"`net` must have weights, but `{name}` has no shape yet; run `net` once on an example batch.")
     if value.is_meta:
-        raise ValueError(
-            f"`net` must have weights, but `{name}` is on the device meta; call `net.to_empty(device=...)`."
-        )
+        raise ValueError(f"`net` must have weights, but `{name}` is on the device meta; call `to_empty(device=...)`.")
     if not value.is_floating_point():
         return
     is_weight = isinstance(value, nn.Parameter)  # a buffer may be a mask with minus infinity
@@ -90,10 +87,7 @@ def _require_values(name: str, value: Tensor) -> None:
 
 
 def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
-    """Put modules whose parameters are all frozen into eval mode, so that they are fixed functions without dropout.
-
-    Modules that contain a random parameter, at one of the paths `random`, keep their mode.
-    """
+    """Put modules with frozen parameters only, none at the paths `random`, into eval mode: no dropout is drawn."""
     for name, module in net.named_modules():
         prefix = f"{name}." if name else ""
         parameters = list(module.parameters())

@@ -50,10 +50,7 @@ def first_value(net: nn.Module, site: str, path: str) -> Tensor:
 
 
 class NetworkPriors:
-    """The priors of random parameters, whose initial values are buffers of `net`.
-
-    The network declares the priors of the sites `declared`. All other sites have `prior`.
-    """
+    """The priors of random parameters, which are buffers of `net`: `prior`, unless the network has `declared` one."""
 
     def __init__(
         self, prior: WeightPrior, net: nn.Module, paths: Mapping[str, str], declared: Mapping[str, DeclaredPrior]

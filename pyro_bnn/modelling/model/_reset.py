@@ -10,23 +10,13 @@ from ..._core.summary import few
 from ._model import BayesianModel, random_paths
 from ._selection import SITE_PREFIX
 
-METHODS = ("reset_parameters", "_reset_parameters")
-"""Names of the method that draws a layer's initial weights. `nn.MultiheadAttention` uses the second."""
+METHODS = ("reset_parameters", "_reset_parameters")  # draw a layer's weights; `nn.MultiheadAttention` has the second
 
 
 def reset_network(model: BayesianModel, reset: Callable[[nn.Module], object] | None = None) -> None:
-    """Give the network of a model new initial weights, in place, from torch's generators.
+    """Give the network of a model new initial weights, in place, by `reset` or the layers' own `reset_parameters`.
 
-    The method `reset_parameters` of each layer draws the layer's weights. Frozen parameters keep their values, and so
-    do buffers of layers without weights to learn.
-
-    Args:
-        model: The model. The initial values of its random weights change, too.
-        reset: Function that gives a network new weights in place, instead of the layers' methods.
-
-    Raises:
-        ValueError: If a layer with weights to learn has no method `reset_parameters`, if this method leaves a weight
-            unchanged, or if `reset` changes no weight.
+    Frozen parameters keep their values, and so do buffers of layers without weights to learn.
     """
     network, random = model.network, random_paths(model)
     learned = {path for path, parameter in network.named_parameters() if parameter.requires_grad} | random

@@ -97,34 +97,28 @@ class Interception:
     def is_active(self) -> bool:
         return self.interceptor is not None
 
-    @contextmanager
-    def by(self, interceptor: Interceptor) -> Iterator[None]:
+    def by(self, interceptor: Interceptor) -> AbstractContextManager[None]:
         """Run each call of the network in a context of `interceptor`, until the `with` block ends."""
         if self.interceptor is not None:
             raise ValueError("an estimator is already applied to this model; end its `with` block first.")
-        self.interceptor = interceptor
-        try:
-            yield
-        finally:
-            self.interceptor = None
+        return self._having("interceptor", interceptor)
 
-    @contextmanager
-    def checking(self, check: Callable[[Tensor], None]) -> Iterator[None]:
+    def checking(self, check: Callable[[Tensor], None]) -> AbstractContextManager[None]:
         """At the first call in the `with` block, pass the output, shape ``(*draws, N, ...)``, to `check`."""
-        self.check = check
-        try:
-            yield
-        finally:
-            self.check = None
+        return self._having("check", check)
+
+    def remembering(self, memory: Memory) -> AbstractContextManager[None]:
+        """Let calls use `memory`, until the `with` block ends."""
+        return self._having("memory", memory)
 
     @contextmanager
-    def remembering(self, memory: Memory) -> Iterator[None]:
-        """Let calls use `memory`, until the `with` block ends."""
-        before, self.memory = self.memory, memory
+    def _having(self, name: str, value: object) -> Iterator[None]:
+        before = getattr(self, name)
+        setattr(self, name, value)
         try:
             yield
         finally:
-            self.memory = before
+            setattr(self, name, before)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import inspect
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,8 +19,7 @@ from ._network import rest_frozen
 
 SITE_PREFIX = "net"
 
-Chooser = Callable[[str, Tensor, nn.Module], bool]
-"""Takes a parameter's name, the parameter and its layer; returns whether to select it."""
+Chooser = Callable[[str, Tensor, nn.Module], bool]  # takes a parameter's name, the parameter and its layer
 
 
 @dataclass(frozen=True)
@@ -196,12 +196,11 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 def _no_chooser(function: Callable[..., object]) -> str:
     """Return why a function cannot take a name, a parameter and a layer, or "" if it can."""
-    try:
-        inspect.signature(function).bind("name", "parameter", "layer")
-    except TypeError as error:
-        return f" that cannot be called with these three ({error})"
-    except ValueError:  # some functions written in C have no signature
-        return ""
+    with suppress(ValueError):  # some functions written in C have no signature
+        try:
+            inspect.signature(function).bind("name", "parameter", "layer")
+        except TypeError as error:
+            return f" that cannot be called with these three ({error})"
     return ""
 
 
@@ -222,10 +221,7 @@ class SelectionWarning(UserWarning):
 
 
 def make_random(net: nn.Module, where: object, exclude: object, declared: Iterable[str]) -> dict[str, list[str]]:
-    """Turn selected parameters into buffers, and put frozen modules into eval mode; return ``{site: paths}``.
-
-    The sites are in the order of the network. Buffers at the paths `declared` are always selected, and come last.
-    """
+    """Turn selected parameters into buffers; return ``{site: paths}``, last those of the buffers `declared`."""
     parameters = owned(net, net.named_parameters(remove_duplicate=False))
     places = dict(net.named_buffers(remove_duplicate=False))
     first = {id(places[path]): index for index, path in enumerate(declared)}
@@ -243,10 +239,7 @@ def make_random(net: nn.Module, where: object, exclude: object, declared: Iterab
 
 
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object) -> set[str]:
-    """Return the sites that `where` selects and `exclude` does not.
-
-    `fixed` has the parameters that a `PyroSample` makes random, and `exclude` must not select them.
-    """
+    """Return the sites that `where` selects and `exclude` does not. A `PyroSample` makes those of `fixed` random."""
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
         raise ValueError("`net` must have a parameter that can be random, got none; pass a network with weights.")
@@ -283,10 +276,7 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 
 
 def _warn_of_a_part(argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str) -> None:
-    """Warn if a glob such as ``net.stage1.conv*.weight`` selects some, not all, parameters of a kind in ``net.stage1``.
-
-    If the glob has the layer's full name, as in ``net.fc.*``, there is no warning.
-    """
+    """Warn if a glob with a wildcard for layers, like ``net.stage1.conv*.weight``, selects a part of a kind."""
     *block, layer, leaf = ["", "", *glob.split(".")]  # padded for a glob with one component
     if leaf == "**" or not ("*" in layer or "?" in layer):
         return

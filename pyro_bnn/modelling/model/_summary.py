@@ -5,24 +5,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..._core.summary import MOST_LINES, Cell, Summary, counted, few, kind_of, shape_row
 from ..likelihoods import Likelihood
 from ..priors import WeightPrior
 from ._selection import SITE_PREFIX, owned
 
-MOST_ROWS = MOST_LINES - 5
-"""If a model has at most this many parameters, each has a row of its own. A larger model has a row for each kind, such
-as ``Linear.weight``."""
+MOST_ROWS = MOST_LINES - 5  # a model with more parameters has a row for each kind, such as `Linear.weight`
+NAMES_WIDTH = 40  # largest number of characters for the names of layers in the last column
 
-NAMES_WIDTH = 40
-"""Largest number of characters for the names of layers in the last column."""
-
-CALLS = "predictions: predict(model, posterior, x); model(x) only draws from the prior"
-"""A note for users of torch, who would call ``model(x)`` for predictions."""
-
-VARIATIONAL = ", so fit(...) is variational"
-"""End of the line about the likelihood if it has learned numbers, as ``GaussianLikelihood()`` has."""
+CALLS = "predictions: predict(model, posterior, x); model(x) only draws from the prior"  # for users of torch
+VARIATIONAL = ", so fit(...) is variational"  # if the likelihood has learned numbers, as `GaussianLikelihood()` has
+BATCH_NORM = "batch normalisation: fit(...) is variational; predict by a RefreshedPosterior"  # if it is in train mode
 
 RANDOM, LEARNED, FROZEN = STATES = ("random", "learned", "frozen")
 
@@ -34,11 +29,7 @@ def summary_of(
     latents: Mapping[str, torch.Size],
     declared: Sequence[str],
 ) -> Summary:
-    """Summarise a model of a network, a prior and a likelihood.
-
-    `latents` has the shapes of all latent variables but those of the likelihood. The network itself declares the priors
-    of the sites `declared`.
-    """
+    """`latents` has the shapes of variables outside the likelihood; the network declares priors of sites `declared`."""
     network, prior, likelihood = parts
     others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}
     others |= {f"likelihood.{name}": value for name, value in likelihood.named_parameters()}
@@ -60,7 +51,9 @@ def summary_of(
     is_learned = any(value.requires_grad for value in likelihood.parameters())
     noise = f"likelihood: {likelihood!r}{VARIATIONAL if is_learned else ''}"
     notes = [f"prior: {prior!r}{own if declared else ''}", noise, data, CALLS]
-    return Summary(title, notes, rows, header, most_lines=MOST_LINES + 1)
+    if any(isinstance(layer, _BatchNorm) and layer.training for layer in network.modules()):
+        notes.insert(0, BATCH_NORM)
+    return Summary(title, notes, rows, header, most_lines=MOST_LINES + len(notes) - 3)
 
 
 def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:

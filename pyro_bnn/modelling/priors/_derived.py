@@ -20,7 +20,7 @@ PriorLike = WeightPrior | Distribution
 """A prior, or a distribution of one real number, which becomes the prior of every element."""
 
 
-CALLS = {
+CALLS = {  # calls that make priors, by name
     "fan-in": "FanInNormalPrior(2.0)",
     "fan-in-normal": "FanInNormalPrior(2.0)",
     "hierarchical": "HierarchicalNormalPrior()",
@@ -29,7 +29,6 @@ CALLS = {
     "mixture": "ScaleMixturePrior()",
     "normal": "NormalPrior(1.0)",
 }
-"""Calls that make priors, by name."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,15 @@ def as_prior(name: str, value: object) -> WeightPrior:
     """Return a prior as it is, or make one from a distribution of one real number."""
     if not isinstance(value, Distribution):
         example = "a Prior, such as NormalPrior(1.0), or a distribution of one number, such as dist.Normal(0.0, 1.0)"
-        if _checks.is_number(value):
-            raise ValueError(f"`{name}` must be {example}, got {value!r}; write NormalPrior({value}).")
-        if isinstance(value, str):
-            call = CALLS.get(nearest(value.lower(), CALLS))
-            raise ValueError(f"`{name}` must be {example}, got {value!r}{f'; write {call}' if call else ''}.")
-        if isinstance(value, type) and issubclass(value, WeightPrior | Distribution) and not isabstract(value):
-            got = f"{_checks.described(value)}; pass an instance, {value.__name__}(...)"
-            raise ValueError(f"`{name}` must be {example}, got {got}.")
-        _checks.kind(name, value, WeightPrior, example)
-        assert isinstance(value, WeightPrior)
-        return value
+        if isinstance(value, WeightPrior):
+            return value
+        got, is_text = _checks.described(value), isinstance(value, str)
+        if _checks.is_number(value) or is_text:
+            call = CALLS.get(nearest(str(value).lower(), CALLS)) if is_text else f"NormalPrior({value})"
+            got = f"{value!r}; write {call}" if call else repr(value)
+        elif isinstance(value, type) and issubclass(value, WeightPrior | Distribution) and not isabstract(value):
+            got += f"; pass an instance, {value.__name__}(...)"
+        raise ValueError(f"`{name}` must be {example}, got {got}.")
     kind = type(value).__name__
     if value.batch_shape or value.event_shape:
         raise ValueError(

@@ -22,10 +22,7 @@ INTERVAL_SCORES: tuple[str, ...] = get_args(IntervalScore)
 
 @dataclass(frozen=True)
 class IntervalRecord:
-    """The scores of the calibration rows, shape ``(n, *O)``.
-
-    Intervals with ``score="quantile"`` have no record, since their scores depend on the level.
-    """
+    """The scores of the calibration rows, shape ``(n, *O)``; with ``score="quantile"``, they depend on the level."""
 
     score: str
     is_count: bool

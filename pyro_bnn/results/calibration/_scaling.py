@@ -15,8 +15,7 @@ from ...inference.posterior import Calibration
 from ...scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ._rows import deviations, prediction_labels, require_classes
 
-LOWEST, HIGHEST = 0.02, 50.0
-"""Heuristic: smallest and largest temperature to try."""
+LOWEST, HIGHEST = 0.02, 50.0  # heuristic: smallest and largest temperature to try
 
 
 @dataclass(frozen=True)

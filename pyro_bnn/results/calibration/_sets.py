@@ -17,11 +17,7 @@ from ...inference.posterior import Calibration
 from ...scores.uncertainty import ClassificationPrediction
 from ._rows import check_scores, conformal_quantile, levels, prediction_labels, require_classes
 
-MIXING = 1e7
-"""Scale of the random factors from which the numbers U of :class:`ConformalSets` are made.
-
-Each class has a factor. U is the fractional part of the sum of a row's class probabilities times these factors.
-"""
+MIXING = 1e7  # scale of random factors of the classes; U is the fractional part of the mean factor of a row
 
 
 @dataclass(frozen=True)

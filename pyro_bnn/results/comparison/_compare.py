@@ -32,23 +32,13 @@ from ...scores.uncertainty import (
 from ..prediction import new_seed, predict, require_model
 from ._result import Comparison, Estimate, Scores
 
-NUM_GROUPS = 20
-"""Heuristic: groups of draws, for the jackknife and the bootstrap."""
+NUM_GROUPS = 20  # heuristic: groups of draws, for the jackknife and the bootstrap
 
 NUM_RESAMPLES = 200  # bootstrap resamples, for a random error of 5 %, which is less than the error by 20 groups
 
-NUM_NODES = 200
-"""Heuristic: values of y per point at which distributions are compared. Wasserstein distances then have four digits."""
-
-NUM_OBSERVATIONS = 1000
-"""Heuristic: simulated observations per method.
-
-Distributions are compared at quantiles of these observations. If a distribution function has no closed form, shares of
-the observations estimate it.
-"""
-
-COVERAGES = (0.5, 0.9)
-"""Levels of the central intervals whose coverage is measured."""
+NUM_NODES = 200  # heuristic: values of y per point where distributions are compared, for four digits of a distance
+NUM_OBSERVATIONS = 1000  # heuristic: simulated observations per method, whose quantiles are the values of y
+COVERAGES = (0.5, 0.9)  # levels of the central intervals whose coverage is measured
 
 
 class ClassSummary:
@@ -147,10 +137,7 @@ class NumberSummary:
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
         """Return standard deviations, coverage and NLL; see :class:`Scores`."""
         prediction = self.prediction[mask]
-        scores = {
-            "epistemic sd": _root_mean(prediction.epistemic),
-            "total sd": _root_mean(prediction.total),
-        }
+        scores = {"epistemic sd": _root_mean(prediction.epistemic), "total sd": _root_mean(prediction.total)}
         if y is not None and not isinstance(prediction, CensoredPrediction):  # whose targets may be cut off
             for probability in COVERAGES:
                 lower, upper = prediction.quantile([0.5 - probability / 2, 0.5 + probability / 2])
@@ -161,10 +148,7 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """Return a score with its standard error.
-
-    The first value is from all draws, and each of the others leaves out one group.
-    """
+    """Return a score with its standard error. The first value is from all draws; each other leaves out one group."""
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
@@ -198,10 +182,9 @@ def _cdf_sums(
 ) -> Tensor:
     """Return, for each group, the sum of its draws' distribution functions at the nodes, shape (G, K, O, N)."""
     sums = nodes.new_zeros(NUM_GROUPS, *nodes.shape)
-    shape = prediction.mean.shape
     observations = None if has_cdf(components) else _observations(prediction, seed)
     for k, node in enumerate(nodes):
-        y = node.movedim(-1, 0).reshape(shape)
+        y = node.movedim(-1, 0).reshape(prediction.mean.shape)
         below = cdf_of_each_draw(components, y) if observations is None else (observations <= y).double().mean(0)
         sums[:, k].index_add_(0, groups, _points_last(below))
     return sums

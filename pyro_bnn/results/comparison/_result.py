@@ -19,11 +19,9 @@ SD = (
     "are the 10 % and 90 % quantiles of the ratio over points."
 )
 
-SMALL = "small differences are uncertain."
-"""Said about a method whose chains are slightly too short."""
-
-LARGEST_WRITTEN_OUT, MOST_DIGITS = 1e6, 7
-"""Larger numbers, and numbers that need more digits after the point, are in scientific notation."""
+SMALL = "small differences are uncertain."  # said about a method whose chains are slightly too short
+NO_VERDICT = "its numbers do not tell how good the method is."
+LARGEST_WRITTEN_OUT, MOST_DIGITS = 1e6, 7  # numbers that are larger or need more decimals are in scientific notation
 
 
 @dataclass(frozen=True)
@@ -61,10 +59,7 @@ def three_digits(value: float) -> str:
 
 
 def in_digits(name: str, estimates: Sequence[Estimate]) -> list[str]:
-    """Return texts with equally many decimal places. Shares are in per cent.
-
-    The largest standard error has at least two significant digits, and all others have at least one.
-    """
+    """Return texts with equally many decimals: two digits of the largest error, or more. Shares are in per cent."""
     is_share = name in ("accuracy", "agreement") or name.startswith("coverage")
     factor, unit, fewest = (100, " %", 1) if is_share else (1, "", 0)
     numbers = [(factor * estimate.value, factor * estimate.standard_error) for estimate in estimates]
@@ -126,9 +121,8 @@ def in_words(pairs: Sequence[Scores]) -> str:
     """Say for each region how far the closest method is from the reference."""
     reference, methods = pairs[0].reference, {pair.method for pair in pairs}
     regions = list(dict.fromkeys(pair.region for pair in pairs))
-    lines = []
+    score, lines = "total variation" if "total variation" in pairs[0].scores else "wasserstein", []
     for region in regions:
-        score = "total variation" if "total variation" in pairs[0].scores else "wasserstein"
         closest = min((p for p in pairs if p.region == region), key=lambda pair: pair.scores[score].value)
         text = _in_words(closest)
         if len(methods) > 1:
@@ -204,13 +198,10 @@ class Comparison(Advised, Shown):
 
     @property
     def _doubts(self) -> list[str]:
-        first = {self._first: (self.status, "these numbers do not tell how good the other methods are.")}
-        others = {
-            name: (status, "its numbers do not tell how good the method is.") for name, status in self.others.items()
-        }
+        doubts = {self._first: "these numbers do not tell how good the other methods are."}
         return [
-            _problem(name, status, SMALL if status.is_slight else doubt)
-            for name, (status, doubt) in {**first, **others}.items()
+            _problem(name, status, SMALL if status.is_slight else doubts.get(name, NO_VERDICT))
+            for name, status in {self._first: self.status, **self.others}.items()
             if not status
         ]
 

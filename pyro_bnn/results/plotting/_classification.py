@@ -29,8 +29,7 @@ from ._figures import (
     styled,
 )
 
-IN_A_ROW: dict[Width, int] = {"column": 3, "page": 5}
-"""Number of images in a row. The names of the classes must fit beside the first image of each row."""
+IN_A_ROW: dict[Width, int] = {"column": 3, "page": 5}  # images, with room for the names of the classes
 
 
 @explained("vote_histograms(images, prediction.votes, class_names)")
@@ -216,8 +215,7 @@ def reliability_diagram(
     return axes
 
 
-NUM_TICKS = 4
-"""Largest number of intervals between ticks, so that numbers with four decimals do not overlap."""
+NUM_TICKS = 4  # largest number of intervals between ticks, so that numbers with four decimals do not overlap
 
 InputScores = Mapping[str, Tensor] | ClassificationPrediction
 

@@ -13,8 +13,7 @@ from ..comparison import Comparison
 from ._figures import BLACK, DASHES, PALETTE, Width, figure_of_width, inches, new_axes, points_of, styled
 
 CURVES_IN_A_ROW: dict[Width, int] = {"column": 2, "page": 4}
-LINES = (BLACK, *(color for color in PALETTE if color != BLACK))
-"""Black for the first method, then a colour for each other one."""
+LINES = (BLACK, *(color for color in PALETTE if color != BLACK))  # black for the first method
 
 
 @explained("comparison(compare(model, posteriors, x))")
@@ -52,14 +51,9 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
     """
     _checks.kind("result", result, Comparison, "a Comparison, the result of `compare`")
     points = points_of(data)
-    is_curve = (
-        isinstance(result.x, Tensor)
-        and result.x[0].numel() == 1
-        and all(
-            p.expectation[0].numel() == 1  # with classes there are at least two probabilities
-            for p in result.predictions.values()
-        )
-    )
+    has_one_input = isinstance(result.x, Tensor) and result.x[0].numel() == 1
+    # With classes there are at least two probabilities.
+    is_curve = has_one_input and all(p.expectation[0].numel() == 1 for p in result.predictions.values())
     return _curves(result, points, width) if is_curve else _matrices(result, width)
 
 

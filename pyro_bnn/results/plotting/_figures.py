@@ -20,8 +20,7 @@ from ..._core import checks as _checks
 
 Width = Literal["column", "page"]
 
-WIDTHS: dict[Width, float] = {"column": 3.4, "page": 7.0}
-"""Widths in inches, for a paper with two columns."""
+WIDTHS: dict[str, float] = {"column": 3.4, "page": 7.0}  # in inches, for a paper with two columns
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#555555")
 """Colours that colour-blind people can distinguish: blue, vermilion, green, purple, orange, sky, black, and dark grey.
@@ -87,8 +86,7 @@ SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "path",  # turns letters into curves, so that no font is needed
 }
 
-_LOCK = threading.RLock()
-"""Lets one thread at a time change Matplotlib's settings, which belong to the whole process."""
+_LOCK = threading.RLock()  # one thread at a time changes Matplotlib's settings, which belong to the whole process
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -169,10 +167,9 @@ def _new_figure(width: float, height: float) -> Figure:
 
 def inches(width: str) -> float:
     """Return the width of a "column" or "page"."""
-    for name, value in WIDTHS.items():
-        if width == name:
-            return value
-    raise ValueError(f"`width` must be 'column' or 'page', got {width!r}.")
+    if width not in [*WIDTHS]:
+        raise ValueError(f"`width` must be 'column' or 'page', got {width!r}.")
+    return WIDTHS[width]
 
 
 @styled

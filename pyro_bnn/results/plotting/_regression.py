@@ -10,8 +10,7 @@ from ...scores.uncertainty import ClassificationPrediction, Prediction, Regressi
 from ._figures import BLACK, BLUE, DASHES, ORANGE, VERMILION, Width, flat, one_axes, points_of, styled
 
 EPISTEMIC_FILL, EPISTEMIC_EDGE = "#6BAED6", BLUE
-TOTAL_FILL, TOTAL_EDGE = "#FDE7BF", ORANGE
-"""Colours of the bands. The fills have luminances of 0.38 and 0.82, so they also differ in grey print."""
+TOTAL_FILL, TOTAL_EDGE = "#FDE7BF", ORANGE  # fills differ in grey print, too: luminances 0.38 and 0.82
 
 
 @explained("regression_bands(x, prediction)")

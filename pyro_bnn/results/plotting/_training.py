@@ -12,15 +12,10 @@ from ...inference.history import History
 from ...inference.posterior import EnsemblePosterior, Posterior
 from ._figures import BLACK, BLUE, VERMILION, Width, one_axes, panels, styled
 
-FEW = 40
-"""Curves with fewer epochs have markers. The others have a moving average."""
+FEW = 40  # curves with fewer epochs have markers; the others have a moving average
+SHARE_AVERAGED, PALE = 40, 0.3  # heuristic: the moving average is over one in 40 epochs; opacity of the curve behind it
 
-SHARE_AVERAGED, PALE = 40, 0.3
-"""The moving average is over one in this many epochs; opacity of the curve behind it. Heuristic."""
-
-FEWEST_CUT, FAR_WIDER = 10, 5
-"""Heuristic: the beginning of a curve with this many epochs is left out if the range of the whole curve is this many
-times that of its second half."""
+FEWEST_CUT, FAR_WIDER = 10, 5  # heuristic: a curve with so many epochs, so much wider than its end, loses its beginning
 
 
 @explained("loss_curves(posterior)")
@@ -97,11 +92,7 @@ def _draw(ax: Axes, epochs: np.ndarray, values: np.ndarray, color: str) -> None:
 
 
 def _start_of_end(curve: np.ndarray) -> int:
-    """Return the index from which a curve stays near its last values; 0 if the whole curve can be shown.
-
-    Values are near the last ones if they lie within the range of the curve's second half, widened on both sides by the
-    width of this range.
-    """
+    """Return the index from which a curve stays near the range of its second half; 0 to show the whole curve."""
     end = curve[len(curve) // 2 :]
     if len(curve) < FEWEST_CUT or not np.isfinite(curve).all():
         return 0

@@ -20,14 +20,9 @@ from ...modelling.model import SITE_PREFIX
 from ..pruning import PruningReport, decibel
 from ._figures import BLACK, BLUE, DASHES, GREY, SKY, VERMILION, Width, inches, new_axes, one_axes, panels, styled
 
-MOST_DRAWN = 2000
-"""Largest number of points on a curve. With more weights, the points are quantiles of their ratios."""
-
-FEW = 500
-"""Largest number of weights in a histogram with a linear axis of counts. With more, the axis is logarithmic."""
-
-SAME = 1e-6
-"""Values are treated as equal if their range is at most this share of the largest absolute value."""
+MOST_DRAWN = 2000  # largest number of points on a curve; with more weights, they are quantiles of the ratios
+FEW = 500  # with more weights, a histogram has a logarithmic axis of counts
+SAME = 1e-6  # values are treated as equal if their range is at most this share of the largest absolute value
 
 
 @explained("signal_to_noise(posterior)")
@@ -164,12 +159,11 @@ def pruning_curve(
     ):
         scores = np.array([getattr(row, prefix + ("accuracy" if is_classes else "rmse")) for row in rows])
         errors = np.sqrt(scores * (1 - scores) / report.num_data) if is_classes else None  # binomial
-        nll = [getattr(row, f"{prefix}nll") for row in rows]
-        nll_errors = [getattr(row, f"{prefix}nll_standard_error") for row in rows]
-        curves = (
-            (100 * (1 - scores) if is_classes else scores, None if errors is None else 100 * errors),
-            (np.array(nll), np.array(nll_errors)),
+        nll, nll_errors = (
+            np.array([getattr(row, f"{prefix}nll{end}") for row in rows]) for end in ("", "_standard_error")
         )
+        first = (scores, None) if errors is None else (100 * (1 - scores), 100 * errors)
+        curves = (first, (nll, nll_errors))
         for ax, (values, bars) in zip(axes, curves, strict=True):
             for part, line in ((kept > 0, dashes), (kept == 0, "none")):
                 ax.errorbar(
@@ -200,8 +194,7 @@ def pruning_curve(
     return axes
 
 
-SHARES = (100, 50, 25, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
-"""Ticks in per cent."""
+SHARES = (100, 50, 25, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # ticks in per cent
 
 
 def _label_shares(ax: Axes, smallest: float, none_at: float | None) -> None:

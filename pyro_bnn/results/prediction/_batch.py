@@ -56,8 +56,7 @@ def predicted_draws(
 
 T = TypeVar("T")
 
-MOST_DRAWS = 64
-"""Heuristic: largest number of draws in a block. Larger blocks would not be faster."""
+MOST_DRAWS = 64  # heuristic: largest number of draws in a block; larger blocks would not be faster
 
 
 @dataclass(frozen=True)
@@ -71,11 +70,9 @@ class Limits:
     weights: int  # weights with which several draws run at once
 
 
+# Several draws at once save overhead, but cost more than that in large runs. A GPU waits for Python more often.
 ON_CPU = Limits(numbers=2**20, work=2**24, num_bytes=2**24, work_of_draw=2**20, weights=2**15)
-"""Limits on a CPU. Running several draws at once saves overhead, but in larger runs costs more than it saves."""
-
 ON_GPU = Limits(numbers=2**25, work=2**38, num_bytes=2**28, work_of_draw=2**34, weights=2**22)
-"""Limits on a GPU. They are larger than on a CPU, since a GPU computes faster and so waits for Python more often."""
 
 
 class Block:
@@ -200,10 +197,7 @@ def faster(
 
 
 def _bytes_of_chain(net: nn.Module, example: Mapping[str, Tensor], expected: Tensor) -> int:
-    """Return the size, in bytes, of the largest tensor that a chain of layers needs when it runs.
-
-    This avoids :class:`_Largest`, which would load torch's compiler.
-    """
+    """Return the bytes of a chain's largest tensor, without :class:`_Largest`, which would load torch's compiler."""
     width = max(layer.out_features for layer in net.modules() if isinstance(layer, nn.Linear))
     numbers = max(expected.shape[:2].numel() * width, *(value.numel() for value in example.values()))
     return numbers * expected.element_size()
@@ -222,10 +216,7 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """Return absolute values, after raising those below the lower quartile to this quartile.
-
-    A small output may be a difference of large terms, and then has rounding errors as large as theirs.
-    """
+    """Return absolute values, at least their lower quartile: a small difference may have large rounding errors."""
     sizes = outputs.abs()
     quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # a mask of -1e9 would dominate a mean
     return sizes.clamp(min=quartile)
@@ -233,18 +224,12 @@ def _magnitudes(outputs: Tensor) -> Tensor:
 
 P = TypeVar("P", bound=Prediction)
 
-MOST_BYTES = 2**28
-"""Heuristic: largest memory for stored results of layers, 0.27 GB. If batches need more, some are predicted later."""
-
-NUM_FIRST = 2
-"""Number of draws in the first block. The network runs once for each draw; faster ways must give the same outputs."""
+MOST_BYTES = 2**28  # heuristic: largest memory for stored results of layers; batches that need more are predicted later
+NUM_FIRST = 2  # draws in the first block, for which the network runs one by one; faster ways must give the same
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add the draws of all seeds to the first batches, and return the number of these batches.
-
-    The other batches get the same draws later; see :data:`MOST_BYTES`.
-    """
+    """Add the draws of all seeds to the first batches, return their number, and leave the others for later calls."""
     done = 0
     while done < len(seeds):
         block = seeds[done : done + (NUM_FIRST if done == 0 else min(batch.block.size for batch in batches))]
@@ -363,10 +348,8 @@ class Batch(Generic[P]):
 
     def _add(self, observations: Distribution) -> None:
         """Add the distributions of the targets for S draws, batch shape ``(S, N, *O)``."""
-        keep = self._way.keep
-        if keep is None:
-            keep = are_few(observations, self._way.num_predictions)
-        self._sum.add_draws(observations, keep=keep)
+        keep, num_predictions = self._way.keep, self._way.num_predictions
+        self._sum.add_draws(observations, keep=are_few(observations, num_predictions) if keep is None else keep)
         if self._y is None:
             return
         log_prob = observations.log_prob(self._y)

@@ -32,8 +32,7 @@ from ...scores.uncertainty import (
 )
 from ._batch import new_seed
 
-RETURN = "_RETURN"
-"""Pyro's name of a model's return value."""
+RETURN = "_RETURN"  # Pyro's name of a model's return value
 
 
 def predict_own(
@@ -172,23 +171,15 @@ def _accumulator_of(distribution: Distribution) -> Accumulator | None:
 
 
 def _require_latents(nodes: Mapping[str, Any], draw: Draw, num_rows: int) -> None:
-    """Raise unless a draw has the model's latent variables, in their shapes.
-
-    A site that is not in the draw counts as an observation if it is in a plate, or if one axis has one element per row.
-    """
+    """Raise unless a draw has all latent variables, in their shapes. Sites in a plate or with rows are observations."""
     nodes = {name: node for name, node in nodes.items() if node["type"] == "sample"}
     unknown = [name for name in draw if name not in nodes]
-    missing = [
-        name
-        for name, node in nodes.items()
-        if name not in draw
-        and not node["is_observed"]
-        and not node["cond_indep_stack"]
-        and num_rows not in node["value"].shape
-    ]
-    for names, problem in ((unknown, "has values of {}, which the model does not draw"), (missing, "lacks {}")):
-        if names:
-            _refuse(problem.format(names))
+    latent = {name: n for name, n in nodes.items() if not (n["is_observed"] or n["cond_indep_stack"])}
+    missing = [name for name, n in latent.items() if name not in draw and num_rows not in n["value"].shape]
+    if unknown:
+        _refuse(f"has values of {unknown}, which the model does not draw")
+    if missing:
+        _refuse(f"lacks {missing}")
     for name, value in draw.items():
         expected = nodes[name]["fn"].shape()
         if value.shape != expected:

@@ -25,7 +25,7 @@ from ...inference.posterior import (
     warn_of_changes,
     warn_of_shared_network,
 )
-from ...modelling.model import BayesianModel, carried_paths, own_paths, require_bayesian
+from ...modelling.model import BayesianModel, carried_paths, require_bayesian
 from ...scores.uncertainty import Prediction, concatenate
 from ._batch import Batch, Way, add_draws, draw_seeds, new_seed
 from ._own_model import KINDS, predict_own, require_model
@@ -34,13 +34,11 @@ __all__ = ["predict", "predict_point"]
 
 P = TypeVar("P", bound=Prediction)
 
-MOST_ROWS = 10_000
-"""Default number of rows in each run of the network."""
+MOST_ROWS = 10_000  # default number of rows in each run of the network
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-MOST_CONVOLVED = 2**19
-"""Heuristic: largest size of x in a run with convolutions on a CPU; results of larger runs do not fit the cache."""
+MOST_CONVOLVED = 2**19  # heuristic: largest size of x in a run with convolutions on a CPU, whose cache is small
 
 END = object()
 
@@ -182,7 +180,7 @@ def predict(
     centers = _centers(source, everywhere=linearised is not None) if is_linear else ()
     warn_of_shared_network(source, model)
     warn_of_changes(source, model)
-    way = Way(source.constants.keys(), centers, keep, _own_paths(model, source.carried))
+    way = Way(source.constants.keys(), centers, keep, carried_paths(model, source.carried, "the draws have"))
     prediction = _predict(model, lambda x: source.draws(count, x), count, x, y, batch_size, way, seed)
     return replace(prediction, draws_are="member") if count == num_members(model, source) else prediction
 
@@ -211,11 +209,8 @@ def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
             "a linearised prediction needs posteriors with a median, around which the network is taken as linear, got "
             f"one of {posterior.method}; pass `linearised=False`, or a result of Laplace's method or of SVI."
         ) from error
-    carried = posterior.carried
-    return [
-        None if center is None else {name: value for name, value in center.items() if name not in carried}
-        for center in centers
-    ]
+    left_out = set(posterior.carried)
+    return [None if c is None else {name: c[name] for name in c if name not in left_out} for c in centers]
 
 
 @explained("predict_point(model, posterior, x)", kinds=KINDS_OF_VALUES)
@@ -371,15 +366,3 @@ def _predict_rows(
             "(leave layers with `weight_norm` out of `prune`)."
         )
     return prediction
-
-
-def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
-    """Return the paths of the parameters and buffers that are in the draws, ``{name: path}``."""
-    own = own_paths(model) if carried else {}
-    for name in carried:
-        if name not in own:
-            raise ValueError(
-                f"draws carry `{name}`, but the network of the model has no such parameter or buffer; pass the model "
-                "to which the posterior belongs."
-            )
-    return {name: own[name] for name in carried}

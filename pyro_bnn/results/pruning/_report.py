@@ -67,11 +67,10 @@ class PruningReport(Shown):
     num_samples: int
 
     def _summary(self) -> Summary:
-        name = "rmse" if self.rows[0].accuracy is None else "accuracy"
+        name, score = ("rmse", "RMSE") if self.rows[0].accuracy is None else ("accuracy", "accuracy")
         names = ("fraction", "num_weights", f"mean_{name}", "mean_nll", name, "nll")
         rows = [[getattr(row, name) for name in names] for row in self.rows]
         title = f"PruningReport: {counted(self.num_weights, 'weight')}, {counted(self.num_data, 'data point')}"
-        score = "RMSE" if self.rows[0].accuracy is None else "accuracy"
         header = ("removed", "weights left", f"{score}, mean weights", "NLL", f"{score}, draws", "NLL")
         return Summary(title, rows=rows, header=header)
 

@@ -115,10 +115,7 @@ class _Labels:
         return (uncertain - by_draw).view(-1, self.num_classes).sum(-1)
 
     def joined(self, probs: Tensor, limit: int, offset: Tensor) -> "_Labels":
-        """Extend each combination by each label of one more row.
-
-        If there are more than `limit` results, draw `limit` of them.
-        """
+        """Extend each combination by each label of one more row; of more than `limit` results, draw `limit`."""
         joint = (self.probs[:, None] * (self.draws @ probs)).flatten()  # (K C,)
         if len(joint) <= limit:
             chosen = joint.nonzero()[:, 0]

@@ -20,8 +20,7 @@ from ..uncertainty import (
 Pool: TypeAlias = ClassificationPrediction | RegressionPrediction | Tensor
 """A prediction, or logits of shape (S, N, C)."""
 
-NUMBERS = 2**20
-"""Heuristic: largest number of elements of an intermediate result; 8 MB in double precision."""
+NUMBERS = 2**20  # heuristic: largest number of elements of an intermediate result; 8 MB in double precision
 
 KEEP, MORE = "call `predict(..., keep_draws=True)`", "call `predict` with a larger `num_samples`"
 
@@ -88,12 +87,11 @@ def require_same_draws(pool: Tensor, targets: Tensor) -> None:
 
 def require_same_seed(pool: object, targets: object) -> None:
     """Raise if two predictions come from different seeds. Tensors are not checked."""
-    if not (isinstance(pool, Prediction) and isinstance(targets, Prediction)) or pool.seed == targets.seed:
-        return
-    raise ValueError(
-        f"`pool` and `targets` must have the same draws, got those of the seeds {pool.seed} and {targets.seed}; call "
-        "`predict(..., keep_draws=True, seed=0)` for both, or predict both in one call."
-    )
+    if isinstance(pool, Prediction) and isinstance(targets, Prediction) and pool.seed != targets.seed:
+        raise ValueError(
+            f"`pool` and `targets` must have the same draws, got those of the seeds {pool.seed} and {targets.seed}; "
+            "call `predict(..., keep_draws=True, seed=0)` for both, or predict both in one call."
+        )
 
 
 def probs_of(name: str, logits: Tensor) -> Tensor:
@@ -286,10 +284,7 @@ def epig(pool: Pool, targets: Pool) -> Tensor:
 
 
 def _information(probs: Tensor, others: Tensor) -> Tensor:
-    """Return, for each row, the sum of its label's mutual information with the label of each row of `others`, (N,).
-
-    `probs` has shape (S, N, C), and `others` has shape (S, M, C').
-    """
+    """Sum the mutual information of each label of `probs`, (S, N, C), and of `others`, (S, M, C'), over the latter."""
     num_samples, num_rows, num_classes = probs.shape
     joint = probs.flatten(1).mT @ others.flatten(1) / num_samples  # (N C, M C')
     entr = torch.special.entr

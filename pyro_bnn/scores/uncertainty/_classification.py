@@ -119,11 +119,8 @@ class ClassificationPrediction(Prediction):
             return found if names is None else {name: names[values] for name, values in found.items()}
 
         columns = of_labels("label", self.labels)
-        for name, value in (
-            ("total", self.total),
-            ("aleatoric", self.aleatoric),
-            ("epistemic", self.mutual_information),
-        ):
+        parts = {"total": self.total, "aleatoric": self.aleatoric, "epistemic": self.mutual_information}
+        for name, value in parts.items():
             columns |= {} if value is None else by_output(f"{name}_nats", value, outputs)
         for c, probability in enumerate(self.probs.unbind(-1)):
             columns |= by_output(f"prob_{c if names is None else names[c]}", probability, outputs)

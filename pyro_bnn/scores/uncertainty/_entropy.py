@@ -5,14 +5,9 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 
-LOG_ZERO = -800.0
-"""Stands for the logarithm of 0. Its exponential is 0 in double precision."""
+LOG_ZERO = -800.0  # stands for the logarithm of 0; its exponential is 0 in double precision
 
-SERIES_BELOW = 0.01
-"""If |u| is below this number, :class:`RunningEntropies` sums four terms of a series instead of taking logarithms.
-
-The relative error of this sum is 1e-9, less than that of the logarithms.
-"""
+SERIES_BELOW = 0.01  # for smaller |u|, four terms of a series (error 1e-9) are more accurate than logarithms
 
 
 def entropy(probs: Tensor) -> Tensor:
@@ -133,10 +128,7 @@ class RunningEntropies:
         return probs
 
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
-        """Include `count` draws. The other arguments are statistics of these draws alone.
-
-        `probs` is the mean p of their probabilities, and `product` is p log p.
-        """
+        """Include `count` draws, given statistics of these draws alone; `product` is p log p of their mean `probs`."""
         self.num_samples += count
         if self.num_samples == count:
             self.mean, self._mean_product, self.expected_entropy = probs, product, entropy

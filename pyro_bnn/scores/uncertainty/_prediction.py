@@ -28,17 +28,10 @@ Q = TypeVar("Q", bound="Prediction")
 P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
 """Type of the predictions of a model, likelihood or running sum."""
 
-DRAWS_FIRST = ("logits", "components", "values")
-"""Fields with draws on the first axis and data on the second. In other fields, data are on the first axis."""
-
-MOST_KEPT = 2**20
-"""Heuristic: the largest number of elements that `predict` keeps by default. A million Gaussians take 8 MB."""
-
-HEAD, NOTEBOOK_HEAD, CELL = (3, 76), (5, 140), 8
-"""Largest number of rows, and of characters in a row, that the prompt and a notebook show; least width of a cell."""
-
-HALF = (torch.float16, torch.bfloat16)
-"""Floating-point types that data frames hardly support."""
+DRAWS_FIRST = ("logits", "components", "values")  # fields with draws on the first axis, and data on the second
+MOST_KEPT = 2**20  # heuristic: most elements that `predict` keeps by default; a million Gaussians take 8 MB
+HEAD, NOTEBOOK_HEAD, CELL = (3, 76), (5, 140), 8  # most rows and characters in a row; least width of a cell
+HALF = (torch.float16, torch.bfloat16)  # floating-point types that data frames hardly support
 
 
 @dataclass(frozen=True, repr=False)

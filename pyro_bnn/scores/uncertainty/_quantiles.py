@@ -9,8 +9,7 @@ from torch.distributions import Distribution, Poisson
 from ..._core import checks as _checks
 from ..._core.gaussian_mixture import BISECTIONS
 
-NUM_DRAWS = 4000
-"""Heuristic: number of draws for quantiles without closed form. Standard errors of their levels are at most 0.8 %."""
+NUM_DRAWS = 4000  # heuristic: draws for quantiles without closed form, whose levels have errors of at most 0.8 %
 
 
 def levels_of(q: object) -> Tensor:
@@ -66,10 +65,7 @@ def quantile_of_draws(draws: Tensor, levels: Tensor) -> Tensor:
 
 
 def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[Tensor, Tensor]:
-    """Return bounds of the quantile.
-
-    If the components' quantiles have no closed form, the bounds come from Cantelli's inequality.
-    """
+    """Return bounds of the quantile; without a closed form for components, they are by Cantelli's inequality."""
     quantiles = None if are_counts else _quantiles(components, q)
     if quantiles is not None:
         return quantiles.amin(0), quantiles.amax(0)
@@ -78,9 +74,8 @@ def _bracket(components: Distribution, q: float, *, are_counts: bool) -> tuple[T
     if are_counts:
         return low.floor() - 1, high.ceil() + 1
     support = getattr(components.support, "base_constraint", components.support)
-    return low.clamp_min(getattr(support, "lower_bound", -math.inf)), high.clamp_max(
-        getattr(support, "upper_bound", math.inf)
-    )
+    least, most = getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
+    return low.clamp_min(least), high.clamp_max(most)
 
 
 def _quantiles(components: Distribution, q: float) -> Tensor | None:

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-CRPS_DRAWS = 1000
-"""Heuristic: number of draws for a CRPS without closed form. The error is 3 % of a standard deviation per target."""
+CRPS_DRAWS = 1000  # heuristic: draws for a CRPS without closed form, with an error of 3 % of a standard deviation
 
 
 @dataclass(frozen=True, repr=False)
