@@ -61,8 +61,8 @@ def test_scores_are_in_the_units_of_the_target(pyro_bnn, tmp_path):  # noqa: F81
     scores, costs = [], []
     for name, unit in (("one", 1.0), ("other", factor)):
         table = write_table(tmp_path / f"{name}.csv", houses(factor=unit))
-        said = trained(pyro_bnn, table, tmp_path / name, "--likelihood", "heteroscedastic")
-        costs.append(float(said.partition("negative ELBO ")[2].partition(" nats per row.")[0]))
+        said = trained(pyro_bnn, table, tmp_path / name, "--likelihood", "heteroscedastic", "--json")
+        costs.append(-json.loads(said)["last_epoch"]["elbo"] / 48)
         assert pyro_bnn("evaluate", tmp_path / name, "--num-samples", 10)[0] == 0
         scores.append(scores_in(tmp_path / name))
     assert costs[1] - costs[0] == pytest.approx(math.log(factor), abs=2e-4)

@@ -39,7 +39,7 @@ def evaluate(
     """Measure the accuracy and the calibration of a run's predictions for its test rows or images.
 
     The command prints the results, and writes metrics and pictures into the run's folder. For tables and arrays, the
-    last line says whether the run is usable. For images, `pyro-bnn report` says whether the run is usable.
+    line below the scores says whether the run is usable. For images, `pyro-bnn report` says whether the run is usable.
 
     The row "mean of draws" has the scores of the Bayesian prediction, and the row above it those of single networks.
     NLL (negative log-likelihood per row), RMSE and CRPS (both in units of the target), ECE (calibration error) and the
@@ -75,14 +75,15 @@ def evaluate(
             output.say(f"(scores are for the {config.validation} validation images)")
         report = evaluation.report_evaluation(trained, folder) if is_image else scores.report_scores(trained, folder)
         pictures = pictures_of(folder, files)
-        headline, usable, level = None, None, "good"
+        headline, decision, usable, level = None, "", None, "good"
         if not is_image:
             found, verdicts, _ = verdicts_on(subject_of(run, config, trained, has_drivers=False))
             headline, usable, level = str(found), usability(verdicts), level_of(verdicts)
+            decision = f"{found.decision} {found.reasons}".rstrip()  # the table has the scores
             runs.write_verdict(folder, headline)
     output.table(f"{report}")
-    more = "" if headline is not None else f" Whether the run is usable: pyro-bnn report {run}"
-    output.say(f"\nMetrics and pictures in {run}.{more}")
-    if headline is not None:
-        output.say(f"{headline} Why: pyro-bnn report {run}", style=STYLES[level])
+    output.say()
+    if decision:
+        output.say(decision, style=STYLES[level])
+    output.say(f"Metrics and pictures in {run}; next: pyro-bnn report {run}")
     output.document(folder=run, pictures=pictures, headline=headline, usability=usable, **vars(report))
