@@ -85,9 +85,9 @@ def predict(
     conformal set (1) or not (0).
 
     Rows keep their order. The first column has the row numbers, unless a copied column identifies the rows. Standard
-    deviations have three significant digits; the mean and the intervals are rounded at the same place. If the file
-    contains the target, the command also prints scores. With --json and without --out, the JSON document contains the
-    predictions.
+    deviations and probabilities have at least three significant digits; the mean and the intervals end at the place of
+    the last digit of the sd. If the file contains the target, the command also prints scores. With --json and without
+    --out, the JSON document contains the predictions.
     """
     levels = options.read_numbers(float, f"{LEVEL}" if level is None else level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):

@@ -268,10 +268,8 @@ def _columns(
     }
 
 
-def _rounded(values: Tensor, sizes: Tensor, *, least: int | None = None) -> np.ndarray:
+def _rounded(values: Tensor, sizes: Tensor, *, least: int = 0) -> np.ndarray:
     """Round values at the place of the last significant digit of sizes, or at `least` decimals if this is later."""
     exponents = [math.floor(math.log10(size)) if 0 < size < math.inf else 0 for size in sizes.tolist()]
-    places = [DIGITS - 1 - exponent for exponent in exponents]
-    if least is not None:
-        places = [max(place, least) for place in places]
+    places = [max(DIGITS - 1 - exponent, least) for exponent in exponents]
     return np.array([round(value, place) for value, place in zip(values.tolist(), places, strict=True)])
