@@ -129,19 +129,16 @@ def target_labels(cells: Cells) -> list[str]:
 
 def guessed(cells: Cells) -> tuple[str, str]:
     """Return the likelihood that fits the target (categorical, gaussian or poisson), and a sentence with the reason."""
-    num_values = cells.present.nunique()
+    num_values, shown = cells.present.nunique(), f"the target {cells.name!r} in {cells.shown}"
+    if num_values == 0:
+        raise ValueError(f"{shown} has no value; fill some in, or choose another --target.")
     if num_values == 1 and len(cells) > 1 and not cells.is_missing.any():
-        raise ValueError(
-            f"the target {cells.name!r} in {cells.shown} is {cells.labels[0]!r} in all rows; there is nothing to learn."
-        )
+        raise ValueError(f"{shown} is {cells.labels[0]!r} in all rows; there is nothing to learn.")
     count = f"{num_values} different {'value' if num_values == 1 else 'values'}"
     found = _read(cells)
     if found is None:
         if are_dates(cells):
-            raise ValueError(
-                f"the target {cells.name!r} in {cells.shown} must hold numbers or classes, got dates such as "
-                f"{cells.first_text}; {OF_DATES}."
-            )
+            raise ValueError(f"{shown} must hold numbers or classes, got dates such as {cells.first_text}; {OF_DATES}.")
         if num_values > 1:
             learned_classes(cells.name, cells.labels[~cells.is_missing], cells.shown)  # too many are refused
         return "categorical", f"Target {cells.name!r} holds texts ({count}): classification."
