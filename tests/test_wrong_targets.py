@@ -35,7 +35,7 @@ WORDS = [f"text {first}{second}" for first in "abcde" for second in string.ascii
             "gaussian",
             "look like dates: write them as numbers",
         ),
-        ([f"20{number:02}-01-01" for number in range(20)], "", "got dates such as '2000-01-01' in row 1; write them as"),
+        ([f"20{number:02}-01-01" for number in range(20)], "", "got dates such as '2000-01-01' in row 1; write"),
         (WORDS, "", "; choose another --target.\n"),
         (["a", "b", "c", "a", "b"] * 2, "gaussian", "needs numbers; choose --likelihood categorical for classes.\n"),
         (["$5", "€5"] * 5, "gaussian", "needs numbers; choose --likelihood categorical for classes.\n"),

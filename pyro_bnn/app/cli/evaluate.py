@@ -14,8 +14,10 @@ has the `name` and the `scores` of one kind of prediction. Without --calibrate, 
 `name`, `inside` (the share of the targets inside), `width`, and `thirds` (this share in each third of the test rows).
 """
 
+import re
+
 from . import options
-from .output import STYLES, Output
+from .output import MOST_ADVICE, STYLES, Output
 from .stopping import loading
 
 EXAMPLES = (
@@ -79,7 +81,8 @@ def evaluate(
         if not is_image:
             found, verdicts, _ = verdicts_on(subject_of(run, config, trained, has_drivers=False))
             headline, usable, level = str(found), usability(verdicts), level_of(verdicts)
-            decision = f"{found.decision} {found.reasons}".rstrip()  # the table has the scores
+            worst = re.split(r"; (?![^()]*\))", found.reasons.rstrip("."))[:MOST_ADVICE]  # the report has all
+            decision = f"{found.decision} {'; '.join(worst)}{'.' if found.reasons else ''}".rstrip()
             runs.write_verdict(folder, headline)
     output.table(f"{report}")
     output.say()

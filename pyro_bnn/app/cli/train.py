@@ -28,7 +28,7 @@ from ..reports.numbers import in_series
 from ..specs import TABLES
 from ..starting import check_given, columns_of, new_config
 from . import options
-from .output import Output
+from .output import MOST_ADVICE, Output
 from .stopping import loading
 
 EXAMPLES = (
@@ -42,7 +42,6 @@ EXAMPLES = (
 
 
 MOST_DETAILS = 2  # largest number of notes on the use of columns; the report shows the use of each column
-MOST_ADVICE = 2  # largest number of sentences on what may be wrong; the report has all
 INDENT = 11  # of what stands beside the names of results
 MOST_CORES = 4  # chains that compare networks at the same time
 
@@ -203,7 +202,9 @@ def train(
     if not processes.is_first:
         return
     seconds = time.perf_counter() - start
-    is_image, lines, advice, style = config.kind == "images", {}, [], ""
+    lines: dict[str, str] = {}
+    advice: list[str] = []
+    is_image, style = config.kind == "images", ""
     if not is_image and len(known.x_test):
         from ..reports.trained import Trained
 
