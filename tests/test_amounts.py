@@ -13,7 +13,7 @@ from pyro_bnn.app import runs, sources
 from pyro_bnn.app.own.amounts import TIME, numbers_or_amounts
 from pyro_bnn.app.own.cells import Cells
 from pyro_bnn.app.own.targets import Target, guessed, target_numbers
-from pyro_bnn.app.remedies import time_for_chains
+from pyro_bnn.app.remedies import limit_in, time_for_chains
 from pyro_bnn.app.starting import new_config
 from pyro_bnn.auto.choosing import UnsuitableError
 
@@ -168,7 +168,8 @@ def test_a_limit_for_chains_is_longer_than_the_limit_that_was_too_short(tmp_path
     path = write_table(tmp_path / "t.csv", houses())
     for limit in (8.0, 1000.0):
         config = new_config(str(path), None, {"target": "price", "time_limit": limit})[0]
-        assert time_for_chains(config, 40) >= 4 * limit
+        said = time_for_chains(config.time_limit, 17.0, 40)  # here, the imports take 17 s
+        assert limit_in(said) >= max(4 * limit, 37)
 
 
 def test_options_are_written_in_one_way(pyro_bnn, tmp_path):
@@ -200,8 +201,8 @@ def test_the_report_on_a_fit_that_was_cut_short_repeats_the_remedy(
     options = ("--target", "price", *few, "--time-limit", 0.1, "--out", tmp_path / "run")
     code, out, _ = pyro_bnn("train", table, *options)
     assert code == 0
-    said = r"The fit is variational, since chains are impossible\. "
-    found = re.search(rf"{said}(The time limit ended the training after \d+ of 3,000 epochs\. {remedy})", out)
+    assert "The fit is variational, since chains are impossible." in out
+    found = re.search(rf"\n(The time limit ended the training after \d+ of 3,000 epochs\. {remedy})", out)
     assert found, out
     _, out, _ = pyro_bnn("report", tmp_path / "run")
     assert f"\nnote:     {found[1]}\n" in out

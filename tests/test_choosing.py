@@ -364,6 +364,14 @@ def test_chains_that_end_early_are_in_the_status(monkeypatch):
         assert re.search(rf"; {part} cut short by the time limit, after \d+ of 1000000000 draws", message)
 
 
+def test_a_network_that_chains_cannot_fit_is_not_told_to_wait():
+    net = nn.Sequential(nn.Linear(1, 3), nn.BatchNorm1d(3, affine=False), nn.Linear(3, 1))
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.1), num_data=90)
+    with pytest.raises(choosing.UnsuitableError, match="batch normalisation") as caught:
+        fit_best({"own": lambda _: model}, as_tensors(*wave()), deadline=Deadline.after(1e-3), seed=0)
+    assert not caught.value.lacks_time
+
+
 @pytest.mark.filterwarnings("ignore::pyro_bnn.PosteriorWarning")
 def test_a_busy_machine_gets_a_variational_fit_that_ends_at_the_limit(monkeypatch):
     monkeypatch.setattr(choosing._in_time, "slowdown", lambda: 1e6)

@@ -150,6 +150,9 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
         (["train", "digits", "--epochs", "x"], "--epochs: it must be a whole number, got 'x'. Try --help."),
         (["train", "digits", "--lr", "x"], "--lr: it must be a number, got 'x'. Try --help."),
         (["compare", "--num-samples", "10"], "--num-samples must be at least 40, got 10. Try --help."),
+        (["prune", "a", "--keep", "2"], "--keep must be at most 1, got 2. Try --help."),
+        (["prune", "a", "--per", "node"], "--per must be one of 'network', 'layer', got 'node'. Try --help."),
+        (["train", ".", "--target", "y", "--out", "r"], ". is a folder; name a file of your own: a table (*.csv,"),
         (["compare", "a", "b"], "compare takes one run, which it compares with NUTS, and got also b. To compare runs"),
         (["train", "h.csv", "the price"], "data set, and got also the price; did you mean --target 'the price'? Try"),
         (["train", "h.csv", "price", "--target", "y"], "and got also price. Try --help."),
@@ -394,4 +397,4 @@ def test_garments_are_learned_and_digits_noticed(pyro_bnn, tmp_path, real_data, 
 def test_a_run_whose_elbo_still_rises_says_what_to_do(pyro_bnn, tmp_path):
     code, out, _ = pyro_bnn("train", "digits", "--epochs", 8, "--out", tmp_path / "run", "--schedule", "constant")
     assert code == 0
-    assert re.search(r"but the objective still rises, by .* Raise --epochs, or --lr\.", out)
+    assert re.search(r"\nThe training stopped too early\. Raise --epochs, or --lr\.\n", out)

@@ -73,12 +73,12 @@ def test_a_time_limit_begins_with_the_command(pyro_bnn, tmp_path, monkeypatch):
     assert loaded == ["..reports.page"]  # so that little is left to do after the fit
 
 
-def test_a_variational_fit_says_whether_it_has_settled(pyro_bnn, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit, "has_settled", lambda *args: Verdict("good", "fit", "", "The training had settled.", ""))
+def test_a_variational_fit_says_if_it_has_not_settled(pyro_bnn, tmp_path, monkeypatch):
+    monkeypatch.setattr(fit, "has_settled", lambda *args: Verdict("note", "limit", "", "The loss still fell.", ""))
     table = write_table(tmp_path / "houses.csv", houses())
     code, out, _ = pyro_bnn("train", table, "--target", "price", "--out", tmp_path / "run", *QUICK)
     assert code == 0
-    assert "\nThe training had settled.\n" in out
+    assert "\nThe loss still fell.\n" in out
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])

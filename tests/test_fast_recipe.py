@@ -70,5 +70,5 @@ def test_a_table_is_learned_by_natural_gradients_too(pyro_bnn, tmp_path):  # noq
     options = ("--target", "price", "--likelihood", "heteroscedastic", "--optimizer", "natural:0.99,1", "--epochs", 20)
     code, out, err = pyro_bnn("train", table, *options, "--out", tmp_path / "run")
     assert (code, err) == (0, "")
-    assert "Completed after 20 of 20 epochs" in out
+    assert " s, 20 of 20 epochs" in out
     assert pyro_bnn("evaluate", tmp_path / "run")[0] == 0

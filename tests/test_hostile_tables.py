@@ -71,7 +71,7 @@ TABLES = {
     "no value of the target": (
         with_column("none", iter([""] * 20)),
         ("--target", "none"),
-        "has no value in column 'none'",
+        "has no value; fill some in, or choose another --target.",
     ),
     "dates": (
         with_column("day", (f"2024-02-{i:02d}" for i in range(1, 21))),

@@ -373,7 +373,7 @@ def test_columns_may_be_separated_by_white_space(tmp_path):
     assert columns_of(read_table(tmp_path / "t.txt")) == {"engine size": ["1", "2"]}
 
 
-WITHOUT = "To predict without 'frequency', train without the column (pyro-bnn train --ignore frequency)."
+WITHOUT = "Correct the table, or train without the column (pyro-bnn train --ignore frequency)."
 
 
 @pytest.mark.parametrize(

@@ -265,21 +265,21 @@ def test_the_page_says_whether_the_commands_give_the_same_numbers(limit):
     assert (same in words, "a repeated run has other chains and other scores" in words) == (not limit, bool(limit))
 
 
-HARDLY = "The network is trained. Some chains are short, but longer sampling should hardly change the predictions."
-MAY = "The network is trained, but the chains are too short: intervals may change with longer sampling. Longer."
+HARDLY = "some chains are short, but longer sampling should hardly change the predictions"
+MAY = "the chains are too short: intervals may change with longer sampling"
 
 
 @pytest.mark.parametrize(
     ("diverged", "within", "is_slight", "said"),
     [
-        (0, [1.0, 1.02], False, "The network is trained, and the sampler ran long enough."),
+        (0, [1.0, 1.02], False, "the sampler ran long enough"),
         (0, [1.0, 1.5], False, MAY),
         (0, [1.0, 1.5], True, HARDLY),
-        (0, [1.0, 1.02], None, "The network is trained. The sampler would need longer to be exact. Longer."),
-        (30, [1.0, 1.5], True, "The network is trained, but many steps of the sampler failed. Longer."),
+        (0, [1.0, 1.02], None, "the sampler would need longer to be exact"),
+        (30, [1.0, 1.5], True, "many steps of the sampler failed"),
     ],
 )
-def test_train_begins_with_a_sentence_without_jargon(diverged, within, is_slight, said):
+def test_train_says_how_the_fit_went_without_jargon(diverged, within, is_slight, said):
     diverging = (torch.arange(200) < diverged).reshape(2, 100)
     remedy = "Longer." if within[1] > 1.1 or is_slight is None else ""
     status = Status(True, "well.", remedy=remedy, is_slight=bool(is_slight))

@@ -62,7 +62,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(pyro_bnn, stopped, tmp
     assert (code, "is not finished: 3 of 6 epochs; `pyro-bnn train --resume" in err) == (2, True)
     code, out, err = pyro_bnn("train", "--resume", stopped)
     assert (code, err) == (0, "")
-    assert "Completed after 6 of 6 epochs" in out
+    assert " s, 6 of 6 epochs" in out
     assert pyro_bnn(*options, "--out", tmp_path / "whole")[0] == 0
     for name in ("config.json", "data.json", "accuracy.json", "accuracy.csv"):
         assert (stopped / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -35,6 +35,8 @@ WORDS = [f"text {first}{second}" for first in "abcde" for second in string.ascii
             "gaussian",
             "look like dates: write them as numbers",
         ),
+        ([f"20{number:02}-01-01" for number in range(20)], "", "got dates such as '2000-01-01' in row 1; write"),
+        (WORDS, "", "; choose another --target.\n"),
         (["a", "b", "c", "a", "b"] * 2, "gaussian", "needs numbers; choose --likelihood categorical for classes.\n"),
         (["$5", "€5"] * 5, "gaussian", "needs numbers; choose --likelihood categorical for classes.\n"),
         (["1", "2", "3", "none", "few"] * 4, "gaussian", "'few' in row 5, 'none' in row 9 and 5 more; replace these"),
@@ -52,8 +54,9 @@ WORDS = [f"text {first}{second}" for first in "abcde" for second in string.ascii
 )
 def test_the_remedy_for_a_wrong_target_is_no_circle(pyro_bnn, tmp_path, cells, likelihood, remedy):  # noqa: F811
     table = write_table(tmp_path / "t.csv", [(len(cells) - row, y) for row, y in enumerate(cells)], ("x", "y"))
-    code, _, err = pyro_bnn("train", table, "--target", "y", "--likelihood", likelihood, "--out", tmp_path / "run")
-    assert (code, remedy in err) == (2, True)
+    options = ("--likelihood", likelihood) if likelihood else ()
+    code, out, err = pyro_bnn("train", table, "--target", "y", *options, "--out", tmp_path / "run")
+    assert (code, out, remedy in err) == (2, "", True)  # it announces no kind of fit
 
 
 def test_amounts_are_predicted_in_their_unit(pyro_bnn, tmp_path):  # noqa: F811

@@ -212,19 +212,16 @@ def need_time(modes: Modes | None, status: Status) -> bool:
 
 
 def in_plain_words(posterior: MCMCPosterior) -> str:
-    """Say how the fit went and what may improve it, without terms of statistics."""
-    said = "The network is trained, and the sampler ran long enough."
+    """Say how the fit went, without terms of statistics."""
     if posterior.statistics.has_many_diverging:
-        said = "The network is trained, but many steps of the sampler failed."
-    elif posterior.modes is None:
-        said = "The network is trained, but there are too few draws to check the sampler."
-    elif need_time(posterior.modes, posterior.status):
-        said = f"The network is trained, but the chains are too short: {MAY_CHANGE}."
-    elif are_short(posterior.modes):
-        return f"The network is trained. Some chains are short, but {HARDLY}."
-    elif posterior.status.remedy:
-        said = "The network is trained. The sampler would need longer to be exact."
-    return f"{said} {posterior.status.remedy}".rstrip()
+        return "many steps of the sampler failed"
+    if posterior.modes is None:
+        return "too few draws to check the sampler"
+    if need_time(posterior.modes, posterior.status):
+        return f"the chains are too short: {MAY_CHANGE}"
+    if are_short(posterior.modes):
+        return f"some chains are short, but {HARDLY}"
+    return f"the sampler {'would need longer to be exact' if posterior.status.remedy else 'ran long enough'}"
 
 
 def on_choice(config: RunConfig, choice: Choice, seconds: float | None) -> str:

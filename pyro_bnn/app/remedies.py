@@ -35,13 +35,12 @@ def enough_time(config: RunConfig, history: "History") -> float:
     return 10.0 * math.ceil((config.time_limit + seconds) / 10)
 
 
-def time_for_chains(config: RunConfig, num_rows: int) -> int:
-    """Return the time limit that lets chains run on so many rows, after a shorter limit did not; 0 without a limit."""
+def time_for_chains(limit: float, used: float, num_rows: int) -> str:
+    """Return the remedy for a time limit that was too short for chains, of which imports `used` some seconds."""
     from ..auto.choosing import Budget  # imported late: loads torch
 
-    if not config.time_limit:
-        return 0
-    return 10 * math.ceil(max(MORE * config.time_limit, Budget.of_rows(num_rows).seconds) / 10)
+    enough = 10 * math.ceil(max(MORE * limit, used + Budget.of_rows(num_rows).seconds) / 10)
+    return f"For chains, which are often more accurate, pass --time-limit {enough}."
 
 
 def limit_in(remedy: str) -> float:

@@ -29,7 +29,7 @@ from ..results.calibration import ConformalIntervals, ConformalSets, load_calibr
 from ..results.prediction import predict
 from ..scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from .building import build, rebuild
-from .chains import Choice, fit_chains
+from .chains import Choice, fit_chains, on_choice
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .folders import Folder, find_run
@@ -60,11 +60,13 @@ def fit(
     given: Collection[str] = CHOSEN,
     deadline: Deadline | None = None,
     device: str = "cpu",
+    tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[BayesianModel, RunPosterior]:
     """Train a model, and write a run to the folder. If the folder has a checkpoint, the training continues from it.
 
     The method "auto" chooses the settings in `CHOSEN` that are not in `given`, and writes them into the configuration.
-    Without `deadline`, the time limit of the configuration counts from this call.
+    Without `deadline`, the time limit of the configuration counts from this call. The function calls `tell` with a
+    sentence if chains are not possible, and if the time did not suffice to compare all networks.
     """
     deadline = deadline or Deadline.after(config.time_limit or None)
     if config.method == "svi":
@@ -75,8 +77,13 @@ def fit(
     except UnsuitableError as error:
         if config.method == "mclmc":
             raise ValueError(f"{error}; choose --method svi.") from error
-        variational = replace(config, method="svi")
-        return _fit_svi(variational, data, folder, deadline=deadline, device=device, reason=error)
+        variational, reason, remedy = replace(config, method="svi"), f"The fit is variational, since {error}.", ""
+        if deadline is not None and error.lacks_time:
+            remedy = time_for_chains(config.time_limit, deadline.used, len(data.x_train))
+        tell(f"{reason} {remedy}".rstrip())
+        return _fit_svi(variational, data, folder, deadline=deadline, device=device, reason=reason, remedy=remedy)
+    if said := on_choice(found, choice, chains.seconds):
+        tell(said)
     folder.write_json(CONFIG, found.to_dict())
     folder.write_json(DATA, plain(data.facts))
     folder.write_json(CHOICE, plain(choice))
@@ -116,7 +123,8 @@ def _fit_svi(
     *,
     deadline: Deadline | None,
     device: str,
-    reason: UnsuitableError | None = None,
+    reason: str = "",
+    remedy: str = "",
 ) -> tuple[BayesianModel, GuidePosterior]:
     model, guide = build(config, data)
     folder.require(SPACE * sum(value.nbytes for value in guide.state_dict().values()))
@@ -165,8 +173,10 @@ def _fit_svi(
     elif posterior.status.remedy == LONGER:
         early = f"{TOO_EARLY}: {posterior.status.message}"
         posterior.status = replace(posterior.status, message=early, remedy=MORE_EPOCHS)
-    if reason is not None:
-        posterior.status = _in_place_of_chains(posterior.status, reason, time_for_chains(config, len(data.x_train)))
+    if reason:  # why there are no chains, and what would allow them
+        status = posterior.status
+        said = f"{reason} {status.message[:1].upper()}{status.message[1:]}"
+        posterior.status = replace(status, message=said, remedy=remedy or status.remedy)
     folder.write_json(HISTORY, posterior.history.to_dict())
     with own_code(config.net):
         write_posterior(folder, model, posterior, data)
@@ -174,13 +184,6 @@ def _fit_svi(
         folder.write_json(ACCURACY, tracker.state_dict())
         folder.write_text("accuracy.csv", tracker.curve.to_csv())
     return model, posterior
-
-
-def _in_place_of_chains(status: Status, reason: UnsuitableError, limit: int) -> Status:
-    """Add to the status of a variational fit why there are no chains. The time `limit` would allow them."""
-    said = f"The fit is variational, since {reason}. {status.message[:1].upper()}{status.message[1:]}"
-    remedy = f"For chains, which are often more accurate, pass --time-limit {limit}."
-    return replace(status, message=said, remedy=remedy if limit and reason.lacks_time else status.remedy)
 
 
 DRAW_SEED = 0  # default seed of the draws of the weights in predictions

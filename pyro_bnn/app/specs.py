@@ -203,10 +203,10 @@ def unknown_data(dataset: str) -> ValueError:
     """
     files = sorted(f"{dataset}{ending}" for ending in (*TABLES, ".npz") if Path(f"{dataset}{ending}").is_file())
     meant = f" (did you mean {files[0]!r}?)" if files else near(dataset, DATA_SETS)
-    return ValueError(
-        f"unknown data set {dataset!r}{meant}; choose {', '.join(DATA_SETS)}, or a file of your own: a table "
-        f"({', '.join(f'*{ending}' for ending in TABLES)}) or arrays (*.npz)."
-    )
+    own = f"a file of your own: a table ({', '.join(f'*{ending}' for ending in TABLES)}) or arrays (*.npz)"
+    if Path(dataset).is_dir() and not files:
+        return ValueError(f"{dataset} is a folder; name {own}.")
+    return ValueError(f"unknown data set {dataset!r}{meant}; choose {', '.join(DATA_SETS)}, or {own}.")
 
 
 def remedy_for_binary(path: str | Path) -> str:

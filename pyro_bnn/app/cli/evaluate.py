@@ -14,8 +14,10 @@ has the `name` and the `scores` of one kind of prediction. Without --calibrate, 
 `name`, `inside` (the share of the targets inside), `width`, and `thirds` (this share in each third of the test rows).
 """
 
+import re
+
 from . import options
-from .output import STYLES, Output
+from .output import MOST_ADVICE, STYLES, Output
 from .stopping import loading
 
 EXAMPLES = (
@@ -39,7 +41,7 @@ def evaluate(
     """Measure the accuracy and the calibration of a run's predictions for its test rows or images.
 
     The command prints the results, and writes metrics and pictures into the run's folder. For tables and arrays, the
-    last line says whether the run is usable. For images, `pyro-bnn report` says whether the run is usable.
+    line below the scores says whether the run is usable. For images, `pyro-bnn report` says whether the run is usable.
 
     The row "mean of draws" has the scores of the Bayesian prediction, and the row above it those of single networks.
     NLL (negative log-likelihood per row), RMSE and CRPS (both in units of the target), ECE (calibration error) and the
@@ -75,14 +77,16 @@ def evaluate(
             output.say(f"(scores are for the {config.validation} validation images)")
         report = evaluation.report_evaluation(trained, folder) if is_image else scores.report_scores(trained, folder)
         pictures = pictures_of(folder, files)
-        headline, usable, level = None, None, "good"
+        headline, decision, usable, level = None, "", None, "good"
         if not is_image:
             found, verdicts, _ = verdicts_on(subject_of(run, config, trained, has_drivers=False))
             headline, usable, level = str(found), usability(verdicts), level_of(verdicts)
+            worst = re.split(r"; (?![^()]*\))", found.reasons.rstrip("."))[:MOST_ADVICE]  # the report has all
+            decision = f"{found.decision} {'; '.join(worst)}{'.' if found.reasons else ''}".rstrip()
             runs.write_verdict(folder, headline)
     output.table(f"{report}")
-    more = "" if headline is not None else f" Whether the run is usable: pyro-bnn report {run}"
-    output.say(f"\nMetrics and pictures in {run}.{more}")
-    if headline is not None:
-        output.say(f"{headline} Why: pyro-bnn report {run}", style=STYLES[level])
+    output.say()
+    if decision:
+        output.say(decision, style=STYLES[level])
+    output.say(f"Metrics and pictures in {run}; next: pyro-bnn report {run}")
     output.document(folder=run, pictures=pictures, headline=headline, usability=usable, **vars(report))

@@ -84,9 +84,10 @@ def predict(
     --calibrate, the intervals are conformal, and each class has a column that says whether the class is in the
     conformal set (1) or not (0).
 
-    The first column has the row numbers, and rows keep their order. If the file contains the target, the command also
-    prints scores. A terminal shows a rounded table, and a file or pipe gets all digits. With --json and without --out,
-    the JSON document contains the predictions.
+    Rows keep their order. The first column has the row numbers, unless a copied column identifies the rows. Standard
+    deviations and probabilities have at least three significant digits; the mean and the intervals end at the place of
+    the last digit of the sd. If the file contains the target, the command also prints scores. With --json and without
+    --out, the JSON document contains the predictions.
     """
     levels = options.read_numbers(float, f"{LEVEL}" if level is None else level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):
@@ -132,6 +133,9 @@ def predict(
             seed=seed,
             calibration=calibration,
         )
+    on_unlike = note_on_unlike_rows(table, facts.target)
+    if any(all(cells) and len({*cells}) == len(cells) for cells in sample.kept.values()):
+        table = table.drop(columns="row")  # one identification is enough
     is_listed = as_json and out == "-"
     if out != "-":
         write_atomically(out, lambda file: file.write(as_csv(table).encode()))
@@ -140,7 +144,7 @@ def predict(
         typer.echo(for_terminal(text) if sys.stdout.isatty() else text, nl=False)
     notes = [*_note_on(run, config, facts, posterior), *sample.notes]
     if config.likelihood != "poisson":  # the noise of counts grows with their mean
-        notes += note_on_unlike_rows(table, facts.target)
+        notes += on_unlike
     if calibration is not None:
         notes.append(IS_CALIBRATED[facts.target.is_class])
     for note in notes:

@@ -117,10 +117,14 @@ def _in_plain_words(error: Any) -> str:
             "`mean of draws`."
         )
     faults: list[Any] = getattr(error.__context__, "errors", list)()  # of Pydantic, with which Typer reads numbers
-    least = "Input should be greater than or equal to |(.*) is not in the range x>="  # in recent and older Typer
-    small = re.match(rf"Invalid value for (.*): (?:{least})(\d+)", message)
-    if small:
-        return f"{small[1]} must be at least {small[3]}, got {small[2] or faults[0]['input']}."
+    limit = "Input should be (greater|less) than or equal to |(.*) is not in the range x>="  # recent and older Typer
+    far = re.match(rf"Invalid value for (.*): (?:{limit})(\d+)", message)
+    if far:
+        side = "most" if far[2] == "less" else "least"
+        return f"{far[1]} must be at {side} {far[4]}, got {far[3] or faults[0]['input']}."
+    choice = re.match("Invalid value for (.*): (?:Value error, )?('.*') is not one of (.*?)\\.?$", message)
+    if choice:
+        return f"{choice[1]} must be one of {choice[3]}, got {choice[2]}."
     number = "a valid (integer|number|float)"
     wrong = re.match(rf"(Invalid value for .*): (?:Input should be|('.*') is not) {number}", message)
     if wrong:

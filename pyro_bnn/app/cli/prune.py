@@ -56,6 +56,10 @@ def prune(
     For each share of removed weights, the command prints scores, the file size and the speed. The weights with the
     lowest signal-to-noise ratio |mean| / sd are removed first. Tables and pictures are written into the run's folder.
     The run keeps all its weights. Only runs on images, and runs with `train --method svi`, can be pruned.
+
+    Scores "mean" are those of the network of mean weights, and scores "draws" are means over drawn networks. Weights
+    can be removed if the NLL rises by at most 0.01. The speed is the time of dense layers divided by that of sparse
+    ones; a layer with more than 10 % of its weights left stays dense. pruning.json also has the ratios and times.
     """
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights to keep, and the folder for the copy.")
@@ -69,7 +73,7 @@ def prune(
         from ..own.network import own_code
         from ..reports.pictures import pictures_of
         from ..reports.weights import PRUNING_FILES, report_pruning, save_pruned_run
-        from .pruned import conclusions_of, tables_of
+        from .pruned import conclusions_of, table_of
 
     output = Output("prune", as_json=as_json)
     device = options.check_device(device)
@@ -92,10 +96,10 @@ def prune(
         if keep is not None and copy is not None:
             status = save_pruned_run(run, copy, model, posterior, known, fraction=1 - keep, per=per)
             pruned = {"folder": out, "status": status}
-    if pruned is not None:
-        output.say(f"{pruned['status']} Saved in {out}; next: pyro-bnn evaluate {out}\n")
     if conclusions := conclusions_of(report, gains):
         output.say(f"{conclusions}\n", style="bold")
-    output.table(tables_of(report, gains))
+    output.table(table_of(report, gains))
     output.say(f"\npruning.csv, pruning.json, {' and '.join(pictures)} in {run}.")
+    if pruned is not None:
+        output.say(f"{pruned['status']} Saved in {out}; next: pyro-bnn evaluate {out}")
     output.document(folder=run, pictures=pictures, report=report, gains=gains, pruned=pruned)

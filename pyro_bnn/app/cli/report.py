@@ -18,7 +18,8 @@ from . import options
 from .output import STYLES, Output
 from .stopping import loading
 
-EXAMPLES = ("pyro-bnn report digits-run", "pyro-bnn report digits-run --out report.html --force")
+GENERATOR = b'<meta name="generator" content="pyro_bnn">'  # in the head of each report
+EXAMPLES = ("pyro-bnn report digits-run", "pyro-bnn report digits-run --out report.html")
 
 
 def report(
@@ -32,7 +33,7 @@ def report(
     data: options.Data = None,
     download: options.Download = False,
     device: options.Device = "cpu",
-    force: Annotated[bool, typer.Option("--force", help="Replace the file of --out if it exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file of --out if it is not a report.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Write a report on a training run as one HTML page that can be read offline.
@@ -41,8 +42,10 @@ def report(
     scores of the network and of baselines, and sections on calibration, unknown images, examples, the training curves,
     the weights and the settings.
     """
+    if out is not None and out.resolve() == (run / "report.html").resolve():
+        out = None
     if out is not None:
-        options.check_file(out, force=force)
+        options.check_file(out, force=force or _is_report(out))
     options.check_run(run)
     with loading():
         from ..._core.files import write_atomically
@@ -81,3 +84,10 @@ def report(
     page_file = out or run / "report.html"
     output.say(f"\nReport, with the thresholds of each verdict, in {page_file}.")
     output.document(folder=run, page=page_file, headline=headline, usability=usability(verdicts), verdicts=verdicts)
+
+
+def _is_report(page: Path) -> bool:
+    if not page.is_file():
+        return False
+    with page.open("rb") as file:
+        return GENERATOR in file.read(1000)

@@ -13,7 +13,7 @@ The JSON of `train` has these items:
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
@@ -23,12 +23,12 @@ from typing import Annotated, Any
 import typer
 
 from .. import recipes, specs
-from ..config import IMAGE_SETS, settings
+from ..config import IMAGE_SETS, LEVEL, settings
 from ..numbers import in_series
 from ..specs import TABLES
 from ..starting import check_given, columns_of, new_config
 from . import options
-from .output import Output
+from .output import MOST_ADVICE, Output
 from .stopping import loading
 
 EXAMPLES = (
@@ -42,6 +42,7 @@ EXAMPLES = (
 
 
 MOST_DETAILS = 2  # largest number of notes on the use of columns; the report shows the use of each column
+INDENT = 11  # of what stands beside the names of results
 MOST_CORES = 4  # chains that compare networks at the same time
 
 
@@ -137,7 +138,7 @@ def train(
         from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
-        from ..chains import has_failed, in_plain_words, need_time, on_choice
+        from ..chains import has_failed, in_plain_words
         from ..folders import resuming, updating
         from ..manifest import CHECKPOINT
         from ..own.network import own_code
@@ -189,56 +190,52 @@ def train(
                 )
         if resume is None:
             folder.write_json(runs.ASKED, {"recipe": recipe, **given})
+
+        def tell(said: str) -> None:
+            notes.append(said)
+            if processes.is_first:
+                output.say(said, style="yellow")
+
         start = time.perf_counter()
-        model, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device)
+        model, posterior = runs.fit(config, known, folder, given=[*given], deadline=deadline, device=device, tell=tell)
         config = runs.read_config(folder.path) if processes.is_first else config  # including what was chosen
     if not processes.is_first:
         return
     seconds = time.perf_counter() - start
-    last = known.facts.in_units(posterior.history).epochs[-1] if isinstance(posterior, GuidePosterior) else None
-    output.say(sources.trained_on(config, known))
-    trained, score = None, ""
-    if config.kind != "images" and len(known.x_test):
-        from ..reports.drivers import hint_of_leak
-        from ..reports.scores import in_brief
+    lines: dict[str, str] = {}
+    advice: list[str] = []
+    is_image, style = config.kind == "images", ""
+    if not is_image and len(known.x_test):
         from ..reports.trained import Trained
 
-        num_samples = runs.num_draws(posterior, None)
-        trained = Trained(model, posterior, known, num_samples=num_samples, keeps_draws=False)
+        draws, calibration = runs.num_draws(posterior, None), runs.calibration_of(place, config)
+        trained = Trained(model, posterior, known, num_samples=draws, calibration=calibration)
         with own_code(config.net):
-            score = in_brief(trained)
-        if hint := hint_of_leak(trained, config.ignore):
-            notes.append(hint)
-            output.say(f"{hint} See pyro-bnn report {place}", style="yellow")
-    said = str(posterior.status)
-    if not runs.is_chains(posterior):
-        said = f"{said[0].upper()}{said[1:]} The fit took {seconds:.0f} s."
-        output.say(said, style="green" if posterior.status else "yellow")
-        if posterior.status:  # otherwise the status itself says what to do
-            from ..reports.page.fit import of_length
+            lines, advice = _on_test_rows(trained, config.ignore, place)
+    if isinstance(posterior, GuidePosterior):
+        from ..reports.page.fit import of_length
+        from ..reports.page.section import sentence
 
-            length = of_length(config, known.facts.in_units(posterior.history), posterior.status)
-            if length.level != "good":
-                notes.append(length.text)
-            output.say(length.text, style="yellow" if length.level != "good" else "green")
+        history = known.facts.in_units(posterior.history)
+        last, length = history.epochs[-1], of_length(config, history, posterior.status)
+        if length.level != "good":
+            said = length.text if posterior.status else f"{sentence(length.short)}. {posterior.status.remedy}"
+            advice, style = [*advice, said], "yellow"
+        epochs = f"{len(history.epochs):,} of {config.epochs:,} epochs"
+        cost = f", negative ELBO {-last.elbo / len(known.x_train):.4f} nats per image" if is_image else ""
+        lines["fit"] = f"{seconds:.0f} s, {epochs}{cost}"
     else:
-        is_doubtful = has_failed(posterior) or need_time(posterior.modes, posterior.status)
-        output.say(in_plain_words(posterior), style="yellow" if is_doubtful else "green")
-        if said := on_choice(config, runs.load_choice(place), posterior.seconds):
-            notes.append(said)
-            output.say(said, style="yellow")
-    if last is not None:
-        nll, kl, cost = (value / len(known.x_train) for value in (-last.expected_log_likelihood, last.kl, -last.elbo))
-        output.say(
-            f"Last epoch: NLL {nll:.4f} + KL {kl:.4f} = negative ELBO {cost:.4f} nats per "
-            f"{'image' if config.kind == 'images' else 'row'}."
-        )
-    if trained is not None and (warning := _worse_than_guess(trained)):
-        notes.append(warning)
-        output.say(f"{warning} For what may help: pyro-bnn report {place}", style="yellow")
-    output.say(f"Saved in {place}; next: pyro-bnn evaluate {place}")
-    if score:  # last, since it decides whether to go on
-        output.say(score, style="bold")
+        last, status = None, posterior.status
+        if status.remedy and (has_failed(posterior) or not status.is_slight):
+            advice, style = [*advice, status.remedy], "yellow"
+        lines["fit"] = f"{seconds:.0f} s, {in_plain_words(posterior)}"
+    notes += advice
+    output.say(sources.trained_on(config, known))
+    for number, (name, text) in enumerate(lines.items()):
+        of_line = style if name == "fit" else "" if number else "bold"
+        output.say(f"{name:{INDENT}s}{text}", style=of_line, indent=INDENT)
+    for said in advice[:MOST_ADVICE]:
+        output.say(said, style="yellow")
     curve, pictures = runs.load_accuracy(place), []
     if curve is not None:
         from ...results import plotting
@@ -250,6 +247,7 @@ def train(
         output.table(f"\n{curve.table()}")
         test = f" (test: the {config.validation} validation images)" if config.validation else ""
         output.say(f"accuracy.csv, accuracy.json and {pictures[0]} in {place}{test}.")
+    output.say(f"Saved in {place}; next: pyro-bnn evaluate {place}")
     output.document(
         folder=place,
         config=config.to_dict(),
@@ -266,15 +264,29 @@ def train(
     )
 
 
-def _worse_than_guess(run: Any) -> str:
-    """Return a warning if a run predicts its test rows worse than a guess that ignores the inputs; otherwise ""."""
-    from ..reports.scores import scores_of  # imported late: importing takes long
+def _on_test_rows(run: Any, ignored: Sequence[str], place: Path) -> tuple[dict[str, str], list[str]]:
+    """Return lines on the scores of a run and of baselines by their names, and advice if the scores are suspicious."""
+    from ..._core.summary import counted  # these are imported late: importing takes long
+    from ..reports.drivers import hint_of_leak
+    from ..reports.scores import scores_of, shown_name, shown_score
 
-    target, (name, guess) = run.rows.facts.target, next(iter(run.baselines.items()))
-    score, sign = ("accuracy", 1) if target.is_class else ("rmse", -1)
-    own, other = (sign * scores_of(way, target)[score] for way in (run.ensemble, guess))
-    guessed = "always guessing the most frequent class" if target.is_class else f"the {name}"
-    return f"The run predicts the test rows worse than {guessed}." if own < other else ""
+    target = run.rows.facts.target
+    score, sign = ("accuracy", -1) if target.is_class else ("rmse", 1)
+    own = scores_of(run.ensemble, target, run.calibration, levels=(LEVEL,))
+    others = {name: scores_of(way, target)[score] for name, way in run.baselines.items()}
+    best_first = sorted(others, key=lambda name: sign * others[name])
+    lines = {
+        shown_name(score): f"{shown_score(score, own[score])} on {counted(len(run.rows.x_test), 'test row')}",
+        "baselines": ", ".join(f"{name} {shown_score(score, others[name])}" for name in best_first),
+    }
+    share = f"coverage_{100 * LEVEL:g}"
+    if share in own:
+        held = f"{100 * LEVEL:g} % {'sets of classes' if target.is_class else 'intervals'} hold"
+        lines["coverage"] = f"{held} {shown_score(share, own[share])} of the targets"
+    hint, guess = hint_of_leak(run, ignored), next(iter(others))
+    guessed = "always guessing the most frequent class" if target.is_class else f"the {guess}"
+    worse = f"The run predicts the test rows worse than {guessed}. For what may help: pyro-bnn report {place}"
+    return lines, [*filter(None, [hint]), *([worse] if sign * own[score] > sign * others[guess] else [])]
 
 
 def _what_is_missing(dataset: str | None, out: Path | None, given: Mapping[str, Any]) -> str:

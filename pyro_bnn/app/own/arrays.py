@@ -105,7 +105,7 @@ def pairs_of(arrays: Mapping[str, np.ndarray], shown: str, *, checks_targets: bo
         )
     training = ["x_train", "y_train"] if "x_train" in arrays else ["x", "y"]
     if not arrays.keys() >= {*training}:
-        raise ValueError(f"{shown} must hold arrays x and y, or x_train and y_train, but it holds {held}.")
+        raise ValueError(f"{shown} must hold arrays x and y, or x_train and y_train, but it holds {held}; rename them.")
     given = [name for name in ("x_test", "y_test") if name in arrays]
     if len(given) == 1:
         other = "y_test" if given == ["x_test"] else "x_test"

@@ -24,7 +24,7 @@ def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> 
     """Call the user's function that `spec` names, with the keywords that it takes, and return its network."""
     place, name = parts_of(spec)
     if place.endswith(".py") and not Path(place).is_file():
-        raise ValueError(f"--net {spec}: there is no file {place}.")
+        raise ValueError(f"--net {spec}: there is no file {place}; correct the path.")
     path = Path(place).resolve() if place.endswith(".py") else None
     with (
         own_code(spec, otherwise=f"importing {place} raised "),

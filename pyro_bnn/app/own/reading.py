@@ -63,7 +63,7 @@ class Table:
                 near = lower[found[0]]
                 hint = f"did you mean {near!r}?" if is_typed else f"rename the column {near!r} if it is meant."
                 raise ValueError(f"{self.shown} has no column {missing[0]!r}; {hint}")
-            needs = "" if is_typed else f" To predict without {listed(missing)}, {training_without(missing)}."
+            needs = "" if is_typed else f" Correct the table, or {training_without(missing)}."
             raise ValueError(
                 f"{self.shown} has no column{'s' * (len(missing) > 1)} {listed(missing)}; its columns are "
                 f"{listed(self.names, 20)}.{needs}{hint_of_header(self.names)}"
@@ -209,7 +209,8 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
             raise ValueError(f"the target {target!r} cannot be among {option}; leave it out.")
     if not names:
         raise ValueError(
-            f"{table.shown} has no column to predict {target!r} from; its columns are {listed(table.names)}."
+            f"{table.shown} has no column to predict {target!r} from; its columns are {listed(table.names)}. Shorten "
+            "--ignore, or choose another table."
         )
     return names
 
@@ -221,7 +222,8 @@ def complete(table: Table, names: Sequence[str], *, drop: bool = True, what: str
     where, empty = list(missing.columns[missing.any()]), list(missing.columns[missing.all()])
     columns = f"column{'s' if len(empty or where) > 1 else ''} {listed(empty or where)}"
     if empty:
-        raise ValueError(f"{table.shown} has no value in {columns}; fill some in, or {training_without(empty)}.")
+        remedy = "choose another --target" if what == "the target" else training_without(empty)
+        raise ValueError(f"{table.shown} has no value in {columns}; fill some in, or {remedy}.")
     if lacking.any() and not drop:
         row = table.frame.index[lacking.argmax()]
         raise ValueError(

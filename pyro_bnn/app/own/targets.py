@@ -15,6 +15,7 @@ from .encoding import LARGEST, MOST_CATEGORIES, moments
 
 MOST_GUESSED_CLASSES = 10  # heuristic: so many different whole numbers, or fewer, are guessed to be classes
 AS_CLASSES = "choose --likelihood categorical for classes"  # remedy for a target that holds texts
+OF_DATES = "write them as numbers, such as days since the first, or choose another --target"  # remedy for dates
 FEWEST_COUNTS = 6  # heuristic: with fewer different values from 0 on, counts and classes look alike
 
 
@@ -102,7 +103,7 @@ def _read(cells: Cells) -> tuple[np.ndarray, str] | None:
 
 def _remedy_for_texts(cells: Cells) -> str:
     if are_dates(cells):
-        return "they look like dates: write them as numbers, such as days since the first, or choose another --target"
+        return f"they look like dates: {OF_DATES}"
     return AS_CLASSES if cells.present.nunique() <= MOST_CATEGORIES else "choose another --target"
 
 
@@ -128,16 +129,19 @@ def target_labels(cells: Cells) -> list[str]:
 
 def guessed(cells: Cells) -> tuple[str, str]:
     """Return the likelihood that fits the target (categorical, gaussian or poisson), and a sentence with the reason."""
-    num_values = cells.present.nunique()
+    num_values, shown = cells.present.nunique(), f"the target {cells.name!r} in {cells.shown}"
+    if num_values == 0:
+        raise ValueError(f"{shown} has no value; fill some in, or choose another --target.")
     if num_values == 1 and len(cells) > 1 and not cells.is_missing.any():
-        raise ValueError(
-            f"the target {cells.name!r} in {cells.shown} is {cells.labels[0]!r} in all rows; there is nothing to learn."
-        )
+        raise ValueError(f"{shown} is {cells.labels[0]!r} in all rows; there is nothing to learn.")
     count = f"{num_values} different {'value' if num_values == 1 else 'values'}"
     found = _read(cells)
     if found is None:
-        kind = "dates" if are_dates(cells) else "texts"
-        return "categorical", f"Target {cells.name!r} holds {kind} ({count}): classification."
+        if are_dates(cells):
+            raise ValueError(f"{shown} must hold numbers or classes, got dates such as {cells.first_text}; {OF_DATES}.")
+        if num_values > 1:
+            learned_classes(cells.name, cells.labels[~cells.is_missing], cells.shown)  # too many are refused
+        return "categorical", f"Target {cells.name!r} holds texts ({count}): classification."
     numbers = found[0][~cells.is_missing]
     are_whole = bool((numbers == np.floor(numbers)).all()) and not any({*".,"} & {*text} for text in cells.labels)
     if num_values <= MOST_GUESSED_CLASSES and are_whole:

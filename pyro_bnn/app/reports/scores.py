@@ -1,5 +1,6 @@
 """Scores of predictions, tables of predictions of new rows, and the report on a run with the user's own data."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -126,15 +127,6 @@ def report_scores(run: Trained, folder: Folder) -> OwnDataScores:
     return report
 
 
-def in_brief(run: Trained) -> str:
-    """Compare the accuracy or the RMSE of a run on its test rows with those of the baselines, in a sentence."""
-    target = run.rows.facts.target
-    score = "accuracy" if target.is_class else "rmse"
-    ways = {"": run.ensemble, **run.baselines}
-    own, *others = (f"{name} {shown_score(score, scores_of(way, target)[score])}" for name, way in ways.items())
-    return f"{shown_name(score)} on {counted(len(run.rows.x_test), 'test row')}:{own} ({', '.join(others)})."
-
-
 def scores_of(
     prediction: Prediction | Alone[Any],
     target: Target,
@@ -177,12 +169,12 @@ def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPred
 
 CHUNK = 2000  # rows that are predicted together; all chunks have the same draws of the weights
 COPIED = " (input)"  # suffix of a copied column that has the name of a predicted column
-EVERY_DIGIT = "%.9g"  # format of numbers in CSV, which distinguishes all of single precision
+DIGITS, DECIMALS = 3, 4  # significant digits of sds and probabilities, and least number of decimals of probabilities
 
 
 def as_csv(table: pd.DataFrame) -> str:
-    """Return a table of predictions as CSV. The first line has the names of the columns."""
-    return table.to_csv(index=False, float_format=EVERY_DIGIT, na_rep="nan", lineterminator="\n")
+    """Return a table of predictions, which are rounded, as CSV. The first line has the names of the columns."""
+    return table.to_csv(index=False, float_format="%.12g", na_rep="nan", lineterminator="\n")
 
 
 def table_of_predictions(
@@ -260,24 +252,24 @@ def _columns(
         for level in levels if calibration is not None else ():
             inside = sets_of(prediction, level, calibration).int().cpu().numpy()
             sets |= {f"set_{100 * level:g}({name})": inside[:, index] for index, name in enumerate(target.classes)}
-        return {"class": labels, **{name: _array(value) for name, value in (probs | parts).items()}, **sets}
+        shown = {name: _rounded(value, value, least=DECIMALS) for name, value in (probs | parts).items()}
+        return {"class": labels, **shown, **sets}
     own = in_units(prediction.as_kind(RegressionPrediction), target)
-    values = {
-        "mean": own.mean,
-        "sd": own.total.sqrt(),
-        "aleatoric_sd": own.aleatoric.sqrt(),
-        "epistemic_sd": own.epistemic.sqrt(),
-    }
+    sds = {"sd": own.total.sqrt(), "aleatoric_sd": own.aleatoric.sqrt(), "epistemic_sd": own.epistemic.sqrt()}
+    values = {"mean": own.mean, **sds}
     for level in levels:
         low, high = interval_of(own, level, calibration)
         values |= {f"lower_{100 * level:g}": low, f"upper_{100 * level:g}": high}
     num_outputs = own.mean.shape[1]
     return {
-        f"{name}_{output}" if num_outputs > 1 else name: _array(value[:, output])
+        f"{name}_{output}" if num_outputs > 1 else name: _rounded(value[:, output], sds.get(name, sds["sd"])[:, output])
         for output in range(num_outputs)
         for name, value in values.items()
     }
 
 
-def _array(values: Tensor) -> np.ndarray:
-    return values.detach().double().cpu().numpy()
+def _rounded(values: Tensor, sizes: Tensor, *, least: int = 0) -> np.ndarray:
+    """Round values at the place of the last significant digit of sizes, or at `least` decimals if this is later."""
+    exponents = [math.floor(math.log10(size)) if 0 < size < math.inf else 0 for size in sizes.tolist()]
+    places = [max(DIGITS - 1 - exponent, least) for exponent in exponents]
+    return np.array([round(value, place) for value, place in zip(values.tolist(), places, strict=True)])

@@ -162,7 +162,6 @@ class Trained:
     calibration: runs.RunCalibration | None = None  # of its predictions, if rows were held out for it
     asked: Mapping[str, Any] = field(default_factory=dict)  # options that the user gave to `train`
     choice: Choice | None = None  # what was chosen for a run of chains
-    keeps_draws: bool = True  # whether the predictions of numbers keep all draws, which intervals need
 
     @property
     def test(self) -> tuple[Tensor, Tensor]:
@@ -173,7 +172,7 @@ class Trained:
     def ensemble(self) -> Prediction:
         """Prediction of the test rows by a mean over draws."""
         x, y = self.test
-        keep = self.keeps_draws and not self.rows.facts.target.is_class
+        keep = not self.rows.facts.target.is_class  # intervals need the draws
         return predict(
             self.model, self.posterior, x, y=y, num_samples=self.num_samples, keep_draws=keep, seed=self.seed
         )

@@ -60,6 +60,7 @@ def fit_in_time(
     seed: int,
 ) -> Chosen:
     """Choose the model that predicts held-out rows best, and fit it by chains, before a deadline."""
+    require_suitable(next(iter(candidates.values()))(len(data[0])), data[0])  # first, since time would not help
     needed, available = NEEDED_SECONDS * slowdown(), deadline.left()
     if needed > available:
         raise UnsuitableError(
