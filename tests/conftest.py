@@ -78,7 +78,7 @@ def quick_compiler(request):
     """C compiles in a third of the time, except at night and in tests that use `optimized`."""
     with pytest.MonkeyPatch.context() as patch:
         if request.config.option.markexpr != "nightly":
-            patch.setattr(_native, "FLAGS", ("-O1", *FLAGS[1:]))
+            patch.setattr(_native, "FLAGS", ("-Og", *FLAGS[1:]))
         yield
 
 
@@ -124,7 +124,7 @@ def run_shortened(run):
     with pytest.MonkeyPatch.context() as patch:
         shorten_chains(patch, most_steps=3000)
         patch.setattr(_variational, "WINDOW_STEPS", 100)
-        patch.setattr(_native, "FLAGS", ("-O1", *FLAGS[1:]))
+        patch.setattr(_native, "FLAGS", ("-Og", *FLAGS[1:]))
         run()
 
 

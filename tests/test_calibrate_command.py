@@ -250,6 +250,7 @@ def make(input_shape, num_outputs):
 """
 
 
+@pytest.mark.nightly
 def test_arrays_a_network_of_ones_own_and_chains_are_calibrated_too(pyro_bnn, tmp_path):  # noqa: F811
     (tmp_path / "net.py").write_text(NETWORK)
     numbers = np.random.default_rng(0)

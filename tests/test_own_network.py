@@ -72,6 +72,7 @@ def train(pyro_bnn, net, *options):  # noqa: F811
     return pyro_bnn("train", "houses.csv", "--target", "price", "--net", net, "--out", "run", "--epochs", 10, *options)
 
 
+@pytest.mark.daily("*both", "*fixed")
 @pytest.mark.parametrize(
     "net",
     [
@@ -156,6 +157,7 @@ def test_hidden_units_are_not_for_a_network_of_ones_own(pyro_bnn, nets):  # noqa
     assert (code, "leave it out with --net" in err) == (2, True)
 
 
+@pytest.mark.daily("8)*", "def*")
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
