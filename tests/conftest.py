@@ -47,7 +47,7 @@ def global_state():
         "validation": torch.distributions.Distribution._validate_args,
         "pyro settings": pyro.settings.get(),
         "parameter store": sorted(pyro.get_param_store().keys()),
-        "numpy": np.random.get_state()[1].tolist(),  # noqa: NPY002
+        "numpy": np.random.get_state()[1].tobytes(),  # noqa: NPY002
         "python": random.getstate(),
         "threads": torch.get_num_threads(),
     }
