@@ -32,6 +32,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 collect_ignore = ["recipes"]
 """Members that `test_recipes.py` puts into copies of the package; here their imports lead nowhere."""
 
+LONG_EXAMPLES = ("SGHMC", "fit_sgmcmc", "loss_curves")
+"""Examples in docstrings that run at night: a test or another example does the same."""
+
 SEED = int(os.environ.get("PYRO_BNN_TEST_SEED", "0"))
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it, and the command line would wrap lines
@@ -171,6 +174,8 @@ def pytest_collection_modifyitems(config, items):
         if isinstance(item, pytest.DoctestItem):
             item.dtest.globs = {}  # an example must import what it uses, so that it can be copied
             item.runtest = functools.partial(run_shortened, item.runtest)
+            if item.name.endswith(LONG_EXAMPLES):
+                item.add_marker(pytest.mark.nightly)
         if daily := item.get_closest_marker("daily"):
             matches = {glob for glob in daily.args if fnmatch.fnmatchcase(item.callspec.id, glob)}
             unused[item.function] = unused.get(item.function, {*daily.args}) - matches

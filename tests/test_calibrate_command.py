@@ -228,6 +228,7 @@ def test_sets_from_few_rows_are_neither_all_full_nor_empty(pyro_bnn, tmp_path): 
         assert held > share - 4 * math.sqrt(share * (1 - share) * (1 / 50 + 1 / 1000))
 
 
+@pytest.mark.nightly
 def test_counts_have_whole_ends(pyro_bnn, tmp_path):  # noqa: F811
     numbers = np.random.default_rng(0)
     x = numbers.normal(size=300)

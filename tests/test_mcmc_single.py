@@ -11,7 +11,7 @@ from .test_mcmc_native import CASES, assert_functions_are_right, potential_of, s
 from .tolerances import STANDARD_ERRORS
 
 
-@pytest.mark.daily("normal, categorical", "mixture, bernoulli", "by-name, gaussian-latent-vector", "network indexed")
+@pytest.mark.daily("mixture, bernoulli", "by-name, gaussian-latent-vector", "network indexed")
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
 @pytest.mark.parametrize("name", CASES)
 def test_potentials_are_as_near_to_double_precision_as_those_of_torch(name):

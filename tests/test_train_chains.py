@@ -200,6 +200,7 @@ def brief_of(run):
     return f"RMSE on 12 test rows: {rmse[own]} ({compared})."
 
 
+@pytest.mark.nightly
 def test_a_variational_fit_is_also_compared_with_baselines(pyro_bnn, tmp_path):  # noqa: F811
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--method", "svi", "--epochs", 30)
     assert code == 0
