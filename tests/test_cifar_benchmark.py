@@ -141,6 +141,7 @@ def test_a_last_layer_stands_on_the_network_that_was_trained(benchmark):
         assert_identical(value, before[name])
 
 
+@pytest.mark.nightly
 def test_an_interrupted_run_goes_on_in_the_middle(benchmark, monkeypatch, tmp_path):
     """The second epoch is interrupted. Later output is as without the interruption, except for times."""
     whole = benchmark("--epochs", 3, "--methods", "adam", "--out", tmp_path / "whole")

@@ -65,6 +65,7 @@ def test_in_one_context_either_elbo_is_right(elbo):
             assert agrees == (is_right or elbo is TraceMeanField_ELBO)
 
 
+@pytest.mark.nightly
 def test_gradients_vary_less_than_with_shared_weights():
     x, y = pb.data.regression_problem(32)
     x, y = x.double(), y.double()

@@ -106,6 +106,7 @@ def test_a_yardstick_scores_on_linear_data_what_the_noise_allows(method):
     assert abs(result.coverage - 0.95) < STANDARD_ERRORS * math.sqrt(0.95 * 0.05 / 400)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # ArviZ on four draws
 def test_chains_are_judged_by_output_and_noise_as_their_own_diagnostics_do_it():
