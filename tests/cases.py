@@ -234,3 +234,8 @@ def pairs(first, second, *, daily):
         pytest.param(one, other, marks=() if {one, other} & daily else pytest.mark.nightly)
         for one, other in itertools.product(first, second)
     ]
+
+
+PRIORS_AND_LIKELIHOODS = pytest.mark.parametrize(
+    ("prior", "likelihood"), pairs(PRIORS, LIKELIHOODS, daily={"normal", "categorical"})
+)

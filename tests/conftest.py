@@ -32,6 +32,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 collect_ignore = ["recipes"]
 """Members that `test_recipes.py` puts into copies of the package; here their imports lead nowhere."""
 
+LONG_EXAMPLES = ("SGHMC", "fit_sgmcmc", "loss_curves", "ChainStatistics", "Descent")
+"""Examples in docstrings that run at night: a test or another example does the same."""
+
 SEED = int(os.environ.get("PYRO_BNN_TEST_SEED", "0"))
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it, and the command line would wrap lines
@@ -47,7 +50,7 @@ def global_state():
         "validation": torch.distributions.Distribution._validate_args,
         "pyro settings": pyro.settings.get(),
         "parameter store": sorted(pyro.get_param_store().keys()),
-        "numpy": np.random.get_state()[1].tolist(),  # noqa: NPY002
+        "numpy": np.random.get_state()[1].tobytes(),  # noqa: NPY002
         "python": random.getstate(),
         "threads": torch.get_num_threads(),
     }
@@ -78,7 +81,7 @@ def quick_compiler(request):
     """C compiles in a third of the time, except at night and in tests that use `optimized`."""
     with pytest.MonkeyPatch.context() as patch:
         if request.config.option.markexpr != "nightly":
-            patch.setattr(_native, "FLAGS", ("-O1", *FLAGS[1:]))
+            patch.setattr(_native, "FLAGS", ("-Og", *FLAGS[1:]))
         yield
 
 
@@ -124,7 +127,7 @@ def run_shortened(run):
     with pytest.MonkeyPatch.context() as patch:
         shorten_chains(patch, most_steps=3000)
         patch.setattr(_variational, "WINDOW_STEPS", 100)
-        patch.setattr(_native, "FLAGS", ("-O1", *FLAGS[1:]))
+        patch.setattr(_native, "FLAGS", ("-Og", *FLAGS[1:]))
         run()
 
 
@@ -171,6 +174,8 @@ def pytest_collection_modifyitems(config, items):
         if isinstance(item, pytest.DoctestItem):
             item.dtest.globs = {}  # an example must import what it uses, so that it can be copied
             item.runtest = functools.partial(run_shortened, item.runtest)
+            if item.name.endswith(LONG_EXAMPLES):
+                item.add_marker(pytest.mark.nightly)
         if daily := item.get_closest_marker("daily"):
             matches = {glob for glob in daily.args if fnmatch.fnmatchcase(item.callspec.id, glob)}
             unused[item.function] = unused.get(item.function, {*daily.args}) - matches

@@ -64,6 +64,7 @@ def test_the_start_has_two_images_of_each_class():
     assert active.start(y, 0) == start != active.start(y, 1)
 
 
+@pytest.mark.nightly
 def test_a_draw_is_one_dropout_mask_for_all_images():
     """The mean weights are those of the trained network; each draw keeps or drops each unit."""
     model, posterior = active.trained(torch.rand(20, 28, 28), torch.arange(20) % 10, 0)

@@ -178,6 +178,7 @@ def test_options_are_written_in_one_way(pyro_bnn, tmp_path):
         assert (code, "'--" in err, "`--" in err) == (2, False, False), err
 
 
+@pytest.mark.daily("True-*")
 @pytest.mark.parametrize(
     ("lacks_time", "remedy"),
     [

@@ -5,8 +5,8 @@ changes the filters of warnings (`TID251`).
 """
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -49,8 +49,9 @@ def module_of(path):
 MODULES = {module_of(path) for path in FILES} | {()}
 
 
-def imports_of(path, source=None, *, late=True) -> Iterator[tuple[str, ...]]:
-    """Modules of the package that a file imports, below the package; `late` includes those inside of functions."""
+@functools.cache
+def imports_of(path, source) -> tuple[tuple[str, ...], ...]:
+    """Modules of the package that a file imports, below the package, also inside of functions."""
     folder = path.relative_to(PACKAGE).parts[:-1]
 
     def walk(node):
@@ -64,11 +65,10 @@ def imports_of(path, source=None, *, late=True) -> Iterator[tuple[str, ...]]:
                 yield from (target if target in MODULES else module[1:] for target in targets)
         elif isinstance(node, ast.Import):
             yield from (tuple(alias.name.split(".")[1:]) for alias in node.names if alias.name.startswith("pyro_bnn."))
-        if late or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            for child in ast.iter_child_nodes(node):
-                yield from walk(child)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child)
 
-    yield from walk(ast.parse(source if source is not None else path.read_text()))
+    return (*walk(ast.parse(source if source is not None else path.read_text())),)
 
 
 def found_in(check, files=FILES):
@@ -102,9 +102,9 @@ def wrong_ways(path, source=None):
     return set()
 
 
-def first_circle(*, late):
+def first_circle():
     """Modules whose imports are circular, if there are any."""
-    graph = {module_of(path): {*imports_of(path, late=late)} for path in FILES}
+    graph = {module_of(path): {*imports_of(path, None)} for path in FILES}
     # A folder's `__init__` is imported before its files are, and counts as none of their imports.
     graph = {m: {t for t in targets if t and t != m and t != m[: len(t)]} for m, targets in graph.items()}
     try:
@@ -147,9 +147,8 @@ def test_ways_to_infer_do_not_know_each_other():
     assert found_in(wrong_ways) == {}
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_no_files_import_each_other_in_a_circle(late):
-    assert first_circle(late=late) == []
+def test_no_files_import_each_other_in_a_circle():
+    assert first_circle() == []
 
 
 @pytest.mark.parametrize(

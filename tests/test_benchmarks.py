@@ -280,6 +280,7 @@ def test_a_recipe_can_be_chosen_without_the_test_images(blundell):
     assert blundell.loads == [100]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_validation_takes_nothing_from_the_test_sets(real_data):
     images, unknown = _blundell.load(real_data, 1000)

@@ -270,6 +270,7 @@ def test_mistakes_are_named(call, message):
         call()
 
 
+@pytest.mark.nightly
 def test_without_the_package_the_import_says_how_to_install_it():
     code = """
 import sys

@@ -236,6 +236,7 @@ def test_sets_from_few_rows_are_neither_all_full_nor_empty(pyro_bnn, tmp_path): 
         assert held > share - 4 * math.sqrt(share * (1 - share) * (1 / 50 + 1 / 1000))
 
 
+@pytest.mark.nightly
 def test_counts_have_whole_ends(pyro_bnn, tmp_path):  # noqa: F811
     numbers = np.random.default_rng(0)
     x = numbers.normal(size=300)
@@ -258,6 +259,7 @@ def make(input_shape, num_outputs):
 """
 
 
+@pytest.mark.nightly
 def test_arrays_a_network_of_ones_own_and_chains_are_calibrated_too(pyro_bnn, tmp_path):  # noqa: F811
     (tmp_path / "net.py").write_text(NETWORK)
     numbers = np.random.default_rng(0)

@@ -131,6 +131,7 @@ def test_two_rows_are_too_few_to_hold_any_out():
     assert np.isfinite(regressor.predict([[0.5]])).all()
 
 
+@pytest.mark.nightly
 def test_grades_get_the_same_noise_everywhere():
     """With separate noise for each row, the density of equal targets is unbounded."""
     x, y = wave(60)
@@ -162,6 +163,7 @@ def test_the_status_says_what_was_chosen_and_how_long_it_took():
     assert regressor.n_iter_ == 20
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("short_chains")
 def test_the_chosen_chains_have_the_verdict_of_fit_mcmc(monkeypatch):
     found = []
@@ -273,6 +275,7 @@ def test_the_status_says_how_many_networks_were_not_compared(monkeypatch):
     assert ". Curve; 1 network not compared, for lack of C code. MCLMC: " in message
 
 
+@pytest.mark.nightly
 def test_the_seconds_of_the_posterior_are_those_of_the_whole_call():
     begin = time.perf_counter()
     posterior = fit_best(makers(), as_tensors(*wave(60)), max_draws=10, seed=0).posterior

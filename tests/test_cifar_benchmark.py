@@ -88,6 +88,7 @@ def test_methods_are_trained_and_measured_side_by_side(benchmark):
     assert again.partition("Trained on")[2] == tables
 
 
+@pytest.mark.nightly
 def test_an_ensemble_is_the_mean_of_its_points(benchmark):
     printed = benchmark("--epochs", 2, "--methods", "map", "--seeds", 0, 1, "--ensemble", "map")
     images = _residual.load(benchmark.out.parent, num_train=None, validation=0)
@@ -107,6 +108,7 @@ def test_an_ensemble_is_the_mean_of_its_points(benchmark):
     assert found["nll"] != pytest.approx(_residual_scores.quality(probs[0], images.y_test)["nll"], rel=1e-3)
 
 
+@pytest.mark.nightly
 def test_a_last_layer_stands_on_the_network_that_was_trained(benchmark):
     """With almost no noise, the predictions are those of the point estimate, and the body does not change."""
     benchmark("--epochs", 2, "--methods", "map")
@@ -139,6 +141,7 @@ def test_a_last_layer_stands_on_the_network_that_was_trained(benchmark):
         assert_identical(value, before[name])
 
 
+@pytest.mark.nightly
 def test_an_interrupted_run_goes_on_in_the_middle(benchmark, monkeypatch, tmp_path):
     """The second epoch is interrupted. Later output is as without the interruption, except for times."""
     whole = benchmark("--epochs", 3, "--methods", "adam", "--out", tmp_path / "whole")

@@ -140,6 +140,7 @@ class Lines(pb.Posterior):
             yield {"net.weight": self._mean + torch.randn(3, 2)}
 
 
+@pytest.mark.nightly
 def test_the_error_of_the_agreement_is_what_repetitions_show():
     """The agreement changes in jumps, so a jackknife would give errors that are two to three times too large."""
     likelihood = pb.CategoricalLikelihood()

@@ -76,6 +76,7 @@ def covered(score, level=0.9, *, shift=0.0):
     return torch.tensor(shares)
 
 
+@pytest.mark.daily("absolute", "scaled")
 @pytest.mark.parametrize("score", ["absolute", "scaled", "quantile"])
 def test_intervals_contain_the_wanted_share_though_the_model_is_wrong(score):
     shares = covered(score)

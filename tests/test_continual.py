@@ -68,6 +68,7 @@ def test_a_coreset_is_kept_back_and_teaches_before_a_prediction_only(digits):
     assert not torch.equal(plain.as_prior().locations["net.body.0.weight"], before.locations["net.body.0.weight"])
 
 
+@pytest.mark.nightly
 def test_tables_have_a_row_for_each_method_and_what_ran_is_not_run_again(digits, tmp_path, monkeypatch, capsys):
     loads = []
 

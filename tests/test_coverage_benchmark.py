@@ -15,6 +15,7 @@ def test_coverage_of_thirds_is_by_predicted_deviation():
     assert found["coverage"] == pytest.approx(6 / 9)
 
 
+@pytest.mark.nightly
 def test_a_table_and_a_picture_are_made_of_the_rows(tmp_path):
     rows = [
         {

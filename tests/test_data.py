@@ -29,6 +29,7 @@ def test_missing_data_says_where_it_looked_and_how_to_get_it(tmp_path, monkeypat
         load_images("cifar")
 
 
+@pytest.mark.daily("fashion*")
 @pytest.mark.parametrize(
     ("name", "train", "test"),
     [

@@ -74,7 +74,7 @@ def test_the_front_page_divides_its_picture_between_the_halves():
     assert cut.getextrema() == (255, 255)
 
 
-@pytest.mark.daily("estimators", "priors", "width")
+@pytest.mark.daily("priors", "width")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_maker_of_a_picture_runs(name, tmp_path, capsys):
     torch.set_default_dtype(torch.float32)

@@ -109,6 +109,7 @@ def test_samplers_and_laplace_see_the_same_density_and_the_prior_of_the_padding_
     assert_identical(posterior.precision[2 * row : 2 * row + 2], torch.eye(size)[2 * row : 2 * row + 2])
 
 
+@pytest.mark.daily("direct")
 @pytest.mark.uses_param_store
 @pytest.mark.parametrize("elbo", ["direct", "pyro"])
 def test_a_fit_leaves_the_padding_row_at_its_prior(elbo):

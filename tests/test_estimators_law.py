@@ -95,6 +95,7 @@ def test_flipout_is_exact_for_the_positions_of_a_row_together():
     assert not agrees_in_mean(products, covariance.diagonal().diag())
 
 
+@pytest.mark.nightly
 def test_flipout_is_exact_for_the_positions_of_a_convolution_together():
     net = nn.Conv1d(2, 2, 2, padding=1)
     model, guide = pair(net)

@@ -356,6 +356,7 @@ def test_an_old_torch_is_told_what_to_do(monkeypatch, tmp_path):
         pb.export_onnx(pb.MeanFieldGuide(model), model, tmp_path / "file.onnx", x)
 
 
+@pytest.mark.nightly
 def test_a_file_with_other_results_is_not_written(monkeypatch, tmp_path):
     model, x, _ = small_model()
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3))

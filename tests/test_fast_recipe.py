@@ -48,6 +48,7 @@ def is_good(rows):
     return bool((rows.mean(0) * torch.tensor([1.0, -1.0, 1.0]) > BOUNDS).all())
 
 
+@pytest.mark.nightly
 def test_the_digits_are_learned_and_the_unknown_noticed(single, tmp_path):
     assert is_good(quality(FAST, tmp_path))
 

@@ -274,6 +274,7 @@ def test_members_keep_their_own_statistics_and_learned_parameters():
     assert pb.predict(model, posterior, data[0], num_samples=3).epistemic.max() > 0
 
 
+@pytest.mark.nightly
 def test_a_noise_scale_is_learned_by_each_member_and_averaged():
     x = torch.linspace(-1, 1, NUM_DATA)[:, None]
     y = x + 0.2 * torch.randn(NUM_DATA, 1)

@@ -137,6 +137,7 @@ def test_what_overrides_its_forward_is_not_the_family_any_more():
     assert fit(model, CommonScaleGuide(model), x, y).history.path == "direct"
 
 
+@pytest.mark.nightly
 def test_under_the_mean_field_elbo_it_may_draw_all_the_same():
     model, x, y = whole()
     guide = CommonScaleGuide(model)

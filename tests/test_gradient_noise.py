@@ -32,6 +32,7 @@ def rows_of(found):
     return {row.name: row for row in found.parameters}
 
 
+@pytest.mark.daily("direct-*", "pyro-0.1")
 @pytest.mark.parametrize("kl_weight", [1.0, 0.1])
 def test_signal_and_noise_of_one_weight_have_a_formula(path, kl_weight):
     """The gradient in the mean is a - b + h SIGMA e, with h = sum x^2 / TAU^2 and e standard normal."""

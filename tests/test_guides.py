@@ -17,7 +17,7 @@ import pyro_bnn as pb
 from pyro_bnn.inference.guides import UniformInit, _mean_field
 from pyro_bnn.inference.guides._auto import KINDS
 
-from .cases import GUIDES, LIKELIHOODS, PRIORS, pairs, small_model
+from .cases import GUIDES, PRIORS, PRIORS_AND_LIKELIHOODS, small_model
 from .tolerances import STANDARD_ERRORS, agrees_in_mean, assert_identical
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
@@ -145,7 +145,7 @@ def test_mean_field_elbo_uses_closed_form_divergences(prior):
 
 
 @pytest.mark.daily("normal-poisson", "mixture-*")
-@pytest.mark.parametrize(("prior", "likelihood"), pairs(PRIORS, LIKELIHOODS, daily={"normal", "categorical"}))
+@PRIORS_AND_LIKELIHOODS
 def test_both_elbos_agree_for_every_prior_and_likelihood(prior, likelihood):
     model, x, y = small_model(prior=PRIORS[prior], likelihood=likelihood)
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.1))

@@ -10,7 +10,7 @@ from torch import nn
 from pyro_bnn._core.scope import eval_mode
 from pyro_bnn.inference.joint import NetworkPotential, TracePotential
 
-from .cases import LIKELIHOODS, PRIORS, Recurrent, Tied, small_model
+from .cases import PRIORS, PRIORS_AND_LIKELIHOODS, Recurrent, Tied, small_model
 from .chains import hierarchy
 from .tolerances import assert_identical
 
@@ -40,8 +40,7 @@ def _pyros(model, x, y, potential, z):
     return torch.stack(values), torch.stack(gradients)
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
-@pytest.mark.parametrize("prior", PRIORS)
+@PRIORS_AND_LIKELIHOODS
 def test_the_potential_is_that_of_pyro(prior, likelihood):
     model, x, y = small_model(prior=PRIORS[prior], likelihood=likelihood, num_data=6)
     assert_same_potential(model.double(), x, y)

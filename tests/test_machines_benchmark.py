@@ -26,6 +26,7 @@ def test_every_step_waits_for_the_slowest_machine() -> None:
     assert found == pytest.approx(1 - 2**-10, abs=0.002)
 
 
+@pytest.mark.nightly
 def test_the_command_prints_a_row_for_each_network_and_number_of_machines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

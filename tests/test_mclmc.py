@@ -176,7 +176,7 @@ def test_one_call_trains_members_and_explores_their_modes():
     posterior = quietly(pb.fit_mcmc, model, (x, y), sampler=pb.MCLMC(), init=Descent(500), **lengths)
     assert posterior.to_arviz().sample_stats["energy_error"].shape == (3, 300)
     message = posterior.status.message
-    assert re.match("3 (modes, which|of 3 chains|chains whose predictions agree).*; R-hat within chains", message)
+    assert re.match("[1-3] (modes, which|of 3 chains|chains whose predictions agree).*; R-hat within chains", message)
     assert "; MCLMC: 3 chains of 300 draws" in message
     rmse = (pb.predict(model, posterior, x, num_samples=100).mean - y).square().mean().sqrt()
     assert rmse < 0.15 < y.std()

@@ -51,6 +51,7 @@ def test_a_potential_in_blocks_is_that_of_torch(prior, likelihood):
     assert check(potential_of(3 * ROWS + REST, prior=PRIORS[prior], likelihood=likelihood))
 
 
+@pytest.mark.daily("12", "17", "79")
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("num_rows", [FEWEST, ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 1, 5 * ROWS - 1])
 def test_every_row_is_counted_once(num_rows):

@@ -48,6 +48,7 @@ def test_draws_from_a_skewed_distribution_stay_so(name):
     assert largest_z_score(SAMPLERS[name][0]) < STANDARD_ERRORS
 
 
+@pytest.mark.nightly
 def test_a_preferred_direction_would_be_seen(monkeypatch):
     """The direction is right with probability 1/4, so that points are too often in the middle of their trees."""
 

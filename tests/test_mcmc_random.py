@@ -140,6 +140,7 @@ def check(seed):
         assert slope == pytest.approx(expected, rel=1e-5, abs=1e-13 * abs(float(value[row])))
 
 
+@pytest.mark.daily("[0-2]")
 @pytest.mark.parametrize("seed", range(6))
 def test_a_random_network_in_c_in_torch_and_by_hand(seed):
     check(seed)

@@ -85,8 +85,7 @@ OBSTACLES = {
 
 
 @pytest.mark.daily(  # with those of HMC below
-    *("bernoulli-normal", "gaussian-latent-vector-normal", "mixture-density-normal", "poisson-normal"),
-    *("zero-inflated-normal", "gaussian-fixed-hierarchical"),
+    *("mixture-density-normal", "poisson-normal", "zero-inflated-normal", "gaussian-fixed-hierarchical"),
 )
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
 @pytest.mark.parametrize(

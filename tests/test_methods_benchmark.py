@@ -100,6 +100,7 @@ def test_a_given_setting_of_one_network_and_of_ensembles_is_not_searched(benchma
     assert [row["setting"] for row in rows(benchmark.out / "results.jsonl")] == 2 * [{"prior_scale": 0.2, "lr": 3e-3}]
 
 
+@pytest.mark.nightly
 def test_an_interrupted_run_goes_on_and_networks_are_shared(benchmark, monkeypatch):
     """The ensemble's first network is the deterministic one, and none of them is trained twice."""
     for method in (_methods_list.Deterministic, _methods_list.SmallEnsemble):

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 import pyro_bnn as pb
 
-from .cases import LIKELIHOODS, PRIORS, log_joint, small_model, small_net
+from .cases import LIKELIHOODS, PRIORS, PRIORS_AND_LIKELIHOODS, log_joint, small_model, small_net
 from .tolerances import assert_identical
 
 # --- what the model is ------------------------------------------------------------------------------------------------
@@ -31,8 +31,7 @@ def test_is_a_pyro_module_with_one_site_per_parameter_under_its_module_path():
     assert list(model.parameters()) == []
 
 
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@PRIORS_AND_LIKELIHOODS
 def test_the_joint_density_is_prior_plus_scaled_likelihood(prior, likelihood):
     model, x, y = small_model(prior=PRIORS[prior], likelihood=likelihood, num_data=30)
     trace, total = log_joint(model, x, y)
@@ -141,8 +140,7 @@ def test_tied_weights_are_one_site():
 # --- device, dtype, copies --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@PRIORS_AND_LIKELIHOODS
 def test_everything_follows_a_change_of_dtype(prior, likelihood):
     model, x, y = small_model(prior=PRIORS[prior], likelihood=likelihood)
     guide = pb.MeanFieldGuide(model)
@@ -173,8 +171,7 @@ def test_copies_behave_the_same_and_are_independent(prior, duplicate):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@PRIORS_AND_LIKELIHOODS
 def test_everything_follows_to_the_gpu(prior, likelihood):
     model, x, y = small_model(prior=PRIORS[prior], likelihood=likelihood, num_data=6)
     guide = pb.MeanFieldGuide(model)

@@ -244,7 +244,7 @@ def test_the_mean_field_optimum_of_a_linear_regression_is_a_fixed_point(problem,
     assert agrees_in_mean(mean_changes(problem.model, guide, batches, **options), 0.0)
 
 
-@pytest.mark.daily("*kl_weight*")
+@pytest.mark.nightly
 @pytest.mark.parametrize("wrong", [{"kl_weight": 0.8}, {"marginal": True}], ids=str)
 def test_another_guide_is_no_fixed_point(problem, wrong):
     guide = at_its_optimum(problem, **wrong)
@@ -306,7 +306,7 @@ def best_gaussians(log_densities, num_variables, kl_weight):
     return loc, log_scale.exp()
 
 
-@pytest.mark.daily("mixture-1.0")
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "kl_weight"), [("laplace", 0.4), ("mixture", 1.0), ("latent-scale", 1.0)])
 def test_the_optimum_with_other_priors_is_a_fixed_point(name, kl_weight):
     prior, noise, log_densities = MODELS[name]

@@ -47,7 +47,7 @@ def gauss_newton_precisions(num_parts=1, num_draws=1, every=1, weighted=False):
     return torch.stack(found), fisher_diagonal(model, guide, x) * (3 if weighted else 1) / 0.5 + 0.7**-2
 
 
-@pytest.mark.daily("{}", "*weighted*")
+@pytest.mark.daily("*weighted*")
 @pytest.mark.parametrize(
     "options", [{}, {"num_parts": 2}, {"num_draws": 2}, {"num_parts": 2, "num_draws": 2}, {"weighted": True}], ids=str
 )

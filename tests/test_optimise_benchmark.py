@@ -17,6 +17,7 @@ def run(monkeypatch, capsys, *arguments):
     return capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_methods_of_optimisation_start_from_the_same_points(monkeypatch, capsys, tmp_path):
     """A method that picks the middle of the cube finds Ackley's optimum; an unfinished run goes on."""
     calls = []

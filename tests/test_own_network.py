@@ -72,6 +72,7 @@ def train(pyro_bnn, net, *options):  # noqa: F811
     return pyro_bnn("train", "houses.csv", "--target", "price", "--net", net, "--out", "run", "--epochs", 10, *options)
 
 
+@pytest.mark.daily("*both", "*fixed")
 @pytest.mark.parametrize(
     "net",
     [
@@ -100,6 +101,7 @@ def test_a_network_in_a_file_is_found_from_another_folder(pyro_bnn, nets, monkey
     assert pyro_bnn("evaluate", nets / "run", "--num-samples", 5)[0] == 0
 
 
+@pytest.mark.daily("images*")
 @pytest.mark.parametrize("dataset", ["digits", "images.npz"])
 def test_convolutions_on_images(pyro_bnn, nets, dataset):  # noqa: F811
     numbers = np.random.default_rng(0)
@@ -156,6 +158,7 @@ def test_hidden_units_are_not_for_a_network_of_ones_own(pyro_bnn, nets):  # noqa
     assert (code, "leave it out with --net" in err) == (2, True)
 
 
+@pytest.mark.daily("8)*", "def*")
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -262,6 +265,7 @@ def test_a_file_may_hold_dataclasses_with_postponed_annotations(pyro_bnn, nets):
     assert (code, err) == (0, "")
 
 
+@pytest.mark.nightly
 def test_a_file_that_changes_the_folder_does_not_lose_the_run(pyro_bnn, nets, monkeypatch):  # noqa: F811
     (nets / "odd.py").write_text(ODD)
     code, _, err = train(pyro_bnn, "odd.py:moving")

@@ -54,6 +54,7 @@ GUIDES = {
 CASES = [(name, model) for name in GUIDES for model in (grouped, subsampled) if (name, model) != ("by hand", grouped)]
 
 
+@pytest.mark.daily("AutoNormal-*", "AutoDelta-g*", "AutoLow*-s*", "Mean*", "by*")
 @pytest.mark.parametrize(("name", "model"), CASES)
 def test_plates_are_not_variables(name, model):
     """The draws have the latent variables alone, also if Pyro's sites of the plates are in the guide's trace."""

@@ -104,6 +104,7 @@ def test_no_letter_is_smaller_than_seven_points():
         assert min(sizes) >= 7
 
 
+@pytest.mark.nightly
 def test_pdf_has_its_fonts_and_svg_needs_none(tmp_path):
     ax = bands()
     plotting.save(ax, tmp_path / "picture.pdf")

@@ -95,6 +95,7 @@ def test_a_posterior_answers_as_the_table_says(name, tmp_path):
             pb.predict_point(model, posterior, x)
 
 
+@pytest.mark.daily("[!R]*")
 @pytest.mark.parametrize("name", MAKERS)
 def test_moments_are_those_of_the_draws(name):
     _, _, _, posterior = made(name)

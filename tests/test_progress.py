@@ -76,6 +76,7 @@ def test_the_bar_of_chains_says_what_its_draws_are(shown_on):
     assert re.search(r"draw 16/16 \S+ of 2 chains, with warm-up 00:", written.getvalue())
 
 
+@pytest.mark.nightly
 def test_a_comparison_of_networks_counts_its_fits(shown_on, monkeypatch):
     monkeypatch.setattr(choosing._budget, "FEWEST_SECONDS", 0.5)
     monkeypatch.setattr(choosing._budget, "MOST_DESCENT", 20)

@@ -219,6 +219,7 @@ def test_outliers_move_a_gaussian_but_not_student():
     assert abs(slope(pb.GaussianLikelihood(), x, y)) > STANDARD_ERRORS
 
 
+@pytest.mark.nightly
 def test_counts_that_vary_more_than_poisson():
     x, random = rows()
     mean = np.exp(x.numpy() + 1.0)
@@ -235,6 +236,7 @@ def test_counts_that_vary_more_than_poisson():
     assert float(held.aleatoric.mean()) > 2 * float(other.aleatoric.mean())
 
 
+@pytest.mark.nightly
 def test_more_zeros_than_poisson():
     x, random = rows()
     is_zero = random.random((2000, 1)) < 0.4
@@ -248,6 +250,7 @@ def test_more_zeros_than_poisson():
     assert abs(float((rate.mean() - math.e) / rate.std())) > STANDARD_ERRORS
 
 
+@pytest.mark.nightly
 def test_proportions():
     x, random = rows()
     mean = 1 / (1 + np.exp(-x.numpy()))
@@ -274,6 +277,7 @@ def test_ordered_classes():
     assert pb.predict(model, posterior, x, y=y, num_samples=20, seed=0).score()["accuracy"] > 0.45
 
 
+@pytest.mark.nightly
 def test_a_limit_of_detection():
     x, random = rows()
     complete = x + torch.from_numpy(random.standard_normal((2000, 1)))

@@ -74,6 +74,7 @@ def test_a_sum_of_columns_begins_the_report_and_problems_come_before_notes(pyro_
     assert found["verdicts"][0]["text"].startswith("Columns casual and member add up to the target: ")
 
 
+@pytest.mark.nightly
 def test_one_command_has_the_changes_of_all_verdicts(pyro_bnn, tmp_path):
     numbers = np.random.default_rng(0).integers(1, 100, (100, 2))
     table = write_table(tmp_path / "t.csv", [[a, b, a + b] for a, b in numbers.tolist()], ("casual", "member", "all"))

@@ -57,6 +57,7 @@ def test_prune_prints_and_writes_table_and_pictures(pyro_bnn, run):  # noqa: F81
         assert (run / picture).read_bytes().startswith(PNG)
 
 
+@pytest.mark.nightly
 def test_a_pruned_run_is_a_run(pyro_bnn, run, tmp_path):  # noqa: F811
     small = tmp_path / "small"
     code, out, err = pyro_bnn("prune", run, "--fractions", "0,.75", "--num-samples", 20, "--keep", 0.25, "--out", small)

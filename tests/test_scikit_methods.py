@@ -287,6 +287,7 @@ def test_nuts_warns_of_settings_that_it_does_not_use():
     assert early.model_.num_data == 40
 
 
+@pytest.mark.nightly
 def test_parts_by_the_default_method_use_the_settings_of_svi():
     X, y = curve(40)
     settings = {**SHORT, "method": "auto", "max_iter": 4, "kl_weight": 0.5, "early_stopping": True}

@@ -33,6 +33,7 @@ def test_signatures_begin_with_the_most_used_parameters_and_name_the_choices():
     assert re.findall(r"^ {4}(\w+): ", pages, re.MULTILINE) == [*regressor]
 
 
+@pytest.mark.usefixtures("short_chains")
 @pytest.mark.parametrize(
     ("rows", "options", "cut"),
     [(5, {}, "1 network not compared, for lack of rows"), (5, {"method": "laplace"}, ""), (8, {}, "(best of 2 ")],

@@ -21,6 +21,7 @@ def error_of(X):
     return str(raised.value)
 
 
+@pytest.mark.daily("X0", "X2")
 @pytest.mark.parametrize(
     "X",
     [

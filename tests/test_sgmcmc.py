@@ -56,7 +56,7 @@ def moments_agree(points, mean, covariance):
     return True
 
 
-@pytest.mark.daily("0.25-0.5", "1.0-0.9")
+@pytest.mark.daily("0.25-0.5")
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("temperature", [0.25, 1.0])
 def test_momentum_has_no_error_from_long_steps_on_a_gaussian(momentum, temperature):
@@ -256,6 +256,7 @@ def test_a_run_that_fails_leaves_no_file_unless_one_can_go_on_from_it(tmp_path):
         drawn(model, x, y, **{**options, "store": tmp_path / "nowhere" / "draws"})
 
 
+@pytest.mark.daily("*-2")
 @pytest.mark.parametrize("num_chains", [1, 2])
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_chains_go_on_to_the_bit(tmp_path, num_chains, is_stored):

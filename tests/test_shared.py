@@ -69,6 +69,7 @@ def test_fits_and_predictions_in_batches(kind, batch_size, path):
         check_same(results(kind, graph(seed=6)), results(Own))
 
 
+@pytest.mark.daily("Graph")
 @pytest.mark.parametrize("kind", KINDS)
 def test_chains(kind):
     def results(kind):

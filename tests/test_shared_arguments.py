@@ -23,6 +23,7 @@ def own(nodes, features, edges, y=None):
     return mean
 
 
+@pytest.mark.daily("True-4", "False-None")
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
 @pytest.mark.parametrize("batch_size", [None, 4])
 @pytest.mark.parametrize("first", [False, True])

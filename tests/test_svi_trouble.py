@@ -56,6 +56,7 @@ def test_a_gradient_that_is_not_finite_is_named(path):
     assert all(torch.equal(a, b) for a, b in zip(guide.parameters(), before, strict=True))
 
 
+@pytest.mark.daily("0.005-*")
 @pytest.mark.parametrize(("lr", "num_epochs", "rises"), [(5e-3, 200, True), (5e-3, 30, False), (0.03, 3000, False)])
 def test_an_objective_that_still_rises_is_reported_with_its_remedy(lr, num_epochs, rises):
     """A slow fit is not over; of thirty steps nothing is said, and a long fit is over."""

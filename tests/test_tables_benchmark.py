@@ -76,6 +76,7 @@ def test_other_packages_are_scored_in_units_of_the_targets_deviation(monkeypatch
     assert row["nll"] == pytest.approx((np.log(2 * np.pi) + row["rmse"] ** 2) / 2)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_intervals_are_scored_in_all_and_by_the_predicted_deviation(real_uci, monkeypatch, capsys, tmp_path):
     quick = functools.partial(coverage.BNNRegressor, (4,), max_iter=20, num_samples=20)

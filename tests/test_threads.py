@@ -123,6 +123,7 @@ def test_predictions_in_threads_are_those_of_one_thread():
     everything_clean([model for model, *_ in every])
 
 
+@pytest.mark.nightly
 def test_without_the_lock_they_would_not_be(monkeypatch):
     every = members()
     jobs = [predicting(index, member) for index, member in enumerate(every)]
@@ -188,6 +189,7 @@ def in_turn(jobs):
     return [job() for job in jobs]
 
 
+@pytest.mark.nightly
 def test_direct_steps_in_threads_are_those_of_one_thread():
     assert not results_differ(fitted(at_once), fitted(in_turn))
     everything_clean([])

@@ -204,6 +204,7 @@ def brief_of(run):
     )
 
 
+@pytest.mark.nightly
 def test_a_variational_fit_is_also_compared_with_baselines(pyro_bnn, tmp_path):  # noqa: F811
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--method", "svi", "--epochs", 30)
     assert code == 0
@@ -311,6 +312,7 @@ def test_a_variational_fit_says_why_it_is_one(pyro_bnn, tmp_path):  # noqa: F811
     assert "since" not in out
 
 
+@pytest.mark.nightly
 def test_without_a_compiler_the_fit_is_variational_and_says_why(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setenv("CC", "/bin/false")
     monkeypatch.setattr(starting, "MOST_EPOCHS", 100)
@@ -390,6 +392,7 @@ def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     assert more == f"Metrics and pictures in {tmp_path / 'run'}; next: pyro-bnn report {tmp_path / 'run'}"
 
 
+@pytest.mark.nightly
 def test_a_limit_of_time_is_repeated_as_typed(pyro_bnn, tmp_path):  # noqa: F811
     code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--epochs", 3, "--time-limit", 300)
     assert (code, "The time limit" in out) == (0, False)

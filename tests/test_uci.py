@@ -106,6 +106,7 @@ def test_a_yardstick_scores_on_linear_data_what_the_noise_allows(method):
     assert abs(result.coverage - 0.95) < STANDARD_ERRORS * math.sqrt(0.95 * 0.05 / 400)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # ArviZ on four draws
 def test_chains_are_judged_by_output_and_noise_as_their_own_diagnostics_do_it():
@@ -118,6 +119,7 @@ def test_chains_are_judged_by_output_and_noise_as_their_own_diagnostics_do_it():
     assert Map().evaluate(problem, Setting(), TINY, 0).r_hat is None
 
 
+@pytest.mark.nightly
 def test_the_last_layer_alone_is_random_and_everything_else_is_that_of_the_point():
     problem = Problem.of(small_data())
     _, point = Map().fit(problem, Setting(), TINY, 0)
@@ -147,6 +149,7 @@ def test_a_validation_part_is_a_fifth_of_the_training_rows_and_the_test_rows_sta
     assert not torch.equal(held_out(data, 4).x_test, part.x_test)
 
 
+@pytest.mark.nightly
 def test_what_is_chosen_does_not_depend_on_the_test_rows(tmp_path, monkeypatch):
     data = small_data()
     elsewhere = Regression(data.x_train, data.y_train, data.x_test + 1000, -data.y_test)

@@ -59,6 +59,7 @@ def test_the_remedy_for_a_wrong_target_is_no_circle(pyro_bnn, tmp_path, cells, l
     assert (code, out, remedy in err) == (2, "", True)  # it announces no kind of fit
 
 
+@pytest.mark.nightly
 def test_amounts_are_predicted_in_their_unit(pyro_bnn, tmp_path):  # noqa: F811
     rows = [(row, f"${1000 * row + 7:,}") for row in range(1, 61)]
     table, out = write_table(tmp_path / "t.csv", rows, ("x", "y")), tmp_path / "p.csv"
