@@ -97,7 +97,7 @@ class Native:
 
 
 class NativeChain(ABC):
-    """A chain whose draws are computed in C; `point` has its P numbers, and others that the kernel needs again."""
+    """A chain whose draws are computed in C; `point` has its position, and what the next draw needs besides."""
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         self.sampler, self.point = sampler, point
