@@ -126,7 +126,7 @@ def _obstacle_of_optimizer(maker: Any, guide: DeltaGuide, stacked: DeltaGuide) -
 
 
 def _obstacle_of_network(stacked: BayesianModel, x: Inputs) -> str:
-    """Return why the stacked network cannot replace the members' networks, "" if it can; compare in double precision."""
+    """Return why the stacked network cannot replace those of the members, "" if it can; compare in double precision."""
     network = copied(stacked.network).double()
     assert isinstance(network, StackedNetwork)
     member, weights = network.member, {path: value.detach()[:2] for path, value in network.weights().items()}

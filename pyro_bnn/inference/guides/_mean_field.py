@@ -262,8 +262,10 @@ class MeanFieldState(FlatState):
     .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g\,\epsilon - \lambda/\sigma, \qquad
               \nabla_\rho = \nabla_\sigma\, \frac{d\sigma}{d\rho}.
 
-    If the divergence has a closed form, g is :math:`\nabla_w L`, and :math:`\lambda` times the gradients of the closed
-    form with respect to :math:`\mu` and :math:`\sigma` are added to :math:`g` and :math:`g\,\epsilon`.
+    If the divergence has a closed form D, then with :math:`g = \nabla_w L`
+
+    .. math:: \nabla_\mu = g + \lambda \frac{dD}{d\mu}, \qquad
+              \nabla_\sigma = g\,\epsilon + \lambda \frac{dD}{d\sigma}.
 
     With an estimator, the network gets :math:`\mu` and the noise instead of w. With the deviation :math:`\delta =
     \sigma\epsilon` as noise, :math:`\nabla_\sigma L = \nabla_\delta L\,\epsilon`. With the variance v as noise,

@@ -140,7 +140,7 @@ class _Windows:
         return _cropped(_sum(map(self._spread, self, parts)), self.padding, self.x.shape[2:], [1] * len(self.shape))
 
     def _spread(self, place: Sequence[int], part: Tensor) -> Tensor:
-        """Put the elements of `part` at one place in their windows: a tensor in the shape of the padded x, with zeros elsewhere."""
+        """Return zeros in the shape of the padded x, with the elements of `part` at one place of each window."""
         for axis, (size, first, step) in enumerate(zip(self.sizes, place, self.stride, strict=True), 2):
             part = _placed(part, axis, size, first, step)
         return part
