@@ -53,6 +53,7 @@ def global_state():
         "numpy": np.random.get_state()[1].tobytes(),  # noqa: NPY002
         "python": random.getstate(),
         "threads": torch.get_num_threads(),
+        "signals": (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)),
     }
 
 
