@@ -50,7 +50,7 @@ MODULES = {module_of(path) for path in FILES} | {()}
 
 
 @functools.cache
-def imports_of(path, source) -> tuple[tuple[str, ...], ...]:
+def imports_of(path, source=None) -> tuple[tuple[str, ...], ...]:
     """Modules of the package that a file imports, below the package, also inside of functions."""
     folder = path.relative_to(PACKAGE).parts[:-1]
 
@@ -68,7 +68,7 @@ def imports_of(path, source) -> tuple[tuple[str, ...], ...]:
         for child in ast.iter_child_nodes(node):
             yield from walk(child)
 
-    return (*walk(ast.parse(source if source is not None else path.read_text())),)
+    return (*walk(ast.parse(path.read_text() if source is None else source)),)
 
 
 def found_in(check, files=FILES):
@@ -104,7 +104,7 @@ def wrong_ways(path, source=None):
 
 def first_circle():
     """Modules whose imports are circular, if there are any."""
-    graph = {module_of(path): {*imports_of(path, None)} for path in FILES}
+    graph = {module_of(path): {*imports_of(path)} for path in FILES}
     # A folder's `__init__` is imported before its files are, and counts as none of their imports.
     graph = {m: {t for t in targets if t and t != m and t != m[: len(t)]} for m, targets in graph.items()}
     try:
