@@ -236,13 +236,15 @@ def test_a_run_that_was_drawn_in_another_way_is_refused():
             one.restore(other.state())
 
 
-def test_control_c_ends_a_fit_on_several_threads_and_the_next_one_is_as_ever(three_threads):
+def test_control_c_ends_a_fit_on_several_threads_and_the_next_one_is_as_ever(three_threads, monkeypatch):
     before = fitted()
+    is_drawing, draw = threading.Event(), _native.NativeKernel.draw
 
-    def interrupt():
-        time.sleep(0.3)
+    def interrupt():  # not earlier: torch may lose a KeyboardInterrupt while it records the density
+        is_drawing.wait()
         os.kill(os.getpid(), signal.SIGINT)
 
+    monkeypatch.setattr(_native.NativeKernel, "draw", lambda kernel: is_drawing.set() or draw(kernel))
     thread = threading.Thread(target=interrupt)
     thread.start()
     begin = time.monotonic()
