@@ -1,4 +1,4 @@
-"""Tables with text or dates: the estimators say which columns, and show code that works."""
+"""Tables that cannot be fitted: the estimators show code that works for text or dates, and are unfitted afterwards."""
 
 import re
 
@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.compose import make_column_transformer
+from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
@@ -60,3 +61,25 @@ def test_text_and_dates_are_told_apart_and_many_columns_are_not_listed():
     assert "in `a0`, `a1`, `a2` and 37 more" in message
     assert "OneHotEncoder(), text_columns)" in message
     assert "shape (N, D), got shape (2,)" in error_of(["u", "v"])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("kind", [pb.BNNRegressor, pb.BNNClassifier])
+def test_after_a_failed_fit_an_estimator_is_unfitted(kind):
+    X, y = pd.DataFrame({"a": np.linspace(-1, 1, 20)}), np.arange(20) % 2
+    estimator = kind((2,), method="svi", max_iter=0)  # whose error comes when the columns' names are known
+    with pytest.raises(ValueError, match="`max_iter`"):
+        estimator.fit(X, y)
+    with pytest.raises(NotFittedError):
+        estimator.predict(np.zeros((1, 1)))
+    with pytest.raises(NotFittedError):
+        assert estimator.status_
+    estimator.set_params(max_iter=2).partial_fit(X, y)
+    with pytest.raises(ValueError, match="feature names"):
+        estimator.partial_fit(X.assign(b=0.0), y)
+    assert estimator.predict(X).shape == (20,)  # after the first part
+    with pytest.raises(ValueError, match="NaN"):
+        estimator.fit(X * np.nan, y)
+    with pytest.raises(NotFittedError):
+        estimator.predict(X)
+    assert str(estimator) == repr(estimator)

@@ -3,7 +3,8 @@
 import copy
 import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -62,6 +63,16 @@ class BNNEstimator(Advised, Settings):
     _units: tuple[Tensor, Tensor]  # mean and scale of the inputs
     _design: Design  # of the first part of the data
     _calibration: Any = None  # conformal intervals or sets, if rows were held out
+
+    @contextmanager
+    def _fitting(self, *, is_next: bool = False) -> Iterator[None]:
+        """Make the estimator unfitted if an error ends the `with` block, unless earlier data were fitted."""
+        try:
+            yield
+        except BaseException:
+            for name in [name for name in vars(self) if name.endswith("_") and not is_next]:
+                delattr(self, name)
+            raise
 
     def _validated(self, X: Any, *targets: Any, is_next: bool, **options: Any) -> Any:
         """Return checked inputs, (N, D), and targets if given. `is_next` says whether earlier data were fitted."""
