@@ -114,7 +114,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator, OfNumbers):
         kl_weight: Weight of the KL divergence in ``"svi"`` and ``"natural"``: 1 for the ELBO; below 1, the posterior is
             narrower.
         num_members: Number of members of ``"ensemble"``, or of chains of ``"mclmc"``.
-        num_chains: Number of chains of ``"nuts"``.
+        num_chains: Number of chains of ``"nuts"``, by default 2; ``"auto"`` chooses its own number.
 
     Attributes:
         model_: The fitted :class:`~pyro_bnn.BayesianModel`, for targets in standard units.
