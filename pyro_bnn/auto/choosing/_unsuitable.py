@@ -43,7 +43,7 @@ class UnsuitableError(ValueError):
             message += f" The {num_networks} networks were not compared, and the first was fitted{remedy}."
         before = "Variational inference was used in place of chains"
         if self.enough is not None:
-            before += f", since the time limit was too short for them: a `time_limit` of {self.enough} s is probably enough"
+            before += f", since the time limit was too short: a `time_limit` of {self.enough} s is probably enough"
             message = f"{before}. {message[0].upper()}{message[1:]}"
             if status:
                 warn_of_fit(f"{before}.", UserWarning)
