@@ -332,10 +332,10 @@ def _not_numbers(X: Any, estimator: str) -> str:
     if cells.ndim != 2:
         return f"`X` must be a table of numbers, of shape (N, D), got shape {cells.shape}."
     names = list(X.columns) if hasattr(X, "columns") else range(cells.shape[1])
-    texts, dates = [], []
+    texts, dates, has_gaps = [], [], False
     for name, column in zip(names, cells.T, strict=True):
         try:
-            column.astype(np.float64)
+            has_gaps |= bool(np.isnan(column.astype(np.float64)).any())
         except (TypeError, ValueError):
             if any(isinstance(cell, str) for cell in column):
                 texts.append(name)
@@ -344,8 +344,9 @@ def _not_numbers(X: Any, estimator: str) -> str:
     remedies = []
     if texts:
         chosen = texts if len(texts) <= MOST_NAMED else "text_columns"
-        encoder = f"make_column_transformer((OneHotEncoder(), {chosen}), remainder='passthrough')"
-        remedies.append(f"encode text in a pipeline: `make_pipeline({encoder}, {estimator}())`")
+        others = "SimpleImputer(add_indicator=True)" if has_gaps else "'passthrough'"
+        columns = f"(OneHotEncoder(handle_unknown='ignore'), {chosen}), remainder={others}"
+        remedies.append(f"encode text in a pipeline: `make_pipeline(make_column_transformer({columns}), {estimator}())`")
     if dates:
         remedies.append("turn dates into numbers, such as days since the first one")
     what = " and ".join(kind for kind, found in (("text", texts), ("dates", dates)) if found)
