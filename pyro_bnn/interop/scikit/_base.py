@@ -346,7 +346,7 @@ def _not_numbers(X: Any, estimator: str) -> str:
         chosen = texts if len(texts) <= MOST_NAMED else "text_columns"
         others = "SimpleImputer(add_indicator=True)" if has_gaps else "'passthrough'"
         columns = f"(OneHotEncoder(handle_unknown='ignore'), {chosen}), remainder={others}"
-        remedies.append(f"encode text in a pipeline: `make_pipeline(make_column_transformer({columns}), {estimator}())`")
+        remedies.append(f"encode text: `make_pipeline(make_column_transformer({columns}), {estimator}())`")
     if dates:
         remedies.append("turn dates into numbers, such as days since the first one")
     what = " and ".join(kind for kind, found in (("text", texts), ("dates", dates)) if found)
